@@ -1,0 +1,69 @@
+# Every target works in this directory with the tools of .venv, which the first one that needs it makes.
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Two test processes suit two cores; each starts its own servers.
+JOBS ?= 2
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo serve test check format docs bench constraints clean distclean
+
+help: ## Show this list
+	@echo "Palimpsest: compacts long chat conversations in the background."
+	@echo
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "ARGS is passed on: make test ARGS=\"-k append -x\", make serve ARGS=\"--port 8080 --data-dir data\""
+
+setup: $(STAMP) ## Make .venv and install everything into it (the other targets do so themselves)
+	@echo "setup: ready; the command is .venv/bin/palimpsest"
+
+# A stamp that names another directory belongs to a checkout that was moved or copied.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+$(STAMP): pyproject.toml constraints.txt
+	@.ci/venv
+
+demo: $(STAMP) ## Watch a long conversation being compacted, on servers of its own (under a minute)
+	@$(BIN)/palimpsest demo $(ARGS)
+
+serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stops it
+	@$(BIN)/palimpsest serve $(ARGS)
+
+test: $(STAMP) ## Run the tests against real servers
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+check: $(STAMP) ## Lint, formatting, types, import rules, dependencies
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+	$(BIN)/mypy docs bench
+	$(BIN)/lint-imports
+	$(BIN)/python -m pip check
+
+format: $(STAMP) ## Format the code and fix what the linter can fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: $(STAMP) ## Rewrite the generated pages, docs/requirements.md and docs/settings.md
+	@for page in requirements settings; do \
+	    $(BIN)/python docs/$$page.py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
+	done
+
+bench: $(STAMP) ## Measure append, context and check against raw database calls
+	@$(BIN)/python bench/run.py $(ARGS)
+
+constraints: ## Rewrite constraints.txt with the newest versions that pyproject.toml allows
+	@.ci/constraints
+
+clean: ## Remove caches and build output
+	@rm -rf dist bench/out *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find . -path ./.venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## The same, and .venv
+	@rm -rf .venv
