@@ -1,0 +1,70 @@
+"""The ladder: what a check decides from a conversation's counters and its policy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from compaction.policy import Policy
+
+
+class Step(StrEnum):
+    """The steps of the ladder, in order."""
+
+    TOOL_RESULTS = "tool_results"
+    SUMMARY = "summary"
+    FALLBACK = "fallback"
+    BACKSTOP = "backstop"
+
+
+class Load(NamedTuple):
+    """What a conversation weighs, from its counters alone; all in tokens."""
+
+    estimated: int
+    """Estimate of the context as it is served."""
+    measured: int | None
+    """The API's count carried forward: input and output of the last call and the estimate of everything newer.
+    None = no data, or made with another snapshot version."""
+    tool_results_hold: int = 0
+    """Tool results are not cut again until the input exceeds this."""
+    summary_hold: int = 0
+    """No summary is tried again until the input exceeds this."""
+
+    @property
+    def input_tokens(self) -> int:
+        """The tokens the next call would send: the API's count where it is known, else the estimate."""
+        return self.estimated if self.measured is None else self.measured
+
+
+class Due(NamedTuple):
+    """The steps that a conversation needs now."""
+
+    tool_results: bool
+    summary: bool
+
+    def __bool__(self) -> bool:
+        return self.tool_results or self.summary
+
+
+def decide(load: Load, policy: Policy) -> Due:
+    """Return what is due. Both thresholds are strict (seeds 000, 003); a budget of 0 is off."""
+    tokens = load.input_tokens
+    return Due(
+        tool_results=policy.input_token_budget > 0 and tokens > max(policy.input_token_budget, load.tool_results_hold),
+        summary=tokens > max(policy.compaction_threshold_tokens, load.summary_hold),
+    )
+
+
+def growth_margin(threshold: int, policy: Policy) -> int:
+    """Return the tokens a conversation has to grow by before the same step is tried on it again.
+
+    A tenth of the threshold keeps compactions few and large: each one breaks the prompt cache from the first message
+    it changes.
+    """
+    return max(policy.min_savings_tokens, threshold // 10)
+
+
+def saves_enough(before: int, after: int, policy: Policy) -> bool:
+    """Tell whether going from `before` to `after` tokens is worth a new snapshot."""
+    return after < before and before - after >= policy.min_savings_tokens

@@ -1,0 +1,267 @@
+"""Repair: a view that the Messages API accepts, whatever was stored.
+
+Nothing stored is changed; only the view is. A view that is already sound comes back as the same objects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from compaction.messages import THINKING, is_blank, is_call
+from compaction.view import View, ViewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPENING: Final = "(The conversation begins with the assistant's message.)"
+NO_RESULT: Final = "No result was recorded for this tool call."
+
+
+@dataclass(slots=True)
+class Repairs:
+    """How much of a view had to be mended."""
+
+    moved_results: int = 0
+    missing_results: int = 0
+    dropped_blocks: int = 0
+    opened: bool = False
+
+    def warnings(self) -> list[str]:
+        """Return what was mended, in plain words."""
+        found: list[str] = []
+        if self.moved_results:
+            found.append(f"{self.moved_results} tool result(s) were stored out of place and moved to their call")
+        if self.missing_results:
+            found.append(f"{self.missing_results} tool call(s) had no result stored and got an error result")
+        if self.dropped_blocks:
+            found.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
+        if self.opened:
+            found.append("the conversation begins with the assistant; an opening user message was put before it")
+        return found
+
+
+@dataclass(slots=True)
+class _Draft:
+    source: ViewMessage
+    parts: list[dict[str, Any]]
+    changed: bool = False
+
+    @property
+    def role(self) -> str:
+        return self.source.role
+
+    def finish(self) -> ViewMessage:
+        return replace(self.source, content=self.parts) if self.changed else self.source
+
+
+@dataclass(slots=True)
+class _Occurrence:
+    position: int
+    block: dict[str, Any]
+    used: bool = field(default=False)
+
+
+def repair(view: Sequence[ViewMessage]) -> tuple[View, Repairs]:
+    """Return a valid view and what it took.
+
+    Empty blocks and messages go; results move to their call, missing ones become error results, orphans go. The
+    calls of a last assistant message are left open: their results are still to come.
+    """
+    repairs = Repairs()
+    drafts = [draft for message in view if (draft := _clean(message, repairs)).parts]
+    groups = [list(group) for _, group in groupby(drafts, key=lambda draft: draft.role)]
+    for group in groups:
+        if group[0].role == "assistant":
+            _drop_repeated_calls(group, repairs)
+            _order_answer(group)
+            _pair_server_tools(group, repairs, last=group is groups[-1])
+    _pair(groups, repairs)
+    mended = [draft.finish() for draft in drafts if draft.parts]
+    if mended and mended[0].role != "user":
+        repairs.opened = True
+        mended.insert(0, ViewMessage("user", OPENING))
+    return tuple(mended), repairs
+
+
+def _clean(message: ViewMessage, repairs: Repairs) -> _Draft:
+    content = message.content
+    if isinstance(content, str):
+        text = [{"type": "text", "text": content}]
+        if content.strip():
+            return _Draft(message, text)
+        repairs.dropped_blocks += 1
+        return _Draft(message, [])
+    parts: list[dict[str, Any]] = []
+    changed = False
+    for block in content if isinstance(content, list) else ():
+        kept = _clean_block(message.role, block)
+        if kept is None:
+            repairs.dropped_blocks += 1
+        else:
+            parts.append(kept)
+        changed = changed or kept is not block
+    return _Draft(message, parts, changed)
+
+
+def _clean_block(role: str, block: Any) -> dict[str, Any] | None:
+    if not isinstance(block, dict) or is_blank(block):
+        return None
+    kind = block.get("type")
+    if kind in THINKING and role == "user":
+        return None
+    if kind == "tool_use" and (role == "user" or not is_call(block)):
+        return None
+    if kind == "tool_result":
+        if role == "assistant" or not isinstance(block.get("tool_use_id"), str):
+            return None
+        inner = block.get("content")
+        if isinstance(inner, list) and block.get("is_error") and any(_is_media(part) for part in inner):
+            # The API takes only text in an error.
+            inner = [part for part in inner if not _is_media(part)]
+            block = {**block, "content": inner}
+        if isinstance(inner, list) and any(not isinstance(part, dict) or is_blank(part) for part in inner):
+            return {
+                **block,
+                "content": [part for part in inner if isinstance(part, dict) and not is_blank(part)],
+            }
+    cleaned: dict[str, Any] = block
+    return cleaned
+
+
+def _drop_repeated_calls(group: list[_Draft], repairs: Repairs) -> None:
+    """Keep the first of several calls with one id inside what the API takes as one assistant message."""
+    seen: set[str] = set()
+    for draft in group:
+        kept: list[dict[str, Any]] = []
+        for block in draft.parts:
+            if block.get("type") == "tool_use":
+                if block["id"] in seen:
+                    continue
+                seen.add(block["id"])
+            kept.append(block)
+        if len(kept) != len(draft.parts):
+            repairs.dropped_blocks += len(draft.parts) - len(kept)
+            draft.parts, draft.changed = kept, True
+
+
+def _order_answer(group: list[_Draft]) -> None:
+    """Let calls end what the API takes as one assistant message, and thinking not: it refuses both."""
+    every = [block for draft in group for block in draft.parts]
+    calls = [block for block in every if block.get("type") == "tool_use"]
+    rest = [block for block in every if block.get("type") != "tool_use"]
+    if calls and every[len(rest) :] != calls:
+        for draft in group:
+            draft.parts = [block for block in draft.parts if block.get("type") != "tool_use"]
+            draft.changed = True
+        group[-1].parts += calls
+    while not calls and rest and rest[-1].get("type") in THINKING:
+        holder = next(draft for draft in reversed(group) if draft.parts)
+        holder.parts, holder.changed = holder.parts[:-1], True
+        rest.pop()
+
+
+def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
+    """Put every result directly after its call. Groups are runs of one role, which the API combines."""
+    results, calls = _index(groups)
+    wanted: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for identifier, positions in calls.items():
+        for place, position in enumerate(positions):
+            if position == len(groups) - 1:
+                continue
+            until = positions[place + 1] if place + 1 < len(positions) else len(groups)
+            found = _first_unused(results.get(identifier, []), position, until)
+            if found is None:
+                repairs.missing_results += 1
+            elif found.position != position + 1:
+                repairs.moved_results += 1
+            wanted[position + 1].append(
+                found.block
+                if found
+                else {
+                    "type": "tool_result",
+                    "tool_use_id": identifier,
+                    "is_error": True,
+                    "content": NO_RESULT,
+                }
+            )
+    repairs.dropped_blocks += sum(not found.used for every in results.values() for found in every)
+    for position, group in enumerate(groups):
+        if group[0].role == "user":
+            _place(group, wanted.get(position, []))
+
+
+def _index(groups: list[list[_Draft]]) -> tuple[dict[str, list[_Occurrence]], dict[str, list[int]]]:
+    """Return, by id, where every result stands and which groups call."""
+    results: dict[str, list[_Occurrence]] = defaultdict(list)
+    calls: dict[str, list[int]] = defaultdict(list)
+    for position, group in enumerate(groups):
+        for block in (block for draft in group for block in draft.parts):
+            if block.get("type") == "tool_result":
+                results[block["tool_use_id"]].append(_Occurrence(position, block))
+            elif block.get("type") == "tool_use":
+                calls[block["id"]].append(position)
+    return results, calls
+
+
+def _first_unused(occurrences: list[_Occurrence], after: int, until: int) -> _Occurrence | None:
+    for occurrence in occurrences:
+        if not occurrence.used and after < occurrence.position < until:
+            occurrence.used = True
+            return occurrence
+    return None
+
+
+def _place(group: list[_Draft], wanted: list[dict[str, Any]]) -> None:
+    """Leave exactly the `wanted` results in a run of user messages, before everything else."""
+    present = [block for draft in group for block in draft.parts]
+    here = [block for block in present if block.get("type") == "tool_result"]
+    in_place = {id(block) for block in wanted}
+    if len(here) == len(wanted) and all(id(block) in in_place for block in here):
+        kinds = [block.get("type") == "tool_result" for block in present]
+        if kinds == sorted(kinds, reverse=True):
+            return
+    staying = [block for block in here if id(block) in in_place]
+    stay = {id(block) for block in staying}
+    added = [block for block in wanted if id(block) not in stay]
+    for draft in group:
+        rest = [block for block in draft.parts if block.get("type") != "tool_result"]
+        draft.changed = draft.changed or len(rest) != len(draft.parts)
+        draft.parts = rest
+    if staying or added:
+        group[0].parts = [*staying, *added, *group[0].parts]
+        group[0].changed = True
+
+
+def _pair_server_tools(group: list[_Draft], repairs: Repairs, *, last: bool) -> None:
+    """Drop server-tool calls without a result and results without a call; a last message may be unfinished."""
+    every = [block for draft in group for block in draft.parts]
+    called = {block.get("id") for block in every if _is_server_call(block)}
+    answered = {block.get("tool_use_id") for block in every if _is_server_result(block)}
+    if called == answered:
+        return
+    for draft in group:
+        kept = [
+            block
+            for block in draft.parts
+            if not (_is_server_result(block) and block.get("tool_use_id") not in called)
+            and not (_is_server_call(block) and block.get("id") not in answered and not last)
+        ]
+        if len(kept) != len(draft.parts):
+            repairs.dropped_blocks += len(draft.parts) - len(kept)
+            draft.parts, draft.changed = kept, True
+
+
+def _is_media(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") != "text"
+
+
+def _is_server_call(block: dict[str, Any]) -> bool:
+    return block.get("type") in {"server_tool_use", "mcp_tool_use"}
+
+
+def _is_server_result(block: dict[str, Any]) -> bool:
+    kind = block.get("type")
+    return isinstance(kind, str) and kind != "tool_result" and kind.endswith("_tool_result")

@@ -1,0 +1,184 @@
+"""Snapshots: the working view of a conversation, and what of a new view has to be written down."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import msgspec
+
+from compaction.coverage import Coverage, Fate, extend
+from compaction.repair import repair
+from compaction.tokens import content_tokens
+from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from compaction.policy import Policy
+
+_json = msgspec.json.Encoder()
+_loads = msgspec.json.Decoder().decode
+
+
+STRIPPED: Final = "signed thinking from before the last compaction is left out: what it was signed for has changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A stored compacted view of messages `0..covers_through`; version 0 covers nothing."""
+
+    version: int = 0
+    covers_through: int = -1
+    messages: View = ()
+    summary: str | None = None
+    coverage: Coverage = ()
+    prefix_hash: bytes = b""
+
+
+class Original(NamedTuple):
+    """A stored message of the tail: its seq, role and content as JSON text."""
+
+    seq: int
+    role: str
+    content: str
+
+
+class Working(NamedTuple):
+    """What a compaction starts from: the whole view, made valid, and where it came from."""
+
+    view: View
+    snapshot: Snapshot
+    tail: tuple[Original, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def last_seq(self) -> int:
+        """Seq of the newest message, -1 for none."""
+        return self.tail[-1].seq if self.tail else self.snapshot.covers_through
+
+
+class NewSnapshot(NamedTuple):
+    """What is written for a view that a compaction made."""
+
+    messages_json: str
+    seqs: tuple[int, ...]
+    covers_through: int
+    coverage: Coverage
+    summary: str | None
+    prefix_hash: bytes
+    tokens: int
+
+
+def load_view(messages_json: str, seqs: Sequence[int]) -> View:
+    """Return the view that a snapshot stores."""
+    return tuple(
+        ViewMessage(message["role"], message["content"], seq)
+        for message, seq in zip(_loads(messages_json), seqs, strict=True)
+    )
+
+
+def dump_messages(view: Sequence[ViewMessage]) -> str:
+    """Return a view as JSON text, `[{"role", "content"}, …]`."""
+    return _json.encode([message.as_message() for message in view]).decode()
+
+
+def build(snapshot: Snapshot, tail: Sequence[Original], policy: Policy, *, strip_thinking_through: int = -1) -> Working:
+    """Return the view of a conversation: the snapshot and the tail, capped, stripped and repaired.
+
+    Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since.
+    """
+    stored = tuple(ViewMessage(row.role, _loads(row.content), row.seq) for row in tail)
+    current = strip_thinking(stored, strip_thinking_through)
+    warnings = [] if current == stored else [STRIPPED]
+    capped = cap_results((*snapshot.messages, *current), policy.max_tool_result_chars)
+    view, repairs = repair(capped)
+    return Working(view, snapshot, tuple(tail), (*warnings, *repairs.warnings()))
+
+
+def settle(
+    working: Working,
+    after: View,
+    *,
+    run_id: str,
+    truncated: Collection[int] = (),
+    removed: Literal["summarized", "dropped"] = "dropped",
+    summary: str | None = None,
+) -> NewSnapshot:
+    """Return what to write so that the context becomes `after`.
+
+    The snapshot holds only what can't be read from the tail: messages at the end that are as they were stay
+    there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows.
+    """
+    cut = len(after) - _untouched(working, after)
+    covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
+    covers = max(covers, working.snapshot.covers_through)
+    kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
+    shown = {message.seq for message in after}
+    known = [*_seqs(working.snapshot.coverage), *(row.seq for row in working.tail if row.seq <= covers)]
+    gone_before = {
+        seq
+        for span in working.snapshot.coverage
+        if span.fate in {"summarized", "dropped"}
+        for seq in range(span.first, span.last + 1)
+    }
+    fates: dict[int, Fate] = {seq: removed for seq in known if seq not in shown and seq not in gone_before}
+    fates.update({seq: "truncated" for seq in truncated if seq <= covers})
+    new_rows = [row for row in working.tail if row.seq <= covers]
+    return NewSnapshot(
+        messages_json=dump_messages(kept),
+        seqs=tuple(message.seq for message in kept),
+        covers_through=covers,
+        coverage=extend(working.snapshot.coverage, (row.seq for row in new_rows), fates, run_id),
+        summary=summary if summary is not None else working.snapshot.summary,
+        prefix_hash=_hash(working.snapshot.prefix_hash, new_rows),
+        tokens=sum(content_tokens(message.content) for message in kept),
+    )
+
+
+def _untouched(working: Working, after: View) -> int:
+    """Return how many messages at the end of `after` are the tail's own."""
+    count = 0
+    for new, old in zip(reversed(after), reversed(working.view), strict=False):
+        if new is not old or new.seq == WRITTEN or new.seq <= working.snapshot.covers_through:
+            break
+        count += 1
+    return count
+
+
+def _first_change(before: View, after: View) -> int:
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        if old is not new:
+            return index
+    return min(len(before), len(after))
+
+
+def _seqs(coverage: Coverage) -> list[int]:
+    return [seq for span in coverage for seq in range(span.first, span.last + 1)]
+
+
+def _hash(parent: bytes, rows: Sequence[Original]) -> bytes:
+    """Return the hash of the prefix a snapshot stands for, chained from its parent's."""
+    digest = hashlib.sha256(parent)
+    for row in rows:
+        digest.update(f"{row.seq}\x00{row.role}\x00".encode())
+        digest.update(row.content.encode())
+    return digest.digest()
+
+
+def context_json(head: str | None, tail: str | None) -> str:
+    """Return the context's messages as JSON text from a snapshot's text and the tail's, neither parsed.
+
+    `head` is a JSON array or None, `tail` its elements' texts joined by commas or None.
+    """
+    if not tail:
+        return head or "[]"
+    if not head or head == "[]":
+        return f"[{tail}]"
+    return f"{head[:-1]},{tail}]"
+
+
+def render(working: Working) -> str:
+    """Return a working view as JSON text."""
+    return dump_messages(working.view)

@@ -1,0 +1,89 @@
+"""Token estimates: what a message would cost in input tokens, without a tokenizer."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CHARS_PER_TOKEN: Final = 4
+"""Characters of English a token (seeds 001, 003)."""
+IMAGE_TOKENS: Final = 1_600
+"""Tokens of an image at the largest size the API keeps, width x height / 750 (API documentation, vision)."""
+DOCUMENT_TOKENS: Final = 4_000
+"""Tokens of a PDF or a file whose length is not known; its base64 says nothing about it."""
+
+_DENSE: Final = re.compile(
+    "[\u0e00-\u0eff\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef"
+    "\U00016fe0-\U00018fff\U0001b000-\U0001b2ff\U0001f000-\U0001faff\U00020000-\U0003ffff]"
+)
+"""Scripts and symbols in which a character is about a token of its own."""
+_UNSIZED: Final = {"image": IMAGE_TOKENS, "document": DOCUMENT_TOKENS, "container_upload": DOCUMENT_TOKENS}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def text_weight(text: str) -> int:
+    """Return the characters of `text`, those of dense scripts counted as four each."""
+    if text.isascii():
+        return len(text)
+    return len(text) + (CHARS_PER_TOKEN - 1) * len(_DENSE.findall(text))
+
+
+def json_text(value: Any) -> str:
+    """Return `value` as compact JSON text."""
+    return _encode(value).decode()
+
+
+def block_weight(block: Mapping[str, Any]) -> int:  # noqa: PLR0911 - one return for each kind of block
+    """Return one content block's weight in characters; tokens are a quarter of it."""
+    match block.get("type"):
+        case "text":
+            return text_weight(_string(block.get("text")))
+        case "tool_use" | "server_tool_use":
+            return len(_string(block.get("name"))) + text_weight(json_text(block.get("input", {})))
+        case "tool_result":
+            return content_weight(block.get("content", ""))
+        case "thinking":
+            return text_weight(_string(block.get("thinking")))
+        case "document":
+            return _document_weight(block)
+        case str(kind) if kind in _UNSIZED:
+            return _UNSIZED[kind] * CHARS_PER_TOKEN
+        case _:
+            return text_weight(json_text(block))
+
+
+def content_weight(content: Any) -> int:
+    """Return the weight in characters of a message's or a tool result's content."""
+    if isinstance(content, str):
+        return text_weight(content)
+    if isinstance(content, list):
+        return sum(block_weight(block) for block in content if isinstance(block, dict))
+    return 0 if content is None else text_weight(json_text(content))
+
+
+def content_tokens(content: Any) -> int:
+    """Return the estimated tokens of one message's content, rounded up."""
+    return -(-content_weight(content) // CHARS_PER_TOKEN)
+
+
+def messages_tokens(contents: Iterable[Any]) -> int:
+    """Return the estimated tokens of several messages' contents, each rounded up."""
+    return sum(content_tokens(content) for content in contents)
+
+
+def _document_weight(block: Mapping[str, Any]) -> int:
+    source = block.get("source")
+    if isinstance(source, dict) and source.get("type") == "text":
+        return text_weight(_string(source.get("data")))
+    if isinstance(source, dict) and source.get("type") == "content":
+        return content_weight(source.get("content", ""))
+    return DOCUMENT_TOKENS * CHARS_PER_TOKEN
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""

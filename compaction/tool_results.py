@@ -1,0 +1,52 @@
+"""Tool results over a budget: older ones are cut to their first characters (seeds 000, 002)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compaction.messages import has_tool_results
+from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, truncate_result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Cut(NamedTuple):
+    """A view with its older tool results cut; `results` counts them, `indices` are the messages that changed."""
+
+    view: View
+    results: int
+    indices: tuple[int, ...]
+
+
+def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
+    """Cut every tool result except those in the most recent tool-result message.
+
+    A result is left alone if its content is neither a string nor holds text blocks, if it already ends with the
+    marker, or if its text is no longer than `retention_chars` characters. Text blocks are cut as one text; images
+    between them stay. Running twice changes nothing.
+    """
+    holders = [index for index, message in enumerate(view) if has_tool_results(message.role, message.content)]
+    changed: list[ViewMessage] = list(view)
+    indices: list[int] = []
+    results = 0
+
+    def cut(block: dict[str, Any]) -> dict[str, Any]:
+        nonlocal results
+        if block.get("type") != "tool_result" or result_tail(block, len(MARKER)) == MARKER:
+            return block
+        shorter = truncate_result(block, retention_chars, lambda _: MARKER)
+        results += shorter is not None
+        return shorter or block
+
+    for index in holders[:-1]:
+        message = map_blocks(view[index], cut)
+        if message is not view[index]:
+            changed[index] = message
+            indices.append(index)
+    return Cut(tuple(changed), results, tuple(indices))
+
+
+def diagnostic(results: int, input_tokens: int, budget: int) -> str:
+    """Return the line that tells people what was cut and why."""
+    return f"Compacted {results} old tool result(s): input tokens ({input_tokens:,}) exceeded the budget ({budget:,})"

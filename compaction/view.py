@@ -1,0 +1,137 @@
+"""The view: the messages a model would be sent, each tied to the original it stands for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from compaction.messages import THINKING, Content, blocks
+from compaction.tokens import content_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+WRITTEN: Final = -1
+"""The seq of a view message that compaction wrote and no client sent."""
+MARKER: Final = "[truncated for context management]"
+"""Ends every tool result that compaction cut (seeds 000, 002)."""
+ACKNOWLEDGEMENT: Final = "Understood. I have the summary and will continue from here."
+
+_CAP_NOTE: Final = "\n[{hidden:,} more characters of this result are stored but not shown]"
+_CAPPED: Final = re.compile(r"\n\[[\d,]+ more characters of this result are stored but not shown\]\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMessage:
+    """One message of the view; `seq` is its original's, or WRITTEN."""
+
+    role: str
+    content: Content
+    seq: int = WRITTEN
+
+    @property
+    def tokens(self) -> int:
+        """Estimated tokens."""
+        return content_tokens(self.content)
+
+    def as_message(self) -> dict[str, Any]:
+        """Return the message as the Messages API takes it."""
+        return {"role": self.role, "content": self.content}
+
+
+View = tuple[ViewMessage, ...]
+
+
+def view_tokens(view: Iterable[ViewMessage]) -> int:
+    """Return the estimated tokens of a view."""
+    return sum(message.tokens for message in view)
+
+
+def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str]) -> dict[str, Any] | None:
+    """Return a tool result whose text is its first `limit` characters and a note, or None if it fits.
+
+    Text blocks count as one text; other blocks (images) stay as they are and count nothing. `note` is given the
+    number of characters that are left out.
+    """
+    content = block.get("content", "")
+    if isinstance(content, str):
+        if len(content) <= limit:
+            return None
+        return {**block, "content": content[:limit] + note(len(content) - limit)}
+    if not isinstance(content, list):
+        return None
+    texts = [_text(part) for part in content]
+    total = sum(map(len, texts))
+    if total <= limit:
+        return None
+    kept: list[Any] = []
+    room = limit
+    noted = False
+    for part, text in zip(content, texts, strict=True):
+        if not _is_text(part):
+            kept.append(part)
+        elif not noted and len(text) < room:
+            kept.append(part)
+            room -= len(text)
+        elif not noted:
+            kept.append({**part, "text": text[:room] + note(total - limit)})
+            noted = True
+    return {**block, "content": kept}
+
+
+def cap_results(view: Sequence[ViewMessage], cap: int) -> View:
+    """Return `view` with every tool result over `cap` characters cut to them (seed 003, per-result limit)."""
+
+    def capped(block: dict[str, Any]) -> dict[str, Any]:
+        if block.get("type") != "tool_result" or _CAPPED.search(result_tail(block)):
+            return block
+        return truncate_result(block, cap, lambda hidden: _CAP_NOTE.format(hidden=hidden)) or block
+
+    return tuple(map_blocks(message, capped) if message.role == "user" else message for message in view)
+
+
+def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index: int = 0) -> View:
+    """Return `view` without the signed thinking of assistant messages up to `through_seq`.
+
+    Thinking is only valid while everything before it is unchanged; `from_index` is where the change begins.
+    Messages that held nothing else are left out.
+    """
+    kept: list[ViewMessage] = []
+    for index, message in enumerate(view):
+        if index < from_index or message.role != "assistant" or message.seq > through_seq:
+            kept.append(message)
+            continue
+        content = message.content
+        if isinstance(content, str) or not any(block.get("type") in THINKING for block in content):
+            kept.append(message)
+        elif rest := [block for block in content if block.get("type") not in THINKING]:
+            kept.append(replace(message, content=rest))
+    return tuple(kept)
+
+
+def map_blocks(message: ViewMessage, change: Callable[[dict[str, Any]], dict[str, Any]]) -> ViewMessage:
+    """Return `message` with every block changed; the same object when nothing was."""
+    if isinstance(message.content, str):
+        return message
+    changed = [change(block) for block in message.content]
+    if all(new is old for new, old in zip(changed, message.content, strict=True)):
+        return message
+    return replace(message, content=changed)
+
+
+def result_tail(block: dict[str, Any], chars: int = 120) -> str:
+    """Return the last characters of a tool result's text."""
+    content = block.get("content", "")
+    if isinstance(content, str):
+        return content[-chars:]
+    texts = [_text(part) for part in blocks(content) if _is_text(part)]
+    return texts[-1][-chars:] if texts else ""
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text"
+
+
+def _text(part: Any) -> str:
+    return str(part.get("text") or "") if _is_text(part) else ""
