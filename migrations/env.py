@@ -1,0 +1,32 @@
+"""Alembic's environment: one migration at a time, and never in anyone's way for long."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import Connection, text
+
+from store.tables import metadata
+
+
+def run(connection: Connection) -> None:
+    """Run the migrations on a connection, each in a transaction of its own."""
+    # A migration that cannot have its lock at once must not queue every reader and writer behind itself.
+    connection.execute(text("set lock_timeout = '4s'"))
+    connection.execute(text("select pg_advisory_lock(hashtext('palimpsest.migrations'))"))
+    connection.commit()
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        compare_server_default=True,
+        transaction_per_migration=True,
+    )
+    try:
+        with context.begin_transaction():
+            context.run_migrations()
+    finally:
+        connection.rollback()
+        connection.execute(text("select pg_advisory_unlock(hashtext('palimpsest.migrations'))"))
+        connection.commit()
+
+
+run(context.config.attributes["connection"])

@@ -1,0 +1,199 @@
+-- Tokens that the view cap hides in a turn's tool results: characters over the cap, at four a token.
+create function tokens_over_cap(p_result_chars text[], p_cap integer) returns integer language sql immutable as $$
+    select coalesce(sum(greatest(0, chars - p_cap)), 0)::integer / 4
+    from unnest(p_result_chars) as each(list), unnest(each.list::integer[]) as chars
+$$;
+
+-- Make a snapshot the head. The one place where the head moves: the counters are counted anew from the snapshot and
+-- the tail, the API's token count is stale from here on, and so is signed thinking in what is stored already.
+create function move_head(p_conversation uuid, p_version integer) returns void language sql as $$
+    update public.conversations as c
+    set head_version = p_version,
+        last_version = greatest(c.last_version, p_version),
+        pending_version = null,
+        covers_through = s.covers_through,
+        context_tokens = s.tokens + tail.tokens,
+        context_messages = s.message_count + tail.messages,
+        head_moved_at = c.next_seq,
+        strip_thinking_through = c.next_seq - 1,
+        revision = c.revision + 1
+    from (select covers_through, tokens, message_count from public.snapshots
+          where conversation_id = p_conversation and version = p_version
+          union all select -1, 0, 0 where p_version = 0) as s,
+         lateral (select coalesce(sum(m.view_tokens), 0)::integer as tokens, count(*)::integer as messages
+                  from public.messages as m
+                  where m.conversation_id = p_conversation and m.seq > s.covers_through
+                    and m.superseded_at is null) as tail
+    where c.id = p_conversation
+$$;
+
+-- Append a turn: messages, counters, due check and idempotency key in one transaction and one round trip.
+-- outcome: appended | replayed | other_body | out_of_order | missing.
+create function append_turn(
+    p_tenant uuid, p_conversation uuid, p_request uuid,
+    p_key text, p_body_hash bytea, p_expected_seq integer,
+    p_roles text[], p_contents json[], p_tokens integer[], p_result_chars text[],
+    p_requests boolean[], p_thinking boolean[],
+    p_total_tokens integer, p_newer_tokens integer, p_longest_result integer, p_result_cap integer,
+    p_after_answer integer, p_sound boolean, p_leading text[], p_trailing text[],
+    p_has_request boolean, p_in_loop boolean, p_thinking_in_loop boolean,
+    p_input_tokens integer, p_output_tokens integer, p_version integer,
+    out outcome text, out first_seq integer, out last_seq integer, out context_tokens integer, out queued boolean
+) language plpgsql as $$
+declare
+    v_count constant integer := cardinality(p_roles);
+    v_has_thinking constant boolean := true = any (p_thinking);
+    v_total integer := p_total_tokens;
+    v_newer integer := p_newer_tokens;
+    v_stored record;
+    v record;
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    if p_key is not null then
+        select k.* into v_stored from public.idempotency_keys as k
+            where k.conversation_id = p_conversation and k.key = p_key;
+        if found then
+            outcome := case when v_stored.body_hash = p_body_hash then 'replayed' else 'other_body' end;
+            first_seq := v_stored.first_seq;
+            last_seq := v_stored.last_seq;
+            context_tokens := v_stored.context_tokens;
+            queued := v_stored.queued;
+            return;
+        end if;
+    end if;
+    if p_longest_result > 0 then
+        -- Rare: only a turn with tool results has to know the cap before it can count.
+        select coalesce(c.result_cap, p_result_cap) as cap into v from public.conversations as c
+            where c.id = p_conversation;
+        if p_longest_result > v.cap then
+            v_total := v_total - public.tokens_over_cap(p_result_chars, v.cap);
+            v_newer := v_newer - public.tokens_over_cap(p_result_chars[p_after_answer + 1:], v.cap);
+        end if;
+    end if;
+
+    update public.conversations as c
+    set next_seq = c.next_seq + v_count,
+        turn_count = c.turn_count + 1,
+        revision = c.revision + 1,
+        context_tokens = c.context_tokens + v_total,
+        context_messages = c.context_messages + v_count,
+        -- A count belongs to the version it was made with. Without a version it is taken for the head's, unless the
+        -- head moved since the last append: then nobody can say. A new request without a count means no data.
+        measured_tokens = case
+            when p_input_tokens is null then
+                case when p_has_request then null else c.measured_tokens + v_total end
+            when coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq) then
+                p_input_tokens + p_output_tokens + v_newer end,
+        measured_input_tokens = case
+            when p_input_tokens is null then
+                case when p_has_request then null else c.measured_input_tokens end
+            when coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq) then p_input_tokens end,
+        measured_version = case when p_input_tokens is null then c.measured_version else c.head_version end,
+        broken_through = case
+            when p_sound and c.open_calls = p_leading and (c.next_seq > 0 or p_roles[1] = 'user')
+            then c.broken_through else c.next_seq + v_count - 1 end,
+        open_calls = p_trailing,
+        in_loop = p_in_loop,
+        loop_has_thinking = p_thinking_in_loop or (c.loop_has_thinking and not p_has_request),
+        strip_thinking_through = case
+            when v_has_thinking and not coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            then c.next_seq + v_count - 1 else c.strip_thinking_through end,
+        check_due_at = coalesce(c.check_due_at, now()),
+        check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end
+    where c.id = p_conversation and c.tenant_id = p_tenant
+      and (p_expected_seq is null or c.next_seq = p_expected_seq)
+    returning c.next_seq as next_seq, c.check_due_at = now() as queued, c.in_loop as in_loop,
+        c.pending_version as pending_version, coalesce(c.result_cap, p_result_cap) as cap,
+        case when c.measured_tokens is not null and c.measured_version = c.head_version then c.measured_tokens
+             else ceil(c.context_tokens * c.token_ratio)::integer end as context_tokens
+    into v;
+    if not found then
+        select c.next_seq as next_seq into v from public.conversations as c
+            where c.id = p_conversation and c.tenant_id = p_tenant;
+        outcome := case when found then 'out_of_order' else 'missing' end;
+        first_seq := v.next_seq;
+        return;
+    end if;
+
+    outcome := 'appended';
+    first_seq := v.next_seq - v_count;
+    last_seq := v.next_seq - 1;
+    context_tokens := v.context_tokens;
+    queued := v.queued;
+    insert into public.messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, result_chars,
+                                 is_request, has_thinking)
+    select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens,
+           case when p_longest_result <= v.cap or m.chars is null then m.tokens
+                else m.tokens - public.tokens_over_cap(array[m.chars], v.cap) end,
+           m.chars::integer[], m.request, m.thinking
+    from unnest(p_roles, p_contents, p_tokens, p_result_chars, p_requests, p_thinking)
+        with ordinality as m (role, content, tokens, chars, request, thinking, place);
+    if p_key is not null then
+        -- A concurrent request with the same key makes this fail; the caller asks again and gets the replay.
+        insert into public.idempotency_keys (tenant_id, conversation_id, key, body_hash, first_seq, last_seq,
+                                             context_tokens, queued)
+        values (p_tenant, p_conversation, p_key, p_body_hash, v.next_seq - v_count, v.next_seq - 1,
+                v.context_tokens, v.queued);
+    end if;
+    if v.pending_version is not null and not v.in_loop then
+        perform public.move_head(p_conversation, v.pending_version);
+    end if;
+end $$;
+
+-- Read the context. head and tail are JSON text to be joined; with plain = false the tail is an array of
+-- [seq, role, content] and the caller has to cap, strip and repair. With a matching p_etag neither is read.
+create function read_context(
+    p_tenant uuid, p_conversation uuid, p_etag text, p_result_cap integer,
+    out etag text, out not_modified boolean, out plain boolean, out head text, out head_seqs integer[],
+    out tail text, out head_version integer, out covers_through integer, out last_seq integer,
+    out context_tokens integer, out measured_input_tokens integer, out result_cap integer,
+    out strip_thinking_through integer, out pending_version integer, out policy text
+) language plpgsql stable as $$
+declare
+    c record;
+begin
+    -- Called by itself, so that the setting ends with this statement's transaction.
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select r.* into c from public.conversations as r where r.id = p_conversation and r.tenant_id = p_tenant;
+    if not found then
+        return;
+    end if;
+    result_cap := coalesce(c.result_cap, p_result_cap);
+    etag := c.revision || '-' || result_cap;
+    not_modified := etag is not distinct from p_etag;
+    if not_modified then
+        return;
+    end if;
+    head_version := c.head_version;
+    covers_through := c.covers_through;
+    last_seq := c.next_seq - 1;
+    strip_thinking_through := c.strip_thinking_through;
+    pending_version := c.pending_version;
+    policy := c.policy::text;
+    if c.measured_tokens is not null and c.measured_version = c.head_version then
+        context_tokens := c.measured_tokens;
+        measured_input_tokens := c.measured_input_tokens;
+    else
+        context_tokens := ceil(c.context_tokens * c.token_ratio)::integer;
+    end if;
+    if c.head_version > 0 then
+        select s.messages::text, case when c.broken_through > c.covers_through then s.seqs end into head, head_seqs
+        from public.snapshots as s where s.conversation_id = p_conversation and s.version = c.head_version;
+    end if;
+    select string_agg('{"role":"' || m.role || '","content":' || m.content::text || '}', ',' order by m.seq),
+           c.broken_through <= c.covers_through and coalesce(bool_and(
+               (m.result_chars is null or read_context.result_cap >= all (m.result_chars))
+               and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
+    into tail, plain
+    from public.messages as m
+    where m.conversation_id = p_conversation and m.seq > c.covers_through and m.superseded_at is null;
+    if not plain then
+        select s.seqs into head_seqs from public.snapshots as s
+            where s.conversation_id = p_conversation and s.version = c.head_version;
+        select '[' || string_agg('[' || m.seq || ',"' || m.role || '",' || m.content::text || ']', ',' order by m.seq)
+               || ']'
+        into tail
+        from public.messages as m
+        where m.conversation_id = p_conversation and m.seq > c.covers_through and m.superseded_at is null;
+    end if;
+end $$;

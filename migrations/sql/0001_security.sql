@@ -1,0 +1,120 @@
+-- Two roles that nobody logs in as. Services take on palimpsest_service: it owns nothing and row-level security is
+-- forced on it. palimpsest_background owns the few functions that have to look across tenants.
+do $$
+declare
+    v_role text;
+begin
+    foreach v_role in array array['palimpsest_service', 'palimpsest_background'] loop
+        begin
+            execute format('create role %I nologin nosuperuser nobypassrls', v_role);
+        exception when duplicate_object or unique_violation then
+            null;  -- roles belong to the whole server; another database of it made them
+        end;
+        execute format('grant %I to current_user', v_role);
+    end loop;
+exception when invalid_grant_operation then
+    null;
+end $$;
+
+grant usage on schema public to palimpsest_service, palimpsest_background;
+grant select, insert on tenants, api_keys, conversations, messages, idempotency_keys, runs, run_steps, snapshots
+    to palimpsest_service;
+grant update on conversations, runs to palimpsest_service;
+grant update (name, policy) on tenants to palimpsest_service;
+grant update (revoked_at, expires_at) on api_keys to palimpsest_service;
+grant update (superseded_at) on messages to palimpsest_service;
+
+do $$
+declare
+    v_table text;
+begin
+    foreach v_table in array array['api_keys', 'conversations', 'messages', 'idempotency_keys', 'runs', 'run_steps',
+                                   'snapshots'] loop
+        execute format('alter table %I enable row level security', v_table);
+        execute format('alter table %I force row level security', v_table);
+        -- nullif: after a transaction that set it, the setting reads as an empty string, not as null.
+        execute format($policy$
+            create policy tenant on %I
+                using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+                with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+        $policy$, v_table);
+    end loop;
+end $$;
+alter table tenants enable row level security;
+alter table tenants force row level security;
+create policy tenant on tenants
+    using (id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+
+grant select on tenants, api_keys, runs to palimpsest_background;
+grant select on conversations to palimpsest_background;
+grant update (check_due_at) on conversations to palimpsest_background;
+create policy background on tenants for select to palimpsest_background using (true);
+create policy background on api_keys for select to palimpsest_background using (true);
+create policy background on conversations to palimpsest_background using (true) with check (true);
+create policy background on runs for select to palimpsest_background using (true);
+
+-- Who is asking: one key by its public id. The caller compares the hash.
+create function find_api_key(p_key uuid) returns table (
+    tenant_id uuid, secret_hash bytea, scopes text[], policy text
+) language sql stable security definer set search_path = pg_catalog, public as $$
+    select k.tenant_id, k.secret_hash, k.scopes, t.policy::text
+    from public.api_keys as k join public.tenants as t on t.id = k.tenant_id
+    where k.id = p_key and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
+$$;
+
+-- What a check has to know, for many conversations of many tenants at once.
+create function check_states(p_conversations uuid[]) returns table (
+    conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, revision bigint,
+    estimated integer, measured integer, tool_results_hold integer, summary_hold integer,
+    pending_version integer, has_active_run boolean
+) language sql stable security definer set search_path = pg_catalog, public as $$
+    select c.id, c.tenant_id, t.policy, c.policy, c.revision, ceil(c.context_tokens * c.token_ratio)::integer,
+           case when c.measured_version = c.head_version then c.measured_tokens end,
+           c.tool_results_hold, c.summary_hold, c.pending_version,
+           exists (select from public.runs as r
+                   where r.conversation_id = c.id and r.state in ('queued', 'running'))
+    from public.conversations as c join public.tenants as t on t.id = c.tenant_id
+    where c.id = any (p_conversations) and c.check_due_at is not null
+$$;
+
+-- Take the mark off conversations that need nothing, unless something was appended since their state was read.
+create function clear_checks(p_conversations uuid[], p_revisions bigint[]) returns setof uuid
+language sql security definer set search_path = pg_catalog, public as $$
+    update public.conversations as c set check_due_at = null
+    from unnest(p_conversations, p_revisions) as seen (id, revision)
+    where c.id = seen.id and c.revision = seen.revision and c.check_due_at is not null
+    returning c.id
+$$;
+
+-- For the sweeper: due checks whose wake-up got lost, oldest first.
+create function overdue_checks(p_seconds double precision, p_limit integer) returns table (conversation_id uuid)
+language sql stable security definer set search_path = pg_catalog, public as $$
+    select c.id from public.conversations as c
+    where c.check_due_at < now() - make_interval(secs => p_seconds)
+    order by c.check_due_at limit p_limit
+$$;
+
+-- For the sweeper: runs nobody works on any more, and queued runs that nobody came for.
+create function stranded_runs(p_seconds double precision, p_limit integer) returns table (
+    run_id uuid, tenant_id uuid
+) language sql stable security definer set search_path = pg_catalog, public as $$
+    select r.id, r.tenant_id from public.runs as r
+    where (r.state = 'running' and r.lease_expires_at < now())
+       or (r.state = 'queued' and r.queued_at < now() - make_interval(secs => p_seconds))
+    order by r.queued_at limit p_limit
+$$;
+
+-- A new owner needs the right to create in the schema at the moment of the change, and only then.
+grant create on schema public to palimpsest_background;
+alter function find_api_key(uuid) owner to palimpsest_background;
+alter function check_states(uuid[]) owner to palimpsest_background;
+alter function clear_checks(uuid[], bigint[]) owner to palimpsest_background;
+alter function overdue_checks(double precision, integer) owner to palimpsest_background;
+alter function stranded_runs(double precision, integer) owner to palimpsest_background;
+revoke create on schema public from palimpsest_background;
+
+revoke execute on function find_api_key(uuid), check_states(uuid[]), clear_checks(uuid[], bigint[]),
+    overdue_checks(double precision, integer), stranded_runs(double precision, integer) from public;
+grant execute on function find_api_key(uuid), check_states(uuid[]), clear_checks(uuid[], bigint[]),
+    overdue_checks(double precision, integer), stranded_runs(double precision, integer) to palimpsest_service;

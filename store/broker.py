@@ -1,0 +1,59 @@
+"""The broker: task and queue names, and how every process talks to Redis.
+
+A message is a wake-up that carries ids; Postgres has the work. Every setting here was chosen for that: losing or
+repeating a message is harmless, hanging on the broker is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from celery import Celery
+from kombu import Queue
+
+if TYPE_CHECKING:
+    from store.settings import Settings
+
+CHECKS: Final = "checks"
+SUMMARIES: Final = "summaries"
+QUEUES: Final = (CHECKS, SUMMARIES)
+CHECK_TASK: Final = "palimpsest.check"
+RUN_TASK: Final = "palimpsest.run"
+
+_VISIBILITY_SECONDS: Final = 900
+"""Longer than any task: a task that outlives it is delivered again while it still runs."""
+
+
+def celery_app(settings: Settings, name: str) -> Celery:
+    """Return a Celery application that can send the product's tasks; a worker adds their bodies."""
+    app = Celery(name, broker=settings.broker_url.get_secret_value(), set_as_current=False)
+    app.conf.update(
+        task_queues=[Queue(queue) for queue in QUEUES],
+        task_default_queue=CHECKS,
+        task_create_missing_queues=False,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_publish_retry=False,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        worker_soft_shutdown_timeout=30,
+        worker_max_tasks_per_child=10_000,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "visibility_timeout": _VISIBILITY_SECONDS,
+            # The defaults look for the messages of dead workers only every hundred seconds or so.
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_timeout": 10,
+            "socket_connect_timeout": 2,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+            "global_keyprefix": "palimpsest:",
+        },
+    )
+    return app

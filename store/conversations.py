@@ -1,0 +1,155 @@
+"""Conversations: created, listed, and what a check has to know of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Select, case, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from compaction.ladder import Load
+from store import ids
+from store.tables import conversations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+_c = conversations.c
+_CONTEXT_TOKENS: Final = case(
+    ((_c.measured_version == _c.head_version) & _c.measured_tokens.is_not(None), _c.measured_tokens),
+    else_=func.ceil(_c.context_tokens * _c.token_ratio),
+).label("context_tokens")
+_SUMMARY: Final = (
+    _c.id,
+    _c.external_id,
+    _c.user_ref,
+    _c.model,
+    _c.policy,
+    _c.metadata.label("metadata"),
+    _c.created_at,
+    _c.next_seq,
+    _c.head_version,
+    _c.pending_version,
+    _CONTEXT_TOKENS,
+    _c.context_messages,
+)
+
+
+class CheckState(NamedTuple):
+    """What a check knows of a conversation; see the database function check_states."""
+
+    conversation_id: UUID
+    tenant_id: UUID
+    tenant_policy: Mapping[str, Any]
+    policy: Mapping[str, Any]
+    revision: int
+    estimated: int
+    measured: int | None
+    tool_results_hold: int
+    summary_hold: int
+    pending_version: int | None
+    has_active_run: bool
+
+    @property
+    def load(self) -> Load:
+        """Return what the ladder decides from."""
+        return Load(self.estimated, self.measured, self.tool_results_hold, self.summary_hold)
+
+
+def create(connection: Connection, tenant_id: UUID, values: Mapping[str, Any]) -> tuple[AnyRow, bool]:
+    """Make a conversation; return it and True, or the one that has its external_id already and False."""
+    statement = upsert(conversations).values(id=ids.new_id(), tenant_id=tenant_id, **values)
+    if values.get("external_id") is not None:
+        statement = statement.on_conflict_do_nothing(
+            index_elements=[_c.tenant_id, _c.external_id], index_where=_c.external_id.is_not(None)
+        )
+    made = connection.execute(statement.returning(_c.id)).scalar_one_or_none()
+    chosen = _c.id == made if made else _c.external_id == values["external_id"]
+    found = connection.execute(_one(tenant_id).where(chosen)).one()
+    return found, made is not None
+
+
+def get(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> AnyRow | None:
+    """Return one conversation with its system prompt and tools."""
+    return connection.execute(_one(tenant_id).where(_c.id == conversation_id)).one_or_none()
+
+
+def page(
+    connection: Connection,
+    tenant_id: UUID,
+    *,
+    limit: int,
+    after: UUID | None = None,
+    before: UUID | None = None,
+    user_ref: str | None = None,
+    external_id: str | None = None,
+) -> Sequence[AnyRow]:
+    """Return up to `limit` conversations, newest first; `after` continues to older ones, `before` to newer."""
+    query = select(*_SUMMARY).where(_c.tenant_id == tenant_id)
+    if user_ref is not None:
+        query = query.where(_c.user_ref == user_ref)
+    if external_id is not None:
+        query = query.where(_c.external_id == external_id)
+    if before is not None:
+        newer = query.where(_c.id > before).order_by(_c.id).limit(limit)
+        return list(reversed(connection.execute(newer).all()))
+    if after is not None:
+        query = query.where(_c.id < after)
+    return connection.execute(query.order_by(_c.id.desc()).limit(limit)).all()
+
+
+def change(connection: Connection, tenant_id: UUID, conversation_id: UUID, values: Mapping[str, Any]) -> AnyRow | None:
+    """Change what a conversation was made with; a new policy lifts the holds that the old one set."""
+    statement = (
+        update(conversations)
+        .where(_c.tenant_id == tenant_id, _c.id == conversation_id)
+        .values(**values, revision=_c.revision + 1)
+    )
+    if "policy" in values:
+        statement = statement.values(
+            tool_results_hold=0, summary_hold=0, check_due_at=func.coalesce(_c.check_due_at, func.now())
+        )
+    connection.execute(statement)
+    return get(connection, tenant_id, conversation_id)
+
+
+def check_states(connection: Connection, conversation_ids: Sequence[UUID]) -> list[CheckState]:
+    """Return the state of those of the conversations that have a check due, whatever their tenant."""
+    rows = connection.execute(text("select * from check_states(:ids)"), {"ids": list(conversation_ids)})
+    return [CheckState(*row) for row in rows]
+
+
+def clear_checks(connection: Connection, states: Sequence[CheckState]) -> set[UUID]:
+    """Take the check's mark off unless something was appended since; return the ids that it came off."""
+    rows = connection.execute(
+        text("select * from clear_checks(:ids, cast(:revisions as bigint[]))"),
+        {
+            "ids": [state.conversation_id for state in states],
+            "revisions": [state.revision for state in states],
+        },
+    )
+    return set(rows.scalars())
+
+
+def overdue_checks(connection: Connection, seconds: float, limit: int) -> list[UUID]:
+    """Return conversations whose check has been due for longer than `seconds`, of any tenant."""
+    rows = connection.execute(
+        text("select * from overdue_checks(:seconds, :limit)"), {"seconds": seconds, "limit": limit}
+    )
+    return list(rows.scalars())
+
+
+def mark_due(connection: Connection, conversation_id: UUID) -> None:
+    """Ask for another check; the new revision keeps one that is under way from taking the mark off."""
+    connection.execute(
+        update(conversations)
+        .where(_c.id == conversation_id)
+        .values(check_due_at=func.coalesce(_c.check_due_at, func.now()), revision=_c.revision + 1)
+    )
+
+
+def _one(tenant_id: UUID) -> Select[Any]:
+    return select(*_SUMMARY, _c.system, _c.tools).where(_c.tenant_id == tenant_id)

@@ -1,0 +1,166 @@
+"""The two calls of every chat turn, on a bare asyncpg pool: one database function each, one round trip each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import asyncpg
+
+from store.engine import asyncpg_dsn, server_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from compaction.messages import TurnFacts
+    from store.settings import Settings
+
+_APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 27))})"  # noqa: S608 - constants
+_READ = "select * from read_context($1, $2, $3, $4)"
+_FIND_KEY = "select * from find_api_key($1)"
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg ships no types
+    """A pooled connection without asyncpg's reset query.
+
+    Nothing run here leaves session state behind: the tenant is set inside the function's own transaction. The query
+    would cost a round trip a call.
+    """
+
+    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncpg's signature
+        """Do nothing."""
+
+
+class Usage(NamedTuple):
+    """Token counts of the model call that a turn came from; `version` is the snapshot it was made with."""
+
+    input_tokens: int | None
+    output_tokens: int
+    version: int | None
+
+
+class Appended(NamedTuple):
+    """What became of an append; see the database function for `outcome`."""
+
+    outcome: str
+    first_seq: int
+    last_seq: int
+    context_tokens: int
+    queued: bool
+
+
+class ContextRead(NamedTuple):
+    """What the context is made of; see the database function."""
+
+    etag: str
+    not_modified: bool
+    plain: bool
+    head: str | None
+    head_seqs: Sequence[int] | None
+    tail: str | None
+    head_version: int
+    covers_through: int
+    last_seq: int
+    context_tokens: int
+    measured_input_tokens: int | None
+    result_cap: int
+    strip_thinking_through: int
+    pending_version: int | None
+    policy: str
+
+
+class KeyRow(NamedTuple):
+    """A key in force and its tenant."""
+
+    tenant_id: UUID
+    secret_hash: bytes
+    scopes: Sequence[str]
+    policy: str
+
+
+async def open_pool(settings: Settings) -> asyncpg.Pool:
+    """Return the pool of the hot calls; connections open as they are needed."""
+    return await asyncpg.create_pool(
+        asyncpg_dsn(settings),
+        min_size=0,
+        max_size=settings.database_pool_size,
+        connection_class=_Connection,
+        server_settings=server_settings(settings, "api-hot"),
+        command_timeout=30,
+        timeout=10,
+    )
+
+
+async def append_turn(
+    pool: asyncpg.Pool,
+    *,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    request_id: UUID,
+    contents: Sequence[str],
+    facts: TurnFacts,
+    usage: Usage,
+    result_cap: int,
+    expected_seq: int | None,
+    idempotency_key: str | None,
+    body_hash: bytes | None,
+) -> Appended:
+    """Append a turn; `contents` are the messages' contents as the JSON text that came in."""
+    messages = facts.messages
+    arguments = (
+        tenant_id,
+        conversation_id,
+        request_id,
+        idempotency_key,
+        body_hash,
+        expected_seq,
+        [message.role for message in messages],
+        contents,
+        [message.tokens for message in messages],
+        [_array(message.result_chars) for message in messages],
+        [message.is_request for message in messages],
+        [message.has_thinking for message in messages],
+        sum(message.tokens for message in messages),
+        sum(message.tokens for message in messages[facts.after_answer :]),
+        max((chars for message in messages for chars in message.result_chars), default=0),
+        result_cap,
+        facts.after_answer,
+        facts.sound,
+        facts.leading_results,
+        facts.trailing_calls,
+        facts.has_request,
+        facts.ends_in_loop,
+        facts.thinking_in_loop,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.version,
+    )
+    try:
+        row = await _fetch(pool, _APPEND, *arguments)
+    except asyncpg.UniqueViolationError:
+        # A request with the same idempotency key committed in between: this time its answer is found.
+        row = await _fetch(pool, _APPEND, *arguments)
+    return Appended(*row)
+
+
+async def read_context(
+    pool: asyncpg.Pool, *, tenant_id: UUID, conversation_id: UUID, etag: str | None, result_cap: int
+) -> ContextRead | None:
+    """Read what the context is made of, None for no such conversation."""
+    row = await _fetch(pool, _READ, tenant_id, conversation_id, etag, result_cap)
+    return ContextRead(*row) if row["etag"] is not None else None
+
+
+async def find_api_key(pool: asyncpg.Pool, key_id: UUID) -> KeyRow | None:
+    """Return the key of that id if it is in force."""
+    row = await pool.fetchrow(_FIND_KEY, key_id)
+    return KeyRow(*row) if row else None
+
+
+async def _fetch(pool: asyncpg.Pool, query: str, *arguments: Any) -> Any:
+    async with pool.acquire(timeout=1) as connection:
+        return await connection.fetchrow(query, *arguments)
+
+
+def _array(values: Sequence[int]) -> str | None:
+    return "{" + ",".join(map(str, values)) + "}" if values else None

@@ -1,0 +1,325 @@
+"""Runs: the job rows. Every claim counts an attempt before the work; every write needs the lease that was claimed.
+
+All times are the database's: a worker's clock decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from compaction.ladder import growth_margin
+from compaction.policy import Policy
+from store import ids
+from store.tables import conversations, run_steps, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from decimal import Decimal
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+Queue = Literal["checks", "summaries"]
+Ended = Literal["committed", "skipped", "failed"]
+
+_r = runs.c
+
+
+class Lease(NamedTuple):
+    """The right to work on a run: writes count only while the row still carries this token."""
+
+    run_id: UUID
+    tenant_id: UUID
+    conversation_id: UUID
+    token: UUID
+    attempt: int
+    queue: Queue
+    trigger: str
+    policy: Policy
+    request_id: UUID | None
+
+
+class StepRecord(NamedTuple):
+    """What is written down of a step; tokens are estimates, durations milliseconds."""
+
+    name: str
+    state: Ended
+    tokens_before: int
+    tokens_after: int
+    messages_before: int
+    messages_after: int
+    duration_ms: int
+    reason: str | None = None
+    detail: str | None = None
+    error: str | None = None
+    snapshot_version: int | None = None
+    results_cut: int | None = None
+    summarizer: str | None = None
+    model: str | None = None
+    prompt_version: str | None = None
+    model_calls: int = 0
+    model_input_tokens: int | None = None
+    model_output_tokens: int | None = None
+    cost_usd: Decimal | None = None
+
+
+def start(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    *,
+    trigger: str,
+    policy: Policy,
+    worker: str,
+    lease_seconds: float,
+) -> Lease | None:
+    """Begin a run and claim it; None if the conversation has an active one. The check's mark comes off with it."""
+    request_id = connection.scalar(
+        select(conversations.c.check_request_id)
+        .where(conversations.c.id == conversation_id, conversations.c.tenant_id == tenant_id)
+        .with_for_update()
+    )
+    row = connection.execute(
+        upsert(runs)
+        .values(
+            id=ids.new_id(),
+            tenant_id=tenant_id,
+            conversation_id=conversation_id,
+            trigger=trigger,
+            state="running",
+            queue="checks",
+            policy=msgspec.to_builtins(policy),
+            request_id=request_id,
+            attempts=1,
+            lease_token=func.gen_random_uuid(),
+            lease_expires_at=_expiry(lease_seconds),
+            worker=worker,
+            started_at=func.now(),
+        )
+        .on_conflict_do_nothing(index_elements=[_r.conversation_id], index_where=_r.state.in_(_ACTIVE))
+        .returning(*_LEASE)
+    ).one_or_none()
+    if row is None:
+        return None
+    connection.execute(update(conversations).where(conversations.c.id == conversation_id).values(check_due_at=None))
+    return _lease(row)
+
+
+def claim(
+    connection: Connection, run_id: UUID, *, worker: str, lease_seconds: float, max_attempts: int
+) -> Lease | None:
+    """Take over a queued run, or one whose lease has expired; None if there is nothing to take."""
+    row = connection.execute(
+        update(runs)
+        .where(_r.id == run_id, _r.attempts < max_attempts, _free())
+        .values(
+            state="running",
+            attempts=_r.attempts + 1,
+            lease_token=func.gen_random_uuid(),
+            lease_expires_at=_expiry(lease_seconds),
+            worker=worker,
+            started_at=func.coalesce(_r.started_at, func.now()),
+        )
+        .returning(*_LEASE)
+    ).one_or_none()
+    return _lease(row) if row else None
+
+
+def heartbeat(connection: Connection, lease: Lease, lease_seconds: float) -> bool:
+    """Extend a lease; False if it was lost."""
+    changed = connection.execute(update(runs).where(*_held(lease)).values(lease_expires_at=_expiry(lease_seconds)))
+    return changed.rowcount > 0
+
+
+def hand_over(connection: Connection, lease: Lease, queue: Queue) -> bool:
+    """Queue a run for the workers of another queue; attempts count anew there."""
+    changed = connection.execute(
+        update(runs)
+        .where(*_held(lease))
+        .values(
+            state="queued",
+            queue=queue,
+            attempts=0,
+            queued_at=func.now(),
+            lease_token=None,
+            lease_expires_at=None,
+        )
+    )
+    return changed.rowcount > 0
+
+
+def give_back(connection: Connection, lease: Lease, error: str) -> None:
+    """Queue a run for another attempt after a fault; `error` stays with it until it ends."""
+    connection.execute(
+        update(runs)
+        .where(*_held(lease))
+        .values(state="queued", error=error, queued_at=func.now(), lease_token=None, lease_expires_at=None)
+    )
+
+
+def add_step(connection: Connection, lease: Lease, step: StepRecord) -> None:
+    """Write a step down as the run's next."""
+    number = select(func.coalesce(func.max(run_steps.c.step_no), 0) + 1).where(run_steps.c.run_id == lease.run_id)
+    connection.execute(
+        insert(run_steps).values(
+            tenant_id=lease.tenant_id,
+            run_id=lease.run_id,
+            step_no=number.scalar_subquery(),
+            attempt=lease.attempt,
+            **step._asdict(),
+        )
+    )
+
+
+def end(connection: Connection, lease: Lease, state: Ended, reason: str | None, error: str | None) -> bool:
+    """Close a run with what its steps came to; False if the lease was lost."""
+    steps = steps_of(connection, [lease.run_id])
+    first, last = (steps[0], steps[-1]) if steps else (None, None)
+    committed = [step.snapshot_version for step in steps if step.snapshot_version is not None]
+    changed = connection.execute(
+        update(runs)
+        .where(*_held(lease))
+        .values(
+            state=state,
+            reason=reason,
+            error=error,
+            snapshot_version=max(committed, default=None),
+            tokens_before=first.tokens_before if first else None,
+            tokens_after=last.tokens_after if last else None,
+            messages_before=first.messages_before if first else None,
+            messages_after=last.messages_after if last else None,
+            lease_token=None,
+            lease_expires_at=None,
+            finished_at=func.now(),
+        )
+    )
+    return changed.rowcount > 0
+
+
+def stranded(connection: Connection, seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
+    """Return (run, tenant) of runs whose lease has expired or that nobody came for within `seconds`."""
+    rows = connection.execute(
+        text("select * from stranded_runs(:seconds, :limit)"), {"seconds": seconds, "limit": limit}
+    )
+    return [(row.run_id, row.tenant_id) for row in rows]
+
+
+def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | None:
+    """Put a stranded run back into its queue and return that queue's name, or bury it.
+
+    A run out of attempts becomes dead, which is told by None, as is a run that somebody else has dealt with.
+    """
+    buried = connection.execute(
+        update(runs)
+        .where(_r.id == run_id, _r.attempts >= max_attempts, _free())
+        .values(
+            state="dead",
+            reason="attempts_exhausted",
+            lease_token=None,
+            lease_expires_at=None,
+            finished_at=func.now(),
+        )
+        .returning(_r.conversation_id, _r.policy)
+    ).one_or_none()
+    if buried:
+        _hold_after_death(connection, buried.conversation_id, msgspec.convert(buried.policy, Policy))
+        return None
+    queue: Queue | None = connection.execute(
+        update(runs)
+        .where(_r.id == run_id, _free())
+        .values(state="queued", queued_at=func.now(), lease_token=None, lease_expires_at=None)
+        .returning(_r.queue)
+    ).scalar_one_or_none()
+    return queue
+
+
+def page(
+    connection: Connection,
+    tenant_id: UUID,
+    *,
+    conversation_id: UUID | None,
+    limit: int,
+    after: UUID | None = None,
+    before: UUID | None = None,
+) -> Sequence[AnyRow]:
+    """Return up to `limit` runs, newest first; `after` continues to older ones, `before` to newer."""
+    query = select(runs).where(_r.tenant_id == tenant_id)
+    if conversation_id is not None:
+        query = query.where(_r.conversation_id == conversation_id)
+    if before is not None:
+        newer = query.where(_r.id > before).order_by(_r.id).limit(limit)
+        return list(reversed(connection.execute(newer).all()))
+    if after is not None:
+        query = query.where(_r.id < after)
+    return connection.execute(query.order_by(_r.id.desc()).limit(limit)).all()
+
+
+def get(connection: Connection, tenant_id: UUID, run_id: UUID) -> AnyRow | None:
+    """Return one run."""
+    return connection.execute(select(runs).where(_r.tenant_id == tenant_id, _r.id == run_id)).one_or_none()
+
+
+def steps_of(connection: Connection, run_ids: Sequence[UUID]) -> Sequence[AnyRow]:
+    """Return the steps of several runs in order."""
+    return connection.execute(
+        select(run_steps)
+        .where(run_steps.c.run_id.in_(bindparam("runs", list(run_ids), expanding=True)))
+        .order_by(run_steps.c.run_id, run_steps.c.step_no)
+    ).all()
+
+
+def _hold_after_death(connection: Connection, conversation_id: UUID, policy: Policy) -> None:
+    """Keep the next turn from starting over what has just failed for good."""
+    now = func.ceil(conversations.c.context_tokens * conversations.c.token_ratio)
+    connection.execute(
+        update(conversations)
+        .where(conversations.c.id == conversation_id)
+        .values(
+            tool_results_hold=now + growth_margin(policy.input_token_budget, policy),
+            summary_hold=now + growth_margin(policy.compaction_threshold_tokens, policy),
+        )
+    )
+
+
+_ACTIVE = ("queued", "running")
+_LEASE = (
+    _r.id,
+    _r.tenant_id,
+    _r.conversation_id,
+    _r.lease_token,
+    _r.attempts,
+    _r.queue,
+    _r.trigger,
+    _r.policy,
+    _r.request_id,
+)
+
+
+def _lease(row: AnyRow) -> Lease:
+    return Lease(
+        run_id=row.id,
+        tenant_id=row.tenant_id,
+        conversation_id=row.conversation_id,
+        token=row.lease_token,
+        attempt=row.attempts,
+        queue=row.queue,
+        trigger=row.trigger,
+        policy=msgspec.convert(row.policy, Policy),
+        request_id=row.request_id,
+    )
+
+
+def _expiry(seconds: float) -> Any:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+def _held(lease: Lease) -> tuple[Any, ...]:
+    return (_r.id == lease.run_id, _r.lease_token == lease.token, _r.state == "running")
+
+
+def _free() -> Any:
+    return or_(_r.state == "queued", (_r.state == "running") & (_r.lease_expires_at < func.now()))

@@ -1,0 +1,286 @@
+"""The tables, as SQLAlchemy sees them.
+
+The scripts in migrations/sql create them; a test holds the two together. What each is for: docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    ARRAY,
+    TIMESTAMP,
+    BigInteger,
+    BindParameter,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Computed,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    PrimaryKeyConstraint,
+    Row,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    cast,
+    text,
+    type_coerce,
+)
+from sqlalchemy.dialects.postgresql import JSON, JSONB, REAL
+from sqlalchemy.types import UserDefinedType
+
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+"""A row whose columns its query names."""
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+_NOW = text("now()")
+_ZERO = text("0")
+_NONE = text("'-1'::integer")
+_FALSE = text("false")
+_EMPTY_OBJECT = text("'{}'::jsonb")
+_Time = TIMESTAMP(timezone=True)
+
+
+class JSONText(UserDefinedType[str]):
+    """Column type `json` whose value stays the text it came as, in both directions."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        """Return the type's name in SQL."""
+        return "JSON"
+
+    # Cast on both ways: the two drivers would decode and encode the value, each in its own manner.
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Read text."""
+        return cast(column, Text)
+
+    def bind_expression(self, bindvalue: BindParameter[Any]) -> ColumnElement[Any]:
+        """Write text."""
+        return cast(type_coerce(bindvalue, Text), JSON)
+
+
+def _active(column: str) -> str:
+    return f"{column} in ('queued', 'running')"
+
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("policy", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    UniqueConstraint("name"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("secret_hash", LargeBinary, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("expires_at", _Time),
+    Column("revoked_at", _Time),
+    Index(None, "tenant_id"),
+)
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("external_id", Text),
+    Column("user_ref", Text),
+    Column("model", Text),
+    Column("system", JSON(none_as_null=True)),
+    Column("tools", JSON(none_as_null=True)),
+    Column("policy", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    Column("metadata", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("next_seq", Integer, nullable=False, server_default=_ZERO),
+    Column("turn_count", Integer, nullable=False, server_default=_ZERO),
+    Column("revision", BigInteger, nullable=False, server_default=_ZERO),
+    Column("edits", Integer, nullable=False, server_default=_ZERO),
+    Column("head_version", Integer, nullable=False, server_default=_ZERO),
+    Column("last_version", Integer, nullable=False, server_default=_ZERO),
+    Column("pending_version", Integer),
+    Column("covers_through", Integer, nullable=False, server_default=_NONE),
+    Column("head_moved_at", Integer, nullable=False, server_default=_NONE),
+    Column("context_tokens", Integer, nullable=False, server_default=_ZERO),
+    Column("context_messages", Integer, nullable=False, server_default=_ZERO),
+    Column("token_ratio", REAL, nullable=False, server_default=text("1")),
+    Column("measured_tokens", Integer),
+    Column("measured_input_tokens", Integer),
+    Column("measured_version", Integer),
+    Column("open_calls", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    Column("in_loop", Boolean, nullable=False, server_default=_FALSE),
+    Column("loop_has_thinking", Boolean, nullable=False, server_default=_FALSE),
+    Column("broken_through", Integer, nullable=False, server_default=_NONE),
+    Column("strip_thinking_through", Integer, nullable=False, server_default=_NONE),
+    Column("check_due_at", _Time),
+    Column("check_request_id", Uuid),
+    Column("tool_results_hold", Integer, nullable=False, server_default=_ZERO),
+    Column("summary_hold", Integer, nullable=False, server_default=_ZERO),
+    Column(
+        "result_cap",
+        Integer,
+        Computed("((policy ->> 'max_tool_result_chars'::text))::integer", persisted=True),
+    ),
+    Index(
+        "uq_conversations_external_id",
+        "tenant_id",
+        "external_id",
+        unique=True,
+        postgresql_where=text("external_id is not null"),
+    ),
+    Index("ix_conversations_tenant_id_id", "tenant_id", "id"),
+    Index(
+        "ix_conversations_user_ref",
+        "tenant_id",
+        "user_ref",
+        "id",
+        postgresql_where=text("user_ref is not null"),
+    ),
+    Index("ix_conversations_check_due_at", "check_due_at", postgresql_where=text("check_due_at is not null")),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid),
+    Column("seq", Integer),
+    Column("role", Text, nullable=False),
+    Column("content", JSONText, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("view_tokens", Integer, nullable=False),
+    Column("result_chars", ARRAY(Integer)),
+    Column("is_request", Boolean, nullable=False),
+    Column("has_thinking", Boolean, nullable=False),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("superseded_at", _Time),
+    PrimaryKeyConstraint("conversation_id", "seq"),
+    CheckConstraint("role in ('user', 'assistant')", name="role"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid),
+    Column("key", Text),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("first_seq", Integer, nullable=False),
+    Column("last_seq", Integer, nullable=False),
+    Column("context_tokens", Integer, nullable=False),
+    Column("queued", Boolean, nullable=False),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    PrimaryKeyConstraint("conversation_id", "key"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), nullable=False),
+    Column("trigger", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("reason", Text),
+    Column("error", Text),
+    Column("policy", JSONB, nullable=False),
+    Column("request_id", Uuid),
+    Column("attempts", Integer, nullable=False, server_default=_ZERO),
+    Column("lease_token", Uuid),
+    Column("lease_expires_at", _Time),
+    Column("worker", Text),
+    Column("parent_version", Integer),
+    Column("snapshot_version", Integer),
+    Column("tokens_before", Integer),
+    Column("tokens_after", Integer),
+    Column("messages_before", Integer),
+    Column("messages_after", Integer),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("queued_at", _Time, nullable=False, server_default=_NOW),
+    Column("started_at", _Time),
+    Column("finished_at", _Time),
+    CheckConstraint("state in ('queued', 'running', 'committed', 'skipped', 'failed', 'dead')", name="state"),
+    CheckConstraint("queue in ('checks', 'summaries')", name="queue"),
+    Index("uq_runs_active", "conversation_id", unique=True, postgresql_where=text(_active("state"))),
+    Index("ix_runs_conversation_id_id", "conversation_id", "id"),
+    Index("ix_runs_active", "state", "queued_at", postgresql_where=text(_active("state"))),
+)
+
+run_steps = Table(
+    "run_steps",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("run_id", Uuid, ForeignKey("runs.id")),
+    Column("step_no", Integer),
+    Column("name", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("detail", Text),
+    Column("error", Text),
+    Column("attempt", Integer, nullable=False),
+    Column("snapshot_version", Integer),
+    Column("tokens_before", Integer, nullable=False),
+    Column("tokens_after", Integer, nullable=False),
+    Column("messages_before", Integer, nullable=False),
+    Column("messages_after", Integer, nullable=False),
+    Column("results_cut", Integer),
+    Column("summarizer", Text),
+    Column("model", Text),
+    Column("prompt_version", Text),
+    Column("model_calls", Integer, nullable=False, server_default=_ZERO),
+    Column("model_input_tokens", Integer),
+    Column("model_output_tokens", Integer),
+    Column("cost_usd", Numeric(14, 6)),
+    Column("duration_ms", Integer, nullable=False),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    PrimaryKeyConstraint("run_id", "step_no"),
+    CheckConstraint("state in ('committed', 'skipped', 'failed')", name="state"),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id")),
+    Column("version", Integer),
+    Column("parent_version", Integer, nullable=False),
+    Column("run_id", Uuid, ForeignKey("runs.id")),
+    Column("step", Text, nullable=False),
+    Column("covers_through", Integer, nullable=False),
+    Column("messages", JSONText, nullable=False),
+    Column("seqs", ARRAY(Integer), nullable=False),
+    Column("coverage", JSONB, nullable=False),
+    Column("summary", Text),
+    Column("summarizer", Text),
+    Column("tokens", Integer, nullable=False),
+    Column("message_count", Integer, nullable=False),
+    Column("prefix_hash", LargeBinary, nullable=False),
+    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    PrimaryKeyConstraint("conversation_id", "version"),
+)
