@@ -1,0 +1,49 @@
+"""The Celery application of the workers, and its tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from store import runs
+from store.broker import CHECK_TASK, RUN_TASK, celery_app
+from store.settings import Settings
+from worker.task import Services, ServiceTask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery import Celery
+
+
+def create_app(settings: Settings | None = None) -> Celery:
+    """Return the application that a worker runs."""
+    settings = settings or Settings()
+    app = celery_app(settings, "palimpsest")
+    services = Services(settings, app)
+    base = type("BoundTask", (ServiceTask,), {"services": services, "abstract": True})
+
+    @app.task(base=base, bind=True, name=CHECK_TASK)
+    def check(task: ServiceTask, conversation_ids: Sequence[str]) -> None:
+        """Check a batch of conversations and carry out what is due at once."""
+        ids = [UUID(text) for text in conversation_ids]
+        task.services.checker.check(ids, task.services.compactor.execute)
+
+    @app.task(base=base, bind=True, name=RUN_TASK)
+    def run(task: ServiceTask, tenant_id: str, run_id: str) -> None:
+        """Carry out a queued run, if nobody else has it."""
+        services, settings = task.services, task.services.settings
+        with services.database.transaction(UUID(tenant_id)) as connection:
+            lease = runs.claim(
+                connection,
+                UUID(run_id),
+                worker=services.worker,
+                lease_seconds=settings.lease_seconds,
+                max_attempts=settings.max_attempts,
+            )
+        if lease is None:
+            return
+        services.compactor.execute(lease)
+        services.checker.check([lease.conversation_id], services.compactor.execute)
+
+    return app
