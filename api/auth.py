@@ -1,0 +1,99 @@
+"""Who is asking: an API key becomes a principal, remembered for a few seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from api.problems import ProblemError
+from compaction.policy import Policy, merge
+from store import hot_path
+from store.tenants import secret_matches, split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    import asyncpg
+    from litestar.connection import ASGIConnection
+    from litestar.handlers import BaseRouteHandler
+
+REMEMBERED_SECONDS: Final = 5.0
+"""How long a revoked key may still work in a process that has just seen it."""
+REMEMBERED_KEYS: Final = 10_000
+
+
+class Principal(NamedTuple):
+    """The tenant behind a request, what its key may do, and the policy its conversations begin from."""
+
+    tenant_id: UUID
+    scopes: frozenset[str]
+    overrides: Mapping[str, Any]
+    policy: Policy
+
+    def policy_of(self, conversation_policy: str) -> Policy:
+        """Return the policy in force for a conversation with these overrides (JSON text)."""
+        if conversation_policy == "{}":
+            return self.policy
+        return merge(self.overrides, msgspec.json.decode(conversation_policy))
+
+
+class Authenticator:
+    """Finds the principal of a key."""
+
+    def __init__(self, pool: asyncpg.Pool, defaults: Mapping[str, Any]) -> None:
+        self._pool = pool
+        self._defaults = defaults
+        # By a digest: a key is not kept in memory longer than its request.
+        self._known: dict[bytes, tuple[float, Principal]] = {}
+
+    async def authenticate(self, key: str) -> Principal | None:
+        """Return the principal of a key in force, or None."""
+        digest = hashlib.sha256(key.encode()).digest()
+        known = self._known.get(digest)
+        if known is not None and known[0] > time.monotonic():
+            return known[1]
+        parts = split_key(key)
+        if parts is None:
+            return None
+        row = await hot_path.find_api_key(self._pool, parts[0])
+        # Compared even where there is no such key, so that the time taken does not tell which ids exist.
+        if not secret_matches(parts[1], row.secret_hash if row else bytes(32)) or row is None:
+            return None
+        overrides = {**self._defaults, **msgspec.json.decode(row.policy)}
+        principal = Principal(row.tenant_id, frozenset(row.scopes), overrides, merge(overrides))
+        if len(self._known) >= REMEMBERED_KEYS:
+            self._known.clear()
+        self._known[digest] = (time.monotonic() + REMEMBERED_SECONDS, principal)
+        return principal
+
+
+def presented_key(headers: Mapping[str, str]) -> str | None:
+    """Return the key that a request presents: `Authorization: Bearer` or `x-api-key`."""
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and credentials:
+        return credentials.strip()
+    return headers.get("x-api-key")
+
+
+def requires(scope: str) -> Callable[..., Any]:
+    """Return a guard that lets in keys with `scope` only, and puts the principal into the request."""
+
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        key = presented_key(connection.headers)
+        principal = await connection.app.state.services.authenticator.authenticate(key) if key else None
+        if principal is None:
+            raise ProblemError(
+                401,
+                "unauthenticated",
+                "A valid API key is needed: Authorization: Bearer <key>, or x-api-key.",
+                headers={"www-authenticate": "Bearer"},
+            )
+        if scope not in principal.scopes and "admin" not in principal.scopes:
+            raise ProblemError(403, "forbidden", f"This key has not the scope {scope}.")
+        connection.scope["user"] = principal
+
+    return guard

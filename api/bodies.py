@@ -1,0 +1,129 @@
+"""Reading bodies: strict JSON into types, and a turn's messages into facts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from api.problems import ProblemError, from_msgspec, invalid
+from api.types import TurnIn
+from compaction.messages import TurnFacts, message_facts, turn_facts
+from compaction.policy import PolicyError, merge
+from store.hot_path import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+_turn: Final = msgspec.json.Decoder(TurnIn).decode
+_content: Final = msgspec.json.Decoder().decode
+_REQUIRED: Final[dict[str, tuple[tuple[str, type], ...]]] = {
+    "text": (("text", str),),
+    "tool_use": (("id", str), ("name", str), ("input", dict)),
+    "tool_result": (("tool_use_id", str),),
+    "thinking": (("thinking", str),),
+}
+_JSON_NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object"}
+
+
+class Turn(NamedTuple):
+    """A turn, ready to be appended: its contents as they came, and everything that is kept about them."""
+
+    contents: list[str]
+    facts: TurnFacts
+    usage: Usage
+    expected_seq: int | None
+
+
+def read(body: bytes, kind: type[T]) -> T:
+    """Return a body as `kind`; raise the problem that it has."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise from_msgspec(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(error) from None
+
+
+def read_turn(body: bytes) -> Turn:
+    """Return the turn in a body; raise the problem that it has, with a pointer to the field."""
+    try:
+        turn = _turn(body)
+    except msgspec.ValidationError as error:
+        raise from_msgspec(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(error) from None
+    nul = b"\\u0000" in body
+    contents: list[str] = []
+    facts = []
+    for index, message in enumerate(turn.messages):
+        content = read_content(message.content, f"/messages/{index}/content", nul=nul)
+        contents.append(bytes(message.content).decode())
+        facts.append(message_facts(message.role, content))
+    return Turn(contents, turn_facts(facts), _usage(turn), turn.expected_next_seq)
+
+
+def read_content(raw: msgspec.Raw, pointer: str, *, nul: bool) -> Any:
+    """Return a message's content, checked for what every later step relies on."""
+    try:
+        content = _content(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"Not valid JSON text: {_reason(error)}", pointer) from None
+    if nul and _has_nul(content):
+        raise invalid("Text must not contain the NUL character.", pointer)
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid("Expected a string or a list of content blocks.", pointer)
+    for index, block in enumerate(content):
+        _check_block(block, f"{pointer}/{index}")
+    return content
+
+
+def read_policy(overrides: Mapping[str, Any], *below: Mapping[str, Any]) -> None:
+    """Check a policy's overrides; raise the problem, with a pointer to the key."""
+    try:
+        merge(*below, overrides)
+    except PolicyError as error:
+        raise invalid(error.detail, f"/policy/{error.field}" if error.field else "/policy") from None
+
+
+def malformed(error: Exception) -> ProblemError:
+    """Return the answer for a body that is not JSON."""
+    return ProblemError(400, "malformed_json", f"The body is not valid JSON: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _check_block(block: Any, pointer: str) -> None:
+    if not isinstance(block, dict):
+        raise invalid("A content block is an object.", pointer)
+    kind = block.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise invalid("A content block needs a `type`.", f"{pointer}/type")
+    for field, expected in _REQUIRED.get(kind, ()):
+        if not isinstance(block.get(field), expected):
+            raise invalid(f"A {kind} block needs `{field}`: {_JSON_NAMES[expected]}.", f"{pointer}/{field}")
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, dict):
+        return any(_has_nul(key) or _has_nul(inner) for key, inner in value.items())
+    return isinstance(value, list) and any(map(_has_nul, value))
+
+
+def _usage(turn: TurnIn) -> Usage:
+    usage = turn.usage
+    if usage is None:
+        return Usage(None, 0, turn.snapshot_version)
+    read_tokens = (
+        (usage.input_tokens or 0) + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    )
+    # 0 means that nothing was counted, never that nothing was sent (seed 004).
+    return Usage(read_tokens or None, usage.output_tokens or 0, turn.snapshot_version)

@@ -1,0 +1,108 @@
+"""The originals, and what became of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import Request, get
+from litestar.params import Parameter
+
+from api.auth import Principal, requires
+from api.documentation import PROBLEMS
+from api.paging import Window, page_of
+from api.problems import not_found
+from api.types import Lineage, MessageOut, Page
+from compaction.coverage import Coverage, find_span
+from store import conversations, ids, messages, snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from store.tables import AnyRow
+
+
+@get(
+    "/conversations/{conversation_id:str}/messages",
+    guards=[requires("audit:read")],
+    summary="List originals",
+    responses={**PROBLEMS},
+)
+async def list_messages(
+    request: Request[Principal, Any, Any],
+    conversation_id: str,
+    after: Annotated[int, Parameter(ge=-1, le=2**31 - 1)] = -1,
+    limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100,
+) -> Page[MessageOut]:
+    """List the messages as they came, oldest first, from the one after seq `after` on."""
+    services: Services = request.app.state.services
+    rows = await services.run(
+        request.user.tenant_id, _page, request.user.tenant_id, ids.parse("conv", conversation_id), after, limit + 1
+    )
+    if rows is None:
+        raise not_found()
+    return page_of([message_out(row) for row in rows], Window(limit, None, None), lambda item: item.seq)
+
+
+@get(
+    "/conversations/{conversation_id:str}/messages/{seq:int}",
+    guards=[requires("audit:read")],
+    summary="Read an original and its lineage",
+    responses={**PROBLEMS},
+)
+async def get_message(request: Request[Principal, Any, Any], conversation_id: str, seq: int) -> MessageOut:
+    """Answer with one message as it came, and everything that compaction did to it."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    found = await services.run(tenant, _with_chain, tenant, ids.parse("conv", conversation_id), seq)
+    if found is None:
+        raise not_found()
+    row, chain = found
+    lineage = lineage_of(seq, chain)
+    fate = lineage[-1].fate if lineage else "kept"
+    return message_out(row, fate="superseded" if row.superseded_at else fate, lineage=lineage)
+
+
+def message_out(row: AnyRow, **more: Any) -> MessageOut:
+    """Return an original as clients see it."""
+    return MessageOut(
+        seq=row.seq,
+        role=row.role,
+        content=msgspec.Raw(row.content),
+        tokens=row.tokens,
+        created_at=row.created_at,
+        superseded_at=row.superseded_at,
+        **more,
+    )
+
+
+def lineage_of(seq: int, chain: Sequence[AnyRow]) -> list[Lineage]:
+    """Return each change of a message's fate along a chain of snapshots, oldest first."""
+    found: list[Lineage] = []
+    for snapshot in chain:
+        span = find_span(msgspec.convert(snapshot.coverage, Coverage), seq)
+        if span is not None and span.fate != (found[-1].fate if found else "kept"):
+            run = ids.external_text("run", span.run_id)
+            found.append(Lineage(span.fate, snapshot.version, run))
+    return found
+
+
+def _page(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID | None, after: int, limit: int
+) -> Sequence[AnyRow] | None:
+    if conversation_id is None or conversations.get(connection, tenant_id, conversation_id) is None:
+        return None
+    return messages.page(connection, tenant_id, conversation_id, after=after, limit=limit)
+
+
+def _with_chain(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID | None, seq: int
+) -> tuple[AnyRow, Sequence[AnyRow]] | None:
+    row = conversation_id and messages.get(connection, tenant_id, conversation_id, seq)
+    if not row or conversation_id is None:
+        return None
+    return row, snapshots.chain(connection, tenant_id, conversation_id)

@@ -1,0 +1,137 @@
+"""Runs: every execution of compaction, with its steps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from litestar import Request, get
+from litestar.params import Parameter
+
+from api.auth import Principal, requires
+from api.documentation import PROBLEMS
+from api.paging import Limit, Window, page_of, window
+from api.problems import not_found
+from api.types import Page, RunOut, StepOut
+from store import conversations, ids, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from decimal import Decimal
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from store.tables import AnyRow
+
+POLL_SECONDS: Final = 0.1
+ENDED: Final = frozenset({"committed", "skipped", "failed", "dead"})
+
+
+@get(
+    "/conversations/{conversation_id:str}/runs",
+    guards=[requires("audit:read")],
+    summary="List a conversation's runs",
+    responses={**PROBLEMS},
+)
+async def list_runs(
+    request: Request[Principal, Any, Any],
+    conversation_id: str,
+    limit: Limit = 20,
+    after_id: str | None = None,
+    before_id: str | None = None,
+) -> Page[RunOut]:
+    """List runs, newest first."""
+    services: Services = request.app.state.services
+    span: Window[Any] = window(limit, after_id, before_id, lambda text: ids.parse("run", text))
+    identifier = ids.parse("conv", conversation_id)
+    found = await services.run(request.user.tenant_id, _page, request.user.tenant_id, identifier, span)
+    if found is None:
+        raise not_found()
+    return page_of(found, span, lambda item: item.id)
+
+
+@get("/runs/{run_id:str}", guards=[requires("audit:read")], summary="Read a run", responses={**PROBLEMS})
+async def get_run(
+    request: Request[Principal, Any, Any],
+    run_id: str,
+    wait: Annotated[float, Parameter(ge=0, le=60)] = 0,
+) -> RunOut:
+    """Answer with one run; with `wait`, once it has ended or after that many seconds."""
+    services: Services = request.app.state.services
+    identifier = ids.parse("run", run_id)
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        tenant = request.user.tenant_id
+        found = await services.run(tenant, _one, tenant, identifier) if identifier else None
+        if found is None:
+            raise not_found()
+        if found.state in ENDED or asyncio.get_running_loop().time() >= deadline:
+            return found
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
+    """Return a run as clients see it."""
+    costs = [step.cost_usd for step in steps if step.cost_usd is not None]
+    return RunOut(
+        id=ids.external("run", row.id),
+        conversation_id=ids.external("conv", row.conversation_id),
+        trigger=row.trigger,
+        state=row.state,
+        queue=row.queue,
+        reason=row.reason,
+        error=row.error,
+        request_id=ids.external("req", row.request_id) if row.request_id else None,
+        policy=row.policy,
+        attempts=row.attempts,
+        worker=row.worker,
+        snapshot_version=row.snapshot_version,
+        tokens_before=row.tokens_before,
+        tokens_after=row.tokens_after,
+        messages_before=row.messages_before,
+        messages_after=row.messages_after,
+        model_input_tokens=sum(step.model_input_tokens or 0 for step in steps),
+        model_output_tokens=sum(step.model_output_tokens or 0 for step in steps),
+        cost_usd=_money(sum(costs)) if costs else None,
+        duration_ms=round((row.finished_at - row.started_at).total_seconds() * 1000)
+        if row.finished_at and row.started_at
+        else None,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        steps=[step_out(step) for step in steps],
+    )
+
+
+def step_out(row: AnyRow) -> StepOut:
+    """Return a step as clients see it."""
+    named = {name: getattr(row, name) for name in StepOut.__struct_fields__ if name != "cost_usd"}
+    return StepOut(**named, cost_usd=None if row.cost_usd is None else _money(row.cost_usd))
+
+
+def _money(amount: Decimal | int) -> str:
+    return f"{amount:.6f}"
+
+
+def _page(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID | None, span: Window[UUID]
+) -> list[RunOut] | None:
+    if conversation_id is None or conversations.get(connection, tenant_id, conversation_id) is None:
+        return None
+    rows = runs.page(
+        connection,
+        tenant_id,
+        conversation_id=conversation_id,
+        limit=span.limit + 1,
+        after=span.after,
+        before=span.before,
+    )
+    steps = runs.steps_of(connection, [row.id for row in rows])
+    return [run_out(row, [step for step in steps if step.run_id == row.id]) for row in rows]
+
+
+def _one(connection: Connection, tenant_id: UUID, run_id: UUID) -> RunOut | None:
+    row = runs.get(connection, tenant_id, run_id)
+    return run_out(row, runs.steps_of(connection, [run_id])) if row else None

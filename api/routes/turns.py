@@ -1,0 +1,110 @@
+"""Appending turns."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+from litestar import Request, Response, post
+
+from api.auth import Principal, requires
+from api.bodies import Turn, read_turn
+from api.documentation import PROBLEMS, answers, takes
+from api.problems import ProblemError, not_found
+from api.types import TurnIn, TurnOut
+from store import hot_path, ids
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from api.services import Services
+    from store.hot_path import Appended
+
+MAX_KEY_LENGTH: Final = 255
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@post(
+    "/conversations/{conversation_id:str}/turns",
+    status_code=201,
+    guards=[requires("turns:write")],
+    summary="Append a turn",
+    operation_class=takes(TurnIn),
+    responses={201: answers(TurnOut, "The turn is stored."), **PROBLEMS},
+)
+async def append_turn(request: Request[Principal, Any, Any], conversation_id: str) -> Response[bytes]:
+    """Store the messages of a turn and have the token budget checked, in one transaction."""
+    services: Services = request.app.state.services
+    conversation = ids.parse("conv", conversation_id)
+    if conversation is None:
+        raise not_found()
+    body = await request.body()
+    turn = read_turn(body)
+    key = _idempotency_key(request.headers.get("idempotency-key"))
+    done = await _append(services, request, conversation, turn, key, body)
+    replayed = _refuse_or_accept(done)
+    check = _check(services, conversation, queued=done.queued)
+    return Response(
+        _encode(TurnOut(done.first_seq, done.last_seq, done.context_tokens, check)),
+        media_type="application/json",
+        headers={"idempotency-replayed": "true"} if replayed else None,
+    )
+
+
+async def _append(
+    services: Services,
+    request: Request[Principal, Any, Any],
+    conversation: UUID,
+    turn: Turn,
+    key: str | None,
+    body: bytes,
+) -> Appended:
+    return await hot_path.append_turn(
+        services.pool,
+        tenant_id=request.user.tenant_id,
+        conversation_id=conversation,
+        request_id=request.scope["state"]["request_uuid"],
+        contents=turn.contents,
+        facts=turn.facts,
+        usage=turn.usage,
+        result_cap=request.user.policy.max_tool_result_chars,
+        expected_seq=turn.expected_seq,
+        idempotency_key=key,
+        body_hash=hashlib.sha256(body).digest() if key else None,
+    )
+
+
+def _refuse_or_accept(done: Appended) -> bool:
+    """Return whether the answer is an earlier one's; raise if there is none to give."""
+    match done.outcome:
+        case "missing":
+            raise not_found()
+        case "out_of_order":
+            raise ProblemError(
+                409,
+                "unexpected_seq",
+                f"The next seq of this conversation is {done.first_seq}.",
+                pointer="/expected_next_seq",
+                next_seq=done.first_seq,
+            )
+        case "other_body":
+            raise ProblemError(422, "idempotency_key_reused", "This Idempotency-Key was used with another body.")
+    return done.outcome == "replayed"
+
+
+def _check(services: Services, conversation: UUID, *, queued: bool) -> Literal["queued", "coalesced", "deferred"]:
+    """Wake the workers, unless a check of this conversation is pending already."""
+    if queued:
+        return services.wakeups.add(conversation)
+    return "coalesced" if services.wakeups.broker_reachable else "deferred"
+
+
+def _idempotency_key(header: str | None) -> str | None:
+    if header is None:
+        return None
+    # The draft standard wants a quoted string; bare ones are common.
+    key = header.strip().strip('"')
+    if not 1 <= len(key) <= MAX_KEY_LENGTH:
+        raise ProblemError(400, "bad_idempotency_key", f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.")
+    return key

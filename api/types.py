@@ -1,0 +1,261 @@
+"""What requests may say and what answers look like."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Reference = Annotated[str, Meta(min_length=1, max_length=512)]
+T = TypeVar("T")
+
+
+class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body in which every field is known."""
+
+
+class MessageIn(Strict):
+    """One Messages API message; `content` is a string or a list of blocks, kept exactly as it is sent."""
+
+    role: Literal["user", "assistant"]
+    content: msgspec.Raw
+
+
+class UsageIn(Struct, kw_only=True):
+    """The Messages API's `usage` object; what else it holds is ignored."""
+
+    input_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    output_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    cache_read_input_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    cache_creation_input_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+class TurnIn(Strict):
+    """The messages of one turn and what the model call that made them counted."""
+
+    messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=1_000)]
+    usage: UsageIn | None = None
+    snapshot_version: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    expected_next_seq: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+class ConversationIn(Strict):
+    """A new conversation."""
+
+    external_id: Reference | None = None
+    user_ref: Reference | None = None
+    model: Reference | None = None
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    policy: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+
+
+class ConversationPatch(Strict):
+    """Changes to a conversation; what is not named stays. A policy replaces the overrides it had."""
+
+    model: Reference | UnsetType | None = UNSET
+    system: str | list[dict[str, Any]] | UnsetType | None = UNSET
+    tools: list[dict[str, Any]] | UnsetType | None = UNSET
+    policy: dict[str, Any] | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+
+
+class TurnOut(Struct):
+    """Where a turn's messages stand, and whether its check is on its way."""
+
+    first_seq: int
+    last_seq: int
+    context_tokens: int
+    check: Literal["queued", "coalesced", "deferred"]
+
+
+class ConversationOut(Struct, kw_only=True):
+    """A conversation; `policy` is the one in force, `policy_overrides` what was set for it alone."""
+
+    id: str
+    external_id: str | None
+    user_ref: str | None
+    model: str | None
+    policy: dict[str, Any]
+    policy_overrides: dict[str, Any]
+    metadata: dict[str, Any]
+    created_at: datetime
+    last_seq: int
+    head_version: int
+    pending_version: int | None
+    context_tokens: int
+    context_messages: int
+    system: Any | UnsetType = UNSET
+    tools: Any | UnsetType = UNSET
+
+
+class SnapshotRef(Struct):
+    """The head that a context begins with."""
+
+    version: int
+    covers_through: int
+
+
+class ContextTokens(Struct):
+    """Tokens of a context: as counted for the next call, as the API last measured, and the budget of the payload."""
+
+    context: int
+    measured: int | None
+    budget: int
+
+
+class ContextOut(Struct):
+    """What a chat backend sends as `messages`, and what it should know of it."""
+
+    messages: list[dict[str, Any]]
+    snapshot: SnapshotRef | None
+    last_seq: int
+    tokens: ContextTokens
+    warnings: list[str]
+
+
+class Lineage(Struct):
+    """What became of a message: in snapshot `version`, by run `run_id`."""
+
+    fate: Literal["kept", "truncated", "summarized", "dropped"]
+    version: int | None
+    run_id: str | None
+
+
+class MessageOut(Struct, kw_only=True):
+    """An original, its content byte for byte as it came. `lineage` has every change of fate, oldest first."""
+
+    seq: int
+    role: str
+    content: msgspec.Raw
+    tokens: int
+    created_at: datetime
+    superseded_at: datetime | None
+    fate: Literal["kept", "truncated", "summarized", "dropped", "superseded"] | UnsetType = UNSET
+    lineage: list[Lineage] | UnsetType = UNSET
+
+
+class StepOut(Struct, kw_only=True):
+    """One step of a run."""
+
+    name: str
+    state: str
+    reason: str | None
+    detail: str | None
+    error: str | None
+    attempt: int
+    snapshot_version: int | None
+    tokens_before: int
+    tokens_after: int
+    messages_before: int
+    messages_after: int
+    results_cut: int | None
+    summarizer: str | None
+    model: str | None
+    prompt_version: str | None
+    model_calls: int
+    model_input_tokens: int | None
+    model_output_tokens: int | None
+    cost_usd: str | None
+    duration_ms: int
+    created_at: datetime
+
+
+class RunOut(Struct, kw_only=True):
+    """One execution of compaction."""
+
+    id: str
+    conversation_id: str
+    trigger: str
+    state: str
+    queue: str
+    reason: str | None
+    error: str | None
+    request_id: str | None
+    policy: dict[str, Any]
+    attempts: int
+    worker: str | None
+    snapshot_version: int | None
+    tokens_before: int | None
+    tokens_after: int | None
+    messages_before: int | None
+    messages_after: int | None
+    model_input_tokens: int
+    model_output_tokens: int
+    cost_usd: str | None
+    duration_ms: int | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    steps: list[StepOut]
+
+
+class SpanOut(Struct):
+    """Originals `first_seq..last_seq` with one fate."""
+
+    first_seq: int
+    last_seq: int
+    fate: str
+    run_id: str | None
+
+
+class SnapshotOut(Struct, kw_only=True):
+    """A snapshot; in full with its messages, coverage and summary."""
+
+    version: int
+    parent_version: int
+    run_id: str | None
+    step: str
+    covers_through: int
+    summarizer: str | None
+    tokens: int
+    message_count: int
+    created_at: datetime
+    messages: msgspec.Raw | UnsetType = UNSET
+    seqs: list[int | None] | UnsetType = UNSET
+    coverage: list[SpanOut] | UnsetType = UNSET
+    summary: str | UnsetType | None = UNSET
+    prefix_hash: str | UnsetType = UNSET
+
+
+class ChangeOut(Struct):
+    """Originals whose fate a snapshot changed; before it, what no snapshot covered was kept."""
+
+    first_seq: int
+    last_seq: int
+    before: str
+    after: str
+    run_id: str | None
+
+
+class DiffOut(Struct, kw_only=True):
+    """What a snapshot changed against its parent, over the originals that it covers; tokens are estimates."""
+
+    version: int
+    parent_version: int
+    changes: list[ChangeOut]
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    summary_before: str | None
+    summary_after: str | None
+
+
+class Page(Struct, Generic[T]):
+    """One page of a list."""
+
+    data: list[T]
+    has_more: bool
+    first_id: str | int | None
+    last_id: str | int | None
+
+
+class HealthOut(Struct):
+    """The state of the process, or of each service behind it."""
+
+    status: Literal["ok", "unavailable"]
+    services: dict[str, str] | UnsetType = UNSET
