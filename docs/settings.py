@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Prints docs/settings.md from the classes Settings and Policy; `make docs` writes the file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from pydantic import AliasChoices, SecretStr
+
+from compaction.policy import Policy
+from store.settings import Settings
+
+HEADER: Final = """\
+# Settings
+
+Every process reads its settings once, from environment variables. A file in `/run/secrets` that is named
+after a variable counts as well, which keeps passwords and keys out of the environment. `make docs` writes
+this page.
+
+## Processes
+
+| variable | default | meaning |
+|---|---|---|
+"""
+
+POLICY_HEADER: Final = """
+## Policy
+
+The numbers that decide when and how a conversation is compacted. Each key is a variable too, as
+`PALIMPSEST_INPUT_TOKEN_BUDGET`, and `PALIMPSEST_POLICY` takes several as one JSON object; both set the
+defaults of the installation. A tenant and a conversation may override each key. Unknown keys and impossible
+values are refused. A seed number names the design document that a default comes from.
+
+| key | default | range | meaning |
+|---|---|---|---|
+"""
+
+
+def docstrings(cls: type) -> dict[str, str]:
+    """Return the text under each attribute of `cls`, on one line; attributes without a text are absent."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class is a class
+    texts: dict[str, str] = {}
+    for attribute, text in zip(definition.body, definition.body[1:], strict=False):
+        match attribute, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(value))):
+                texts[name] = " ".join(value.split())
+    return texts
+
+
+def variable(name: str) -> str:
+    """Return the environment variable that sets the field `name` of Settings."""
+    alias = Settings.model_fields[name].validation_alias
+    match alias:
+        case AliasChoices(choices=[str(first), *_]):
+            return first
+        case str():
+            return alias
+        case _:
+            return f"{Settings.model_config['env_prefix']}{name}".upper()
+
+
+def _default(value: Any) -> str:
+    match value:
+        case None | "":
+            return "not set"
+        case {}:
+            return "`{}`"
+        case SecretStr():
+            return f"`{value.get_secret_value()}`"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case _:
+            return f"`{value}`"
+
+
+def _choices(annotation: Any) -> str:
+    """Return the values of a Literal, also of an optional one, as a sentence; nothing for other types."""
+    for candidate in (annotation, *get_args(annotation)):
+        if get_origin(candidate) is Literal:
+            return " One of " + ", ".join(f"`{value}`" for value in get_args(candidate)) + "."
+    return ""
+
+
+def _range(annotation: Any) -> str:
+    if get_origin(annotation) is not Annotated:
+        return ""
+    meta = next(extra for extra in get_args(annotation)[1:] if isinstance(extra, msgspec.Meta))
+    low = f"{meta.ge:,}" if meta.ge is not None else f"above {meta.gt:,}"
+    return f"{low} to {meta.le:,}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def page() -> str:
+    """Return the page; a field without a docstring has an empty last cell."""
+    texts = docstrings(Settings)
+    rows = [
+        f"| `{variable(name)}` | {_default(field.get_default(call_default_factory=True))} "
+        f"| {_cell((texts.get(name, '') + _choices(field.annotation)).strip())} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    texts = docstrings(Policy)
+    hints = get_type_hints(Policy, include_extras=True)
+    policy_rows = [
+        f"| `{field.name}` | {_default(field.default)} | {_range(hints[field.name])} "
+        f"| {_cell(texts.get(field.name, ''))} |"
+        for field in msgspec.structs.fields(Policy)
+    ]
+    return HEADER + "\n".join(rows) + "\n" + POLICY_HEADER + "\n".join(policy_rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
