@@ -1,0 +1,143 @@
+"""The shapes that the HTTP API takes and answers with, as its client reads them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+SETTLED_STATES: Final = frozenset({"committed", "skipped", "failed", "dead"})
+"""The states in which a run no longer changes."""
+
+UNCOMPACTED: Final = 0
+"""The version that stands for no snapshot: the whole history."""
+
+CheckState = Literal["queued", "coalesced", "deferred"]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One Messages API message; `content` is its JSON text, posted exactly as it is."""
+
+    role: str
+    content: msgspec.Raw
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """One conversation as `GET /conversations/{id}` describes it."""
+
+    id: str
+    external_id: str | None = None
+    user_ref: str | None = None
+    model: str | None = None
+    context_tokens: int = 0
+    head_version: int | None = None
+    last_seq: int | None = None
+    check_due_at: str | msgspec.UnsetType | None = msgspec.UNSET
+    """When the next check is due; None = nothing is waiting."""
+    policy: dict[str, Any] = {}
+    created_at: str | None = None
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """The answer to one appended turn."""
+
+    first_seq: int
+    last_seq: int
+    context_tokens: int
+    check: CheckState
+
+
+class SnapshotRef(msgspec.Struct, frozen=True):
+    """The snapshot that a context starts with."""
+
+    version: int
+    covers_through: int
+
+
+class ContextTokens(msgspec.Struct, frozen=True):
+    """Tokens of a context: estimated, last measured by the model's API, and the budget in force."""
+
+    context: int
+    measured: int | None = None
+    budget: int | None = None
+
+
+class Context(msgspec.Struct, frozen=True):
+    """Head snapshot and tail, as they would be sent to the model; `messages` is JSON text."""
+
+    messages: msgspec.Raw
+    snapshot: SnapshotRef | None
+    last_seq: int | None
+    tokens: ContextTokens
+    warnings: list[Any] = []
+    etag: str | None = None
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """One original, with the JSON text of its content as it came in."""
+
+    seq: int
+    role: str
+    content: msgspec.Raw
+    tokens: int
+    created_at: str | None = None
+    superseded_at: str | None = None
+
+
+class RunStep(msgspec.Struct, frozen=True):
+    """One step of the ladder inside a run; tokens and messages of the context before and after it."""
+
+    name: str
+    state: str
+    reason: str | None = None
+    detail: str | None = None
+    error: str | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    messages_before: int | None = None
+    messages_after: int | None = None
+    results_cut: int | None = None
+    snapshot_version: int | None = None
+    summarizer: str | None = None
+    model: str | None = None
+    cost_usd: str | None = None
+    duration_ms: int | None = None
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One execution of compaction."""
+
+    id: str
+    state: str
+    reason: str | None = None
+    error: str | None = None
+    trigger: str | None = None
+    steps: list[RunStep] = []
+    snapshot_version: int | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    messages_before: int | None = None
+    messages_after: int | None = None
+    attempts: int | None = None
+    duration_ms: int | None = None
+    created_at: str | None = None
+    finished_at: str | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the run has reached a state it stays in."""
+        return self.state in SETTLED_STATES
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """One version of a conversation's compacted view, without its messages."""
+
+    version: int
+    covers_through: int
+    run_id: str | None = None
+    parent_version: int | None = None
+    step: str | None = None
+    summarizer: str | None = None
+    tokens: int | None = None
+    message_count: int | None = None
+    created_at: str | None = None

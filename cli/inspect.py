@@ -1,0 +1,196 @@
+"""`palimpsest inspect`: one conversation's life, from the audit calls: sizes, runs, snapshots, and a plot."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx2
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.client import ServiceClient, ServiceError
+from cli.context_plot import MARK, Point, context_plot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.client_types import Context, Conversation, Run, Snapshot, StoredMessage
+
+
+class Life(NamedTuple):
+    """Everything that is shown of one conversation."""
+
+    conversation: Conversation
+    context: Context | None
+    messages: list[StoredMessage]
+    runs: list[Run]
+    snapshots: list[Snapshot]
+
+
+def run_inspect(conversation_id: str, *, url: str, key: str, as_json: bool = False) -> int:
+    """Print one conversation's tokens, runs, snapshots and a plot; return 1 if it cannot be read."""
+    try:
+        with ServiceClient(url, key) as client:
+            life = Life(
+                client.conversation(conversation_id),
+                client.context(conversation_id),
+                list(client.messages(conversation_id)),
+                client.runs(conversation_id),
+                client.snapshots(conversation_id),
+            )
+    except (ServiceError, httpx2.TransportError) as error:
+        Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
+        return 1
+    if as_json:
+        Console(soft_wrap=True).out(msgspec.json.encode(_as_json(life)).decode(), highlight=False)
+    else:
+        _print_life(life, Console())
+    return 0
+
+
+def context_history(messages: Sequence[StoredMessage], snapshots: Sequence[Snapshot]) -> list[Point]:
+    """Return the context's tokens after every message, in the order in which messages and snapshots came.
+
+    A snapshot counts from the first message that was stored after it: times are the database's, so they compare.
+    Superseded messages are part of the history for as long as nothing tells when they left it.
+    """
+    points: list[Point] = []
+    waiting = sorted(snapshots, key=lambda snapshot: snapshot.version)
+    base, covered, tail = 0, -1, [0]
+    for message in messages:
+        while waiting and _is_before(waiting[0], message):
+            base, covered = waiting[0].tokens or 0, waiting[0].covers_through
+            points = [*points[:-1], points[-1]._replace(is_compacted=True)] if points else points
+            waiting = waiting[1:]
+        tail.append(tail[-1] + message.tokens)
+        points.append(Point(message.seq, base + tail[-1] - tail[min(covered + 1, len(tail) - 1)]))
+    if waiting and points:
+        last = waiting[-1]
+        tokens = (last.tokens or 0) + tail[-1] - tail[min(last.covers_through + 1, len(tail) - 1)]
+        points.append(Point(points[-1].seq, tokens))
+        points[-2] = points[-2]._replace(is_compacted=True)
+    return points
+
+
+def _is_before(snapshot: Snapshot, message: StoredMessage) -> bool:
+    if snapshot.created_at is None or message.created_at is None:
+        return snapshot.covers_through < message.seq
+    # A snapshot cannot cover a message that came after it, whatever the clocks say of the same instant.
+    return snapshot.covers_through < message.seq and _time(snapshot.created_at) <= _time(message.created_at)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _as_json(life: Life) -> dict[str, Any]:
+    return {
+        "conversation": life.conversation,
+        "messages": len(life.messages),
+        "tokens_stored": sum(message.tokens for message in life.messages),
+        "tokens": life.context.tokens if life.context else None,
+        "warnings": life.context.warnings if life.context else [],
+        "runs": life.runs,
+        "snapshots": life.snapshots,
+        "history": [point._asdict() for point in context_history(life.messages, life.snapshots)],
+    }
+
+
+def _print_life(life: Life, console: Console) -> None:
+    stored = sum(message.tokens for message in life.messages)
+    grid = Table.grid(padding=(0, 2))
+    conversation, context = life.conversation, life.context
+    rows = [
+        ("conversation", conversation.id),
+        ("external id", conversation.external_id),
+        ("user", conversation.user_ref),
+        ("messages", f"{len(life.messages):,}, {stored:,} tokens"),
+        ("head", f"version {conversation.head_version or 0}"),
+        ("context", f"{context.tokens.context:,} tokens" if context else "unknown"),
+        ("measured", f"{context.tokens.measured:,} tokens" if context and context.tokens.measured else None),
+    ]
+    for name, value in rows:
+        if value is not None:
+            grid.add_row(Text(name, style="dim"), value)
+    console.print(grid)
+    for warning in context.warnings if context else []:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+    console.print(_runs_table(life.runs))
+    console.print(_snapshots_table(life.snapshots))
+    history = context_history(life.messages, life.snapshots)
+    if history:
+        console.print(f"Context tokens by message, {MARK} where it was compacted", style="bold")
+        for line in context_plot(history, width=max(20, min(120, console.width - 10))):
+            console.print(line)
+
+
+def _runs_table(runs: Sequence[Run]) -> Table:
+    table = Table(title="Runs", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table.add_column("run and step", overflow="fold")
+    for name in ("trigger", "state", "reason"):
+        table.add_column(name)
+    for name in ("before", "after", "messages"):
+        table.add_column(name, justify="right")
+    table.add_column("by")
+    table.add_column("ms", justify="right")
+    for run in runs:
+        table.add_row(
+            run.id,
+            run.trigger or "",
+            _state(run.state),
+            run.reason or "",
+            *_sizes(run),
+            "",
+            _milliseconds(run.duration_ms),
+            style="bold",
+        )
+        for step in run.steps:
+            by = step.model or step.summarizer or ""
+            table.add_row(
+                f"  {step.name}",
+                "",
+                _state(step.state),
+                step.reason or "",
+                *_sizes(step),
+                by,
+                _milliseconds(step.duration_ms),
+            )
+    if not runs:
+        table.add_row("none yet")
+    return table
+
+
+def _sizes(told: Any) -> tuple[str, str, str]:
+    before, after = ("" if n is None else f"{n:,}" for n in (told.tokens_before, told.tokens_after))
+    if told.messages_before is None or told.messages_after is None:
+        return before, after, ""
+    return before, after, f"{told.messages_before:,} → {told.messages_after:,}"
+
+
+def _milliseconds(duration: int | None) -> str:
+    return "" if duration is None else f"{duration:,}"
+
+
+def _state(state: str) -> Text:
+    style = {"committed": "green", "failed": "red", "dead": "red", "skipped": "dim"}.get(state, "yellow")
+    return Text(state, style=style)
+
+
+def _snapshots_table(snapshots: Sequence[Snapshot]) -> Table:
+    table = Table(title="Snapshots", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in ("version", "parent", "covers through", "tokens", "messages"):
+        table.add_column(name, justify="right")
+    for name in ("step", "summarizer"):
+        table.add_column(name)
+    table.add_column("made at", no_wrap=True)
+    for each in snapshots:
+        numbers = (each.version, each.parent_version, each.covers_through, each.tokens, each.message_count)
+        texts = (each.step, each.summarizer, each.created_at)
+        table.add_row(*("" if n is None else f"{n:,}" for n in numbers), *(text or "" for text in texts))
+    if not snapshots:
+        table.add_row("none yet")
+    return table

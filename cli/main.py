@@ -1,0 +1,188 @@
+"""The `palimpsest` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from store.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="Asynchronous background compaction for multi-user chat on Claude.",
+)
+keys_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
+app.add_typer(keys_app, name="keys")
+
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 = any free one.", min=0, max=65_535)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Url = Annotated[str | None, typer.Option(envvar="PALIMPSEST_URL", help="Where the API is.")]
+Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API key to use.")]
+
+
+@app.command()
+def serve(
+    port: Port = 8080,
+    data_dir: Annotated[Path | None, typer.Option(help="Keep the data here; without it, it is temporary.")] = None,
+    summarizer: Annotated[str | None, typer.Option(help="anthropic, extractive or none.")] = None,
+) -> None:
+    """Run everything on this machine, in the foreground, until Ctrl-C."""
+    from cli.serve import run_serve  # noqa: PLC0415 - the parts need not load what only this needs
+
+    if summarizer not in {None, "anthropic", "extractive", "none"}:
+        raise typer.BadParameter("anthropic, extractive or none", param_hint="--summarizer")
+    raise typer.Exit(run_serve(port, data_dir, summarizer))
+
+
+@app.command()
+def demo(
+    as_json: Json = False,  # noqa: FBT002 - an option, always named
+    keep: Annotated[bool, typer.Option(help="Leave the service up afterwards.")] = False,  # noqa: FBT002
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Play a long tool-heavy conversation and watch it being compacted."""
+    from cli.demo import run_demo  # noqa: PLC0415
+
+    raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key))
+
+
+@app.command()
+def replay(
+    files: Annotated[list[Path], typer.Argument(help="Transcripts: JSONL or JSON.", exists=True, dir_okay=False)],
+    url: Url = None,
+    key: Key = None,
+    concurrency: Annotated[int, typer.Option(help="Conversations played at a time.", min=1, max=64)] = 1,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Play transcripts through the API, turn by turn, and print what became of them."""
+    from cli.replay import run_replay  # noqa: PLC0415
+
+    raise typer.Exit(run_replay(files, url=url, key=key, concurrency=concurrency, as_json=as_json))
+
+
+@app.command()
+def inspect(conversation: str, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Show one conversation's life: runs, snapshots, and a plot of its context."""
+    from cli.inspect import run_inspect  # noqa: PLC0415
+
+    if url is None or key is None:
+        raise typer.BadParameter("give --url and --key, or set PALIMPSEST_URL and PALIMPSEST_KEY")
+    raise typer.Exit(run_inspect(conversation, url=url, key=key, as_json=as_json))
+
+
+@app.command()
+def api(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", min=1, max=65_535)] = None,
+    workers: Annotated[int, typer.Option(help="Processes.", min=1, max=256)] = 1,
+) -> None:
+    """Run the HTTP API."""
+    from api.start import run_api  # noqa: PLC0415
+
+    run_api(_settings(), host=host, port=port, workers=workers)
+
+
+@app.command()
+def worker(
+    queues: Annotated[str, typer.Option(help="Queues to serve, separated by commas.")] = "checks,summaries",
+    concurrency: Annotated[int | None, typer.Option(help="Processes or threads.", min=1, max=1_024)] = None,
+) -> None:
+    """Run a Celery worker."""
+    from worker.start import run_worker  # noqa: PLC0415
+
+    names = [name.strip() for name in queues.split(",") if name.strip()]
+    try:
+        code = run_worker(_settings(), names, concurrency)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--queues") from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def sweeper() -> None:
+    """Find lost wake-ups and stranded runs, again and again."""
+    from worker.start import run_sweeper  # noqa: PLC0415
+
+    raise typer.Exit(run_sweeper(_settings()))
+
+
+@app.command()
+def migrate(revision: Annotated[str, typer.Argument(help="Where to go.")] = "head") -> None:
+    """Bring the database's schema up to date."""
+    from migrations.run import upgrade  # noqa: PLC0415
+
+    try:
+        upgrade(_settings().database_url.get_secret_value(), revision)
+    except SQLAlchemyError as error:
+        _fail(f"the database could not be migrated: {type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+@keys_app.command("create")
+def keys_create(
+    tenant: Annotated[str, typer.Option(help="Name of the tenant; made if there is none.")],
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "default",
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Make a key and print it, once."""
+    from cli.keys import run_create  # noqa: PLC0415
+
+    raise typer.Exit(run_create(_settings(), tenant, name, as_json=as_json))
+
+
+@keys_app.command("list")
+def keys_list(
+    tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List a tenant's keys."""
+    from cli.keys import run_list  # noqa: PLC0415
+
+    raise typer.Exit(run_list(_settings(), tenant, as_json=as_json))
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    key: Annotated[str, typer.Argument(help="The key's id, or the key itself.")],
+    tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
+) -> None:
+    """Revoke a key; processes that have just seen it stop taking it within seconds."""
+    from cli.keys import run_revoke  # noqa: PLC0415
+
+    raise typer.Exit(run_revoke(_settings(), tenant, key))
+
+
+def _settings() -> Settings:
+    """Return the settings, with logging set up by them; end with 2 if one is impossible."""
+    from store.log import configure_logging  # noqa: PLC0415
+
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        for found in error.errors():
+            name = ".".join(map(str, found["loc"])) or "settings"
+            print(f"palimpsest: {name}: {found['msg']}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(2) from None
+    configure_logging(settings)
+    return settings
+
+
+def _fail(reason: str) -> NoReturn:
+    print(f"palimpsest: {reason}", file=sys.stderr)  # noqa: T201
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Real servers for the tests: one embedded Postgres and Redis a test process, one database a test.
+
+Every database is cloned from a template that the migrations made, and is dropped after the test. Services connect to
+it exactly as in production: in the role that row-level security is forced on.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase
+from hypothesis import settings as hypothesis_settings
+from psycopg import sql
+from sqlalchemy import make_url
+
+from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+from migrations.run import upgrade
+from store import tenants
+from store.engine import owner_engine
+from store.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+hypothesis_settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=60,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+hypothesis_settings.register_profile(
+    "search",
+    parent=hypothesis_settings.get_profile("suite"),
+    derandomize=False,
+    max_examples=1_000,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+)
+hypothesis_settings.load_profile(os.environ.get("PALIMPSEST_HYPOTHESIS", "suite"))
+
+
+class Tenant(NamedTuple):
+    """A tenant of the test's database and a key with every scope."""
+
+    id: UUID
+    key: str
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """A Postgres server, without the durability that tests do not need."""
+    with EmbeddedPostgres(durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """A Redis server of this test process."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def template(postgres: EmbeddedPostgres) -> str:
+    """The name of a migrated database to clone."""
+    name = "template_palimpsest"
+    url = create_database(postgres.url, name)
+    upgrade(url)
+    return name
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    """A fresh, migrated database of the test's own: URL of the login that owns it."""
+    name = f"test_{uuid4().hex}"
+    url = create_database(postgres.url, name, template)
+    yield url
+    drop_database(postgres.url, name)
+
+
+@pytest.fixture
+def empty_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A fresh database that no migration has touched."""
+    name = f"test_{uuid4().hex}"
+    url = create_database(postgres.url, name)
+    yield url
+    drop_database(postgres.url, name)
+
+
+@pytest.fixture
+def broker_url(redis_server: EmbeddedRedis) -> str:
+    """A flushed Redis."""
+    import redis  # noqa: PLC0415 - only these tests need it
+
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture
+def make_settings(database_url: str) -> Callable[..., Settings]:
+    """Return settings for the test's database; keyword arguments override fields."""
+
+    def make(**fields: object) -> Settings:
+        return Settings(**{"database_url": database_url, "summarizer": "extractive", **fields})
+
+    return make
+
+
+@pytest.fixture
+def tenant(database_url: str) -> Tenant:
+    """A tenant with a key."""
+    return make_tenant(database_url, "acme")
+
+
+def make_tenant(database_url: str, name: str) -> Tenant:
+    """Make a tenant and a key with every scope."""
+    engine = owner_engine(database_url)
+    with engine.begin() as connection:
+        made = tenants.create_tenant(connection, name)
+        _, key = tenants.create_api_key(connection, made.id, "test")
+    engine.dispose()
+    return Tenant(made.id, key)
+
+
+def create_database(server_url: str, name: str, template: str | None = None) -> str:
+    """Create a database and return its URL."""
+    statement = sql.SQL("create database {}").format(sql.Identifier(name))
+    if template:
+        statement += sql.SQL(" template {}").format(sql.Identifier(template))
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(statement)
+    return make_url(server_url).set(database=name).render_as_string(hide_password=False)
+
+
+def drop_database(server_url: str, name: str) -> None:
+    """Drop a database, whoever is still connected to it."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
