@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from litestar import Litestar, Request, Router, get
+from litestar.enums import ScopeType
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import SwaggerRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -82,7 +83,7 @@ def identify_request(app: ASGIApp) -> ASGIApp:
     """Give every request an id: in its answer, in the log, and with the run that it leads to."""
 
     async def identified(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != ScopeType.HTTP:
             return await app(scope, receive, send)
         identifier = ids.new_id()
         name = ids.external("req", identifier)

@@ -88,6 +88,7 @@ class ConversationOut(Struct, kw_only=True):
     pending_version: int | None
     context_tokens: int
     context_messages: int
+    check_due_at: datetime | None
     system: Any | UnsetType = UNSET
     tools: Any | UnsetType = UNSET
 

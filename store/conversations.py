@@ -35,6 +35,7 @@ _SUMMARY: Final = (
     _c.pending_version,
     _CONTEXT_TOKENS,
     _c.context_messages,
+    _c.check_due_at,
 )
 
 
@@ -116,9 +117,16 @@ def change(connection: Connection, tenant_id: UUID, conversation_id: UUID, value
     return get(connection, tenant_id, conversation_id)
 
 
-def check_states(connection: Connection, conversation_ids: Sequence[UUID]) -> list[CheckState]:
-    """Return the state of those of the conversations that have a check due, whatever their tenant."""
-    rows = connection.execute(text("select * from check_states(:ids)"), {"ids": list(conversation_ids)})
+def check_states(
+    connection: Connection, conversation_ids: Sequence[UUID], *, lock: bool = False
+) -> list[CheckState]:
+    """Return the state of those of the conversations that have a check due, whatever their tenant.
+
+    With `lock` nothing is appended to them before the transaction ends.
+    """
+    rows = connection.execute(
+        text("select * from check_states(:ids, :lock)"), {"ids": list(conversation_ids), "lock": lock}
+    )
     return [CheckState(*row) for row in rows]
 
 

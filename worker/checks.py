@@ -11,7 +11,7 @@ from compaction.policy import merge
 from store import conversations, runs, snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
     from uuid import UUID
 
@@ -32,37 +32,42 @@ class Checker:
     def __init__(self, database: Database, defaults: Mapping[str, Any], *, worker: str, lease_seconds: float) -> None:
         self._database = database
         self._defaults = defaults
+        self._default_policy = merge(defaults)
         self._worker = worker
         self._lease_seconds = lease_seconds
 
     def check(self, conversation_ids: Iterable[UUID], execute: Callable[[Lease], None]) -> None:
         """Check conversations and carry out what is due, until none of them has a check due."""
         waiting = list(dict.fromkeys(conversation_ids))
-        for _ in range(PASSES):
+        for number in range(PASSES):
             if not waiting:
                 return
+            # First without a lock, so that nobody's append waits for a check; where one came in between, with it.
             with self._database.transaction(None) as connection:
-                states = conversations.check_states(connection, waiting)
-            idle: list[CheckState] = []
+                states = conversations.check_states(connection, waiting, lock=number > 0)
+                idle = [state for state in states if self._is_idle(state)]
+                done = conversations.clear_checks(connection, idle) if idle else set()
             for state in states:
-                lease = self._begin(state)
-                if lease is None:
-                    idle.append(state)
-                else:
+                if not self._is_idle(state) and (lease := self._begin(state)) is not None:
                     execute(lease)
-            waiting = self._clear(idle, states)
+            waiting = [state.conversation_id for state in states if state.conversation_id not in done]
+
+    def _policy(self, state: CheckState) -> Policy:
+        if not state.tenant_policy and not state.policy:
+            return self._default_policy
+        return merge(self._defaults, state.tenant_policy, state.policy)
+
+    def _is_idle(self, state: CheckState) -> bool:
+        """Tell whether nothing is to be done: an active run asks for another check when it ends."""
+        if state.pending_version is not None:
+            return state.load.input_tokens < self._policy(state).trim_threshold_tokens
+        return state.has_active_run or not decide(state.load, self._policy(state))
 
     def _begin(self, state: CheckState) -> Lease | None:
-        policy = merge(self._defaults, state.tenant_policy, state.policy)
         if state.pending_version is not None:
-            if state.load.input_tokens >= policy.trim_threshold_tokens:
-                self._promote(state)
+            self._promote(state)
             return None
-        if state.has_active_run or not decide(state.load, policy):
-            return None
-        return self._start(state, policy)
-
-    def _start(self, state: CheckState, policy: Policy) -> Lease | None:
+        policy = self._policy(state)
         with self._database.transaction(state.tenant_id) as connection:
             return runs.start(
                 connection,
@@ -80,11 +85,3 @@ class Checker:
             promoted = snapshots.promote_pending(connection, state.tenant_id, state.conversation_id)
         if promoted:
             log.warning("snapshot.promoted_in_loop", conversation_id=str(state.conversation_id), version=promoted)
-
-    def _clear(self, idle: Sequence[CheckState], states: Sequence[CheckState]) -> list[UUID]:
-        """Take the mark off idle conversations; return those that have to be looked at again."""
-        cleared: set[UUID] = set()
-        if idle:
-            with self._database.transaction(None) as connection:
-                cleared = conversations.clear_checks(connection, idle)
-        return [state.conversation_id for state in states if state.conversation_id not in cleared]

@@ -130,6 +130,7 @@ def conversation_out(row: AnyRow, principal: Principal) -> ConversationOut:
         pending_version=row.pending_version,
         context_tokens=int(row.context_tokens),
         context_messages=row.context_messages,
+        check_due_at=row.check_due_at,
         system=stored.get("system", msgspec.UNSET),
         tools=stored.get("tools", msgspec.UNSET),
     )

@@ -63,20 +63,26 @@ create function find_api_key(p_key uuid) returns table (
     where k.id = p_key and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
 $$;
 
--- What a check has to know, for many conversations of many tenants at once.
-create function check_states(p_conversations uuid[]) returns table (
+-- What a check has to know, for many conversations of many tenants at once. With p_lock nothing is appended to them
+-- before the transaction ends; ids are locked in order, so that two checkers cannot wait for each other.
+create function check_states(p_conversations uuid[], p_lock boolean) returns table (
     conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, revision bigint,
     estimated integer, measured integer, tool_results_hold integer, summary_hold integer,
     pending_version integer, has_active_run boolean
-) language sql stable security definer set search_path = pg_catalog, public as $$
+) language plpgsql security definer set search_path = pg_catalog, public as $$
+begin
+    if p_lock then
+        perform from public.conversations as c where c.id = any (p_conversations) order by c.id for no key update;
+    end if;
+    return query
     select c.id, c.tenant_id, t.policy, c.policy, c.revision, ceil(c.context_tokens * c.token_ratio)::integer,
            case when c.measured_version = c.head_version then c.measured_tokens end,
            c.tool_results_hold, c.summary_hold, c.pending_version,
            exists (select from public.runs as r
                    where r.conversation_id = c.id and r.state in ('queued', 'running'))
     from public.conversations as c join public.tenants as t on t.id = c.tenant_id
-    where c.id = any (p_conversations) and c.check_due_at is not null
-$$;
+    where c.id = any (p_conversations) and c.check_due_at is not null;
+end $$;
 
 -- Take the mark off conversations that need nothing, unless something was appended since their state was read.
 create function clear_checks(p_conversations uuid[], p_revisions bigint[]) returns setof uuid
@@ -108,13 +114,13 @@ $$;
 -- A new owner needs the right to create in the schema at the moment of the change, and only then.
 grant create on schema public to palimpsest_background;
 alter function find_api_key(uuid) owner to palimpsest_background;
-alter function check_states(uuid[]) owner to palimpsest_background;
+alter function check_states(uuid[], boolean) owner to palimpsest_background;
 alter function clear_checks(uuid[], bigint[]) owner to palimpsest_background;
 alter function overdue_checks(double precision, integer) owner to palimpsest_background;
 alter function stranded_runs(double precision, integer) owner to palimpsest_background;
 revoke create on schema public from palimpsest_background;
 
-revoke execute on function find_api_key(uuid), check_states(uuid[]), clear_checks(uuid[], bigint[]),
+revoke execute on function find_api_key(uuid), check_states(uuid[], boolean), clear_checks(uuid[], bigint[]),
     overdue_checks(double precision, integer), stranded_runs(double precision, integer) from public;
-grant execute on function find_api_key(uuid), check_states(uuid[]), clear_checks(uuid[], bigint[]),
+grant execute on function find_api_key(uuid), check_states(uuid[], boolean), clear_checks(uuid[], bigint[]),
     overdue_checks(double precision, integer), stranded_runs(double precision, integer) to palimpsest_service;

@@ -27,7 +27,7 @@ TABLES = (
 )
 FUNCTIONS = (
     "find_api_key(uuid)",
-    "check_states(uuid[])",
+    "check_states(uuid[], boolean)",
     "clear_checks(uuid[], bigint[])",
     "overdue_checks(double precision, integer)",
     "stranded_runs(double precision, integer)",
