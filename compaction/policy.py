@@ -36,7 +36,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Characters from the start of a tool result that the summarizer sees. Seed 003."""
     tool_preview_tail_chars: Characters = 200
     """Characters from the end of a tool result that the summarizer sees. Seed 003."""
-    summary_input_max_chars: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 100_000
+    summary_input_max_chars: Annotated[int, Meta(ge=200, le=100_000_000)] = 100_000
     """Characters of transcript in one summary request, cut in the middle. Seed 003."""
     summary_max_tokens: Annotated[int, Meta(ge=64, le=128_000)] = 4_096
     """Tokens the summarizer may answer with. Seed 003."""
@@ -46,13 +46,13 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Tokens in the window of the model that the chat product calls. Seed 004."""
     trim_threshold_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.60
     """Share of the window below which a measured count lets the trim be skipped. Seed 004."""
-    max_context_bytes: Annotated[int, Meta(ge=10_000, le=1_000_000_000)] = 737_280
+    max_context_bytes: Annotated[int, Meta(ge=1_000, le=1_000_000_000)] = 737_280
     """Bytes of serialized messages that the trim cuts down to. Seed 004 (720 KB)."""
     total_token_budget: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 128_000
     """Tokens for the whole payload, all layers and the reserved output. Seed 001."""
     reserved_output_tokens: Tokens = 4_096
     """Tokens of the total that are kept free for the answer. Seed 001."""
-    context_block_compact_chars: Annotated[int, Meta(ge=1_000, le=1_000_000_000)] = 50_000
+    context_block_compact_chars: Annotated[int, Meta(ge=100, le=1_000_000_000)] = 50_000
     """Characters; larger context blocks are summarized map-reduce, out of band. Seed 001."""
     carry_forward_section_chars: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
     """Characters of each section that a carried-over context block keeps. Seed 001."""

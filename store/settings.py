@@ -32,19 +32,24 @@ class Settings(BaseSettings):
     database_pool_size: int = 8
     """Connections a process keeps for each of its two uses (hot calls, everything else)."""
     broker_url: SecretStr = SecretStr("redis://localhost:6379/0")
+    """Redis, with `maxmemory-policy noeviction`."""
     summarizer: SummarizerName | None = None
     """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere."""
     summarizer_model: str = "claude-haiku-4-5"
+    """Model that `anthropic` asks."""
     summarizer_temperature: float | None = 0.0
     """Seed 003 asks for 0; None leaves it out, for models that take no temperature."""
     summarizer_deadline_seconds: float = 120.0
     """Seconds for one summary, every attempt and every wait included."""
     anthropic_api_key: SecretStr | None = Field(default=None, validation_alias=AliasChoices("ANTHROPIC_API_KEY"))
-    """The SDK's own variable, without the prefix; so is ANTHROPIC_BASE_URL."""
+    """The SDK's own variable, without the prefix."""
     anthropic_base_url: str | None = Field(default=None, validation_alias=AliasChoices("ANTHROPIC_BASE_URL"))
+    """The SDK's own variable: any server that speaks /v1/messages."""
 
     host: str = "127.0.0.1"
+    """Address the API listens on."""
     port: int = 8080
+    """Port the API listens on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     max_body_bytes: int = 32 * 1024 * 1024
     """Bytes of one request body; the Messages API takes 32 MB."""
@@ -55,6 +60,7 @@ class Settings(BaseSettings):
     max_attempts: int = 5
     """Times a run is claimed before it is dead."""
     sweep_interval_seconds: float = 5.0
+    """Seconds between two sweeps."""
     check_overdue_seconds: float = 5.0
     """Seconds after which a due check counts as a lost wake-up."""
     run_overdue_seconds: float = 30.0
