@@ -6,24 +6,20 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from litestar import Litestar, Request, Router, get
-from litestar.enums import ScopeType
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import SwaggerRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
 from api.documentation import RawSchemaPlugin
+from api.middleware import surround
 from api.problems import EXCEPTION_HANDLERS
 from api.routes import context, conversations, health, messages, runs, snapshots, turns
 from api.services import Services
-from store import ids
 from store.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 
 def create_app(settings: Settings | None = None) -> Litestar:
@@ -68,8 +64,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
         plugins=[RawSchemaPlugin()],
         logging_config=None,
     )
-    # Around everything: Litestar's own middleware does not see requests that match no route.
-    app.asgi_handler = identify_request(app.asgi_handler)
+    app.asgi_handler = surround(app, services.metrics)
     return app
 
 
@@ -77,30 +72,6 @@ def create_app(settings: Settings | None = None) -> Litestar:
 def openapi_document(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """Answer with the OpenAPI document."""
     return request.app.openapi_schema.to_schema()
-
-
-def identify_request(app: ASGIApp) -> ASGIApp:
-    """Give every request an id: in its answer, in the log, and with the run that it leads to."""
-
-    async def identified(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != ScopeType.HTTP:
-            return await app(scope, receive, send)
-        identifier = ids.new_id()
-        name = ids.external("req", identifier)
-        scope.setdefault("state", {})
-        scope["state"]["request_uuid"] = identifier
-        scope["state"]["request_id"] = name
-        header = (b"request-id", name.encode())
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], header]
-            await send(message)
-
-        with structlog.contextvars.bound_contextvars(request_id=name):
-            await app(scope, receive, send_with_id)
-
-    return identified
 
 
 def _openapi() -> OpenAPIConfig:

@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from api.problems import ProblemError, from_msgspec, invalid
+from api.problems import ProblemError, from_msgspec, invalid, step_into
 from api.types import TurnIn
 from compaction.messages import TurnFacts, message_facts, turn_facts
 from compaction.policy import PolicyError, merge
 from store.hot_path import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 T = TypeVar("T")
 
+MAX_DEPTH: Final = 200
+"""Levels of nesting in a body. Decoding costs Python's stack a frame a level, and workers begin deeper in it."""
+_NUL: Final = b"\\u0000"
+
 _turn: Final = msgspec.json.Decoder(TurnIn).decode
-_content: Final = msgspec.json.Decoder().decode
+_decode: Final = msgspec.json.Decoder().decode
 _REQUIRED: Final[dict[str, tuple[tuple[str, type], ...]]] = {
     "text": (("text", str),),
     "tool_use": (("id", str), ("name", str), ("input", dict)),
@@ -40,11 +44,14 @@ class Turn(NamedTuple):
 def read(body: bytes, kind: type[T]) -> T:
     """Return a body as `kind`; raise the problem that it has."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        value = msgspec.json.decode(body, type=kind)
+        if _needs_a_look(body):
+            _look(_decode(body), "")
     except msgspec.ValidationError as error:
         raise from_msgspec(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(error) from None
+    return value
 
 
 def read_turn(body: bytes) -> Turn:
@@ -55,24 +62,24 @@ def read_turn(body: bytes) -> Turn:
         raise from_msgspec(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(error) from None
-    nul = b"\\u0000" in body
+    look = _needs_a_look(body)
     contents: list[str] = []
     facts = []
     for index, message in enumerate(turn.messages):
-        content = read_content(message.content, f"/messages/{index}/content", nul=nul)
+        content = read_content(message.content, f"/messages/{index}/content", look=look)
         contents.append(bytes(message.content).decode())
         facts.append(message_facts(message.role, content))
     return Turn(contents, turn_facts(facts), _usage(turn), turn.expected_next_seq)
 
 
-def read_content(raw: msgspec.Raw, pointer: str, *, nul: bool) -> Any:
+def read_content(raw: msgspec.Raw, pointer: str, *, look: bool) -> Any:
     """Return a message's content, checked for what every later step relies on."""
     try:
-        content = _content(raw)
+        content = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"Not valid JSON text: {_reason(error)}", pointer) from None
-    if nul and _has_nul(content):
-        raise invalid("Text must not contain the NUL character.", pointer)
+    if look:
+        _look(content, pointer)
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -87,7 +94,7 @@ def read_policy(overrides: Mapping[str, Any], *below: Mapping[str, Any]) -> None
     try:
         merge(*below, overrides)
     except PolicyError as error:
-        raise invalid(error.detail, f"/policy/{error.field}" if error.field else "/policy") from None
+        raise invalid(error.detail, step_into("/policy", *filter(None, [error.field]))) from None
 
 
 def malformed(error: Exception) -> ProblemError:
@@ -110,12 +117,39 @@ def _check_block(block: Any, pointer: str) -> None:
             raise invalid(f"A {kind} block needs `{field}`: {_JSON_NAMES[expected]}.", f"{pointer}/{field}")
 
 
-def _has_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\x00" in value
+def _needs_a_look(body: bytes) -> bool:
+    """Tell whether a body may hold what the database or a later step cannot take; most cannot."""
+    return _NUL in body or body.count(b"[") + body.count(b"{") > MAX_DEPTH
+
+
+def _look(value: Any, pointer: str) -> None:
+    """Raise the problem of a value that is nested too deeply or has NUL in its text."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for _, inner in _members(outer)]
+        if not level:
+            break
+    else:
+        raise invalid(f"Nested more than {MAX_DEPTH} levels deep.", pointer)
+    if (found := _find_nul(value, pointer)) is not None:
+        raise invalid("Text must not contain the NUL character.", found)
+
+
+def _members(value: Any) -> Iterable[tuple[str | int, Any]]:
     if isinstance(value, dict):
-        return any(_has_nul(key) or _has_nul(inner) for key, inner in value.items())
-    return isinstance(value, list) and any(map(_has_nul, value))
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def _find_nul(value: Any, pointer: str) -> str | None:
+    if isinstance(value, str):
+        return pointer if "\x00" in value else None
+    for name, inner in _members(value):
+        if isinstance(name, str) and "\x00" in name:
+            return pointer
+        if (found := _find_nul(inner, step_into(pointer, name))) is not None:
+            return found
+    return None
 
 
 def _usage(turn: TurnIn) -> Usage:

@@ -1,14 +1,15 @@
-"""The OpenAPI document: bodies that the routes read themselves, and the problems that they all may answer."""
+"""The OpenAPI document: parameters, bodies that the routes read themselves, and the problems that all may answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
+from litestar.params import PathParameter, QueryParameter
 from litestar.plugins import OpenAPISchemaPlugin
 
 if TYPE_CHECKING:
@@ -16,8 +17,25 @@ if TYPE_CHECKING:
     from litestar.typing import FieldDefinition
 
 
+_INTEGER_MAX = 2**31 - 1
+
+ConversationId = Annotated[str, PathParameter(description="A conversation's id.")]
+RunId = Annotated[str, PathParameter(description="A run's id.")]
+Seq = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A message's place in its conversation.")]
+Version = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A snapshot's version.")]
+AfterSeq = Annotated[
+    int, QueryParameter(ge=-1, le=_INTEGER_MAX, description="The seq before the first one; -1 = from the start.")
+]
+Wait = Annotated[float, QueryParameter(ge=0, le=60, description="Seconds to wait for the run's end.")]
+# Postgres keeps no NUL in text, so nothing can be found by one.
+Filter = Annotated[str | None, QueryParameter(max_length=512, pattern=r"^[^\x00]*$", description="Only these.")]
+
+
 class Problem(msgspec.Struct):
-    """A problem document (RFC 9457)."""
+    """A problem document (RFC 9457).
+
+    `pointer` is a JSON pointer to a field of the body, or the bare name of a query parameter.
+    """
 
     type: str
     title: str
@@ -36,13 +54,13 @@ def answers(kind: Any, description: str, media_type: str = "application/json") -
 PROBLEMS = {
     status: answers(Problem, description, "application/problem+json")
     for status, description in {
-        400: "The body is not JSON.",
+        400: "The body is not JSON, or a cursor is not one.",
         401: "No valid key.",
         403: "The key may not do this.",
         404: "There is no such resource.",
         409: "The conversation has moved on.",
         413: "The body is too large.",
-        422: "A field is not valid; `pointer` says which.",
+        422: "A field or a parameter is not valid; `pointer` says which.",
         503: "The database is away; try again.",
     }.items()
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from api.problems import ProblemError
 from api.types import Page
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 T = TypeVar("T")
 
-Limit = Annotated[int, Parameter(ge=1, le=100)]
+Limit = Annotated[int, QueryParameter(ge=1, le=100, description="Rows of one page.")]
+MessageLimit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Messages of one page.")]
+AfterId = Annotated[str | None, QueryParameter(description="Cursor: rows behind this one, older ones.")]
+BeforeId = Annotated[str | None, QueryParameter(description="Cursor: rows ahead of this one, newer ones.")]
 
 
 class Window(NamedTuple, Generic[C]):
@@ -29,13 +32,13 @@ class Window(NamedTuple, Generic[C]):
 def window(limit: int, after_id: str | None, before_id: str | None, parse: Callable[[str], C | None]) -> Window[C]:
     """Return the window that the query parameters ask for."""
     if after_id is not None and before_id is not None:
-        raise ProblemError(400, "bad_cursor", "after_id and before_id exclude each other.")
+        raise ProblemError(400, "bad_cursor", "after_id and before_id exclude each other.", pointer="before_id")
     cursors = {"after_id": after_id, "before_id": before_id}
     parsed: dict[str, C | None] = {}
     for name, text in cursors.items():
         parsed[name] = None if text is None else parse(text)
         if text is not None and parsed[name] is None:
-            raise ProblemError(400, "bad_cursor", f"{name} is not an id of this list.")
+            raise ProblemError(400, "bad_cursor", f"{name} is not an id of this list.", pointer=name)
     return Window(limit, parsed["after_id"], parsed["before_id"])
 
 

@@ -11,18 +11,19 @@ import msgspec
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 log = structlog.get_logger()
 
 RETRY_AFTER_SECONDS: Final = 1
 _TYPES: Final = "https://palimpsest.example/problems/"
-_PATH: Final = re.compile(r" - at `(?:key in )?\$(?P<path>.*?)`$")
-_FIELD: Final = re.compile(r"(?:unknown|required) field `(?P<field>.+?)`")
+_PLACE: Final = re.compile(r"(?P<detail>.*) - at (?:`key` in )?`\$(?P<path>[^`]*)`\Z", re.DOTALL)
+_STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<index>\d+)\]")
+_FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
 _CODES: Final = {
     400: "bad_request",
     401: "unauthenticated",
@@ -67,8 +68,16 @@ def not_found() -> ProblemError:
 
 
 def invalid(detail: str, pointer: str) -> ProblemError:
-    """Return the answer for a field that cannot be taken."""
+    """Return the answer for a field that cannot be taken.
+
+    `pointer` is a JSON pointer into the body, or the bare name of a query parameter.
+    """
     return ProblemError(422, "invalid", detail, pointer=pointer)
+
+
+def step_into(pointer: str, *names: str | int) -> str:
+    """Return a JSON pointer (RFC 6901) to what `names` lead to from `pointer`."""
+    return pointer + "".join("/" + str(name).replace("~", "~0").replace("/", "~1") for name in names)
 
 
 def unavailable(detail: str) -> ProblemError:
@@ -77,14 +86,17 @@ def unavailable(detail: str) -> ProblemError:
 
 
 def from_msgspec(error: msgspec.ValidationError) -> ProblemError:
-    """Return the answer for a body of the wrong shape, with a JSON pointer (RFC 6901) to the field."""
-    text = str(error)
-    path = _PATH.search(text)
-    pointer = re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", path["path"]).replace(".", "/") if path else ""
-    pointer = pointer.replace("/////", "/...")
-    if field := _FIELD.search(text):
-        pointer += f"/{field['field']}"
-    return invalid(_PATH.sub("", text), pointer)
+    """Return the answer for a body of the wrong shape, with a pointer to the field.
+
+    msgspec does not tell the key of a map (`[...]`): there the pointer ends at the map.
+    """
+    place = _PLACE.match(str(error))
+    detail = place["detail"] if place else str(error)
+    path = place["path"].partition("[...]")[0] if place else ""
+    pointer = step_into("", *(step["field"] or step["index"] for step in _STEP.finditer(path)))
+    if field := _FIELD.match(detail):
+        pointer = step_into(pointer, field["field"])
+    return invalid(detail, pointer)
 
 
 def respond(request: Request[Any, Any, Any], problem: ProblemError) -> Response[bytes]:
@@ -116,16 +128,35 @@ def _on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[
     code = _CODES.get(status, "error")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _on_any(request, error)
-    detail = "There is no such resource." if status == HTTPStatus.NOT_FOUND else error.detail
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
-        # Of the parameters in the query; bodies are read by the routes.
-        detail = "; ".join(f"{found.get('key')}: {found.get('message')}" for found in error.extra)
+        return respond(request, _of_parameters(error.extra))
+    detail = "There is no such resource." if status == HTTPStatus.NOT_FOUND else error.detail
     return respond(request, ProblemError(status, code, detail, headers=dict(error.headers or {})))
+
+
+def _of_parameters(errors: Sequence[Mapping[str, Any]]) -> ProblemError:
+    """Return the answer for parameters of path and query; bodies are read by the routes."""
+    if any(error.get("source") == "path" for error in errors):
+        return not_found()
+    detail = "; ".join(f"{error.get('key')}: {error.get('message')}" for error in errors)
+    return invalid(detail, str(errors[0].get("key", "")))
 
 
 def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     log.warning("store.unavailable", error=type(error).__name__)
-    return respond(request, unavailable("The database can't be reached just now; nothing was written."))
+    # A connection can end between a commit and its answer, so nothing is said of what was written.
+    detail = (
+        "The database can't be reached just now. Try again; an Idempotency-Key keeps a turn from being stored twice."
+    )
+    return respond(request, unavailable(detail))
+
+
+def _on_database(request: Request[Any, Any, Any], error: DBAPIError) -> Response[bytes]:
+    """Tell a database that is away from a statement that is wrong; SQLAlchemy has one class for both."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if error.connection_invalidated or state.startswith(_AWAY_STATES):
+        return _on_store_away(request, error)
+    return _on_any(request, error)
 
 
 def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -134,17 +165,22 @@ def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes
     return respond(request, ProblemError(500, "internal", "Something went wrong here; the log has the request's id."))
 
 
+_AWAY_STATES: Final = ("08", "3D000", "40", "53", "55P03", "57")
+"""SQLSTATEs that pass by themselves: no connection, no database, rolled back, no resources, no lock, shut down."""
+
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] = {
     ProblemError: _on_problem,
     HTTPException: _on_http,
     asyncpg.PostgresConnectionError: _on_store_away,
-    asyncpg.CannotConnectNowError: _on_store_away,
+    asyncpg.InvalidCatalogNameError: _on_store_away,
+    asyncpg.TransactionRollbackError: _on_store_away,
+    asyncpg.InsufficientResourcesError: _on_store_away,
+    asyncpg.OperatorInterventionError: _on_store_away,
+    asyncpg.LockNotAvailableError: _on_store_away,
     asyncpg.InterfaceError: _on_store_away,
-    asyncpg.exceptions.AdminShutdownError: _on_store_away,
-    asyncpg.exceptions.CrashShutdownError: _on_store_away,
-    asyncpg.exceptions.InsufficientResourcesError: _on_store_away,
     OperationalError: _on_store_away,
     InterfaceError: _on_store_away,
+    DBAPIError: _on_database,
     PoolTimeoutError: _on_store_away,
     TimeoutError: _on_store_away,
     OSError: _on_store_away,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, text
 
 from api.auth import Authenticator
+from api.metrics import Metrics
 from api.wakeups import Wakeups
 from store import hot_path
 from store.engine import async_transaction, service_async_engine
@@ -22,12 +23,13 @@ R = TypeVar("R")
 
 
 class Services:
-    """The database, the wake-ups, and who may ask."""
+    """The database, the wake-ups, the metrics, and who may ask."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.engine = service_async_engine(settings)
-        self.wakeups = Wakeups(settings)
+        self.metrics = Metrics()
+        self.wakeups = Wakeups(settings, self.metrics)
         self.pool: Any = None
         self.authenticator: Authenticator
 

@@ -23,13 +23,18 @@ class MessageIn(Strict):
     content: msgspec.Raw
 
 
+TokenCount = Annotated[int, Meta(ge=0, le=100_000_000)]
+"""Tokens that one call may be said to have; more would be no model's."""
+Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
 class UsageIn(Struct, kw_only=True):
     """The Messages API's `usage` object; what else it holds is ignored."""
 
-    input_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    output_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    cache_read_input_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    cache_creation_input_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    cache_read_input_tokens: TokenCount | None = None
+    cache_creation_input_tokens: TokenCount | None = None
 
 
 class TurnIn(Strict):
@@ -37,8 +42,8 @@ class TurnIn(Strict):
 
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=1_000)]
     usage: UsageIn | None = None
-    snapshot_version: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    expected_next_seq: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    snapshot_version: Number | None = None
+    expected_next_seq: Number | None = None
 
 
 class ConversationIn(Strict):

@@ -18,6 +18,7 @@ from store.broker import CHECK_TASK, CHECKS, celery_app
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from api.metrics import Metrics
     from store.settings import Settings
 
 log = structlog.get_logger()
@@ -25,6 +26,8 @@ log = structlog.get_logger()
 WATCH_SECONDS: Final = 1.0
 """Seconds a broker may take to answer before it counts as unreachable."""
 RETRY_SECONDS: Final = 0.5
+FLUSH_SECONDS: Final = 3.0
+"""Seconds that a process which ends gives the broker to take the last batch."""
 _CHANNEL: Final = "palimpsest:watch"
 
 
@@ -35,7 +38,8 @@ class Wakeups:
     sweeper finds it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._interval = settings.wakeup_interval_seconds
         self._app = celery_app(settings, "palimpsest-api")
         self._watch = BrokerWatch(settings.broker_url.get_secret_value())
@@ -56,8 +60,11 @@ class Wakeups:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
-        if self._ids and self._watch.reachable:
-            await self._send()
+        if self._watch.reachable:
+            # Also with nothing collected: the thread takes this one last, so a batch on its way gets there.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._send()
         await self._watch.stop()
         self._sender.shutdown(wait=False, cancel_futures=True)
         self._app.close()
@@ -70,6 +77,7 @@ class Wakeups:
     def add(self, conversation_id: UUID) -> Literal["queued", "deferred"]:
         """Put a conversation into the next batch, or leave it to the sweeper while the broker is away."""
         if not self._watch.reachable:
+            self._metrics.wakeups["deferred"].inc()
             return "deferred"
         self._ids[conversation_id] = None
         self._filled.set()
@@ -87,10 +95,14 @@ class Wakeups:
         try:
             await asyncio.get_running_loop().run_in_executor(self._sender, self._publish, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, the sweeper covers it
+            self._metrics.wakeups["lost"].inc(len(batch))
             log.warning("wakeups.lost", count=len(batch), error=type(error).__name__)
+        else:
+            self._metrics.wakeups["sent"].inc(len(batch))
 
     def _publish(self, batch: list[str]) -> None:
-        self._app.send_task(CHECK_TASK, args=[batch], queue=CHECKS)
+        if batch:
+            self._app.send_task(CHECK_TASK, args=[batch], queue=CHECKS)
 
 
 class BrokerWatch:

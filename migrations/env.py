@@ -10,9 +10,10 @@ from store.tables import metadata
 
 def run(connection: Connection) -> None:
     """Run the migrations on a connection, each in a transaction of its own."""
-    # A migration that cannot have its lock at once must not queue every reader and writer behind itself.
-    connection.execute(text("set lock_timeout = '4s'"))
     connection.execute(text("select pg_advisory_lock(hashtext('palimpsest.migrations'))"))
+    # A migration that cannot have its lock at once must not queue every reader and writer behind itself. Set after
+    # the lock above: waiting for another process's migration is in nobody's way.
+    connection.execute(text("set lock_timeout = '4s'"))
     connection.commit()
     context.configure(
         connection=connection,

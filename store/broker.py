@@ -49,6 +49,8 @@ def celery_app(settings: Settings, name: str) -> Celery:
             # The defaults look for the messages of dead workers only every hundred seconds or so.
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
+            # Seconds that a sender goes on connecting; after that it is for the sweeper.
+            "connect_retries_timeout": 1,
             "socket_timeout": 10,
             "socket_connect_timeout": 2,
             "socket_keepalive": True,

@@ -9,19 +9,21 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.ladder import Load
 from store import ids
-from store.tables import conversations
+from store.tables import conversations, messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from sqlalchemy import ColumnElement
+
     from store.tables import AnyRow
 
 _c = conversations.c
-_CONTEXT_TOKENS: Final = case(
+_INPUT_TOKENS: Final = case(
     ((_c.measured_version == _c.head_version) & _c.measured_tokens.is_not(None), _c.measured_tokens),
     else_=func.ceil(_c.context_tokens * _c.token_ratio),
-).label("context_tokens")
+)
 _SUMMARY: Final = (
     _c.id,
     _c.external_id,
@@ -33,7 +35,7 @@ _SUMMARY: Final = (
     _c.next_seq,
     _c.head_version,
     _c.pending_version,
-    _CONTEXT_TOKENS,
+    _INPUT_TOKENS.label("context_tokens"),
     _c.context_messages,
     _c.check_due_at,
 )
@@ -117,9 +119,7 @@ def change(connection: Connection, tenant_id: UUID, conversation_id: UUID, value
     return get(connection, tenant_id, conversation_id)
 
 
-def check_states(
-    connection: Connection, conversation_ids: Sequence[UUID], *, lock: bool = False
-) -> list[CheckState]:
+def check_states(connection: Connection, conversation_ids: Sequence[UUID], *, lock: bool = False) -> list[CheckState]:
     """Return the state of those of the conversations that have a check due, whatever their tenant.
 
     With `lock` nothing is appended to them before the transaction ends.
@@ -157,6 +157,41 @@ def mark_due(connection: Connection, conversation_id: UUID) -> None:
         .where(_c.id == conversation_id)
         .values(check_due_at=func.coalesce(_c.check_due_at, func.now()), revision=_c.revision + 1)
     )
+
+
+class Hold(NamedTuple):
+    """Tokens that a conversation has to grow by before a step is tried on it again, if it has more than `above`."""
+
+    growth: int
+    above: int = -1
+
+
+def hold(
+    connection: Connection,
+    conversation_id: UUID,
+    *,
+    tool_results: Hold | None,
+    summary: Hold | None,
+    seen: int | None = None,
+) -> None:
+    """Keep steps from being tried again for now; None leaves a hold as it is.
+
+    The counters that checks decide from are the measure. Messages with a seq over `seen` have not been tried yet, so
+    they count as growth.
+    """
+    held: ColumnElement[Any] = _INPUT_TOKENS
+    if seen is not None:
+        newer = select(func.coalesce(func.sum(messages.c.view_tokens), 0)).where(
+            messages.c.conversation_id == conversation_id, messages.c.seq > seen, messages.c.superseded_at.is_(None)
+        )
+        held = func.greatest(0, held - func.ceil(newer.scalar_subquery() * _c.token_ratio))
+    changed = {
+        column: case((held > step.above, held + step.growth), else_=column)
+        for column, step in ((_c.tool_results_hold, tool_results), (_c.summary_hold, summary))
+        if step is not None
+    }
+    if changed:
+        connection.execute(update(conversations).where(_c.id == conversation_id).values(changed))
 
 
 def _one(tenant_id: UUID) -> Select[Any]:

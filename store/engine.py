@@ -7,7 +7,7 @@ bare asyncpg pool; everything else is SQLAlchemy, with asyncpg under the API and
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from store.settings import Settings
+
+CONNECT_SECONDS: Final = 1.0
+"""Seconds that a request waits for a connection, and for a new one to open."""
+COMMAND_SECONDS: Final = 10.0
+"""Seconds that a statement of a request may take."""
 
 _ONE_MOMENT = text("set transaction isolation level repeatable read, read only")
 _SET_TENANT = text("select set_config('app.tenant_id', :tenant, true)")
@@ -67,8 +72,12 @@ def service_async_engine(settings: Settings) -> AsyncEngine:
         pool_pre_ping=True,
         pool_size=settings.database_pool_size,
         max_overflow=0,
-        pool_timeout=1,
-        connect_args={"server_settings": server_settings(settings, "api"), "timeout": 10},
+        pool_timeout=CONNECT_SECONDS,
+        connect_args={
+            "server_settings": server_settings(settings, "api"),
+            "timeout": CONNECT_SECONDS,
+            "command_timeout": COMMAND_SECONDS,
+        },
     )
 
 
@@ -90,8 +99,13 @@ def transaction(engine: Engine, tenant_id: UUID | None, *, one_moment: bool = Fa
         if one_moment:
             connection.execute(_ONE_MOMENT)
         if tenant_id is not None:
-            connection.execute(_SET_TENANT, {"tenant": str(tenant_id)})
+            act_for(connection, tenant_id)
         yield connection
+
+
+def act_for(connection: Connection, tenant_id: UUID) -> None:
+    """Do the rest of a transaction on behalf of a tenant: row-level security binds the tables' owner as well."""
+    connection.execute(_SET_TENANT, {"tenant": str(tenant_id)})
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import asyncpg
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 _APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 27))})"  # noqa: S608 - constants
 _READ = "select * from read_context($1, $2, $3, $4)"
 _FIND_KEY = "select * from find_api_key($1)"
+
+
+ACQUIRE_SECONDS: Final = 1.0
+"""Seconds that a call waits for a connection, opening one included; then the database counts as away."""
+COMMAND_SECONDS: Final = 5.0
+"""Seconds that a call may take; each is one statement of some milliseconds."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg ships no types
@@ -86,8 +92,8 @@ async def open_pool(settings: Settings) -> asyncpg.Pool:
         max_size=settings.database_pool_size,
         connection_class=_Connection,
         server_settings=server_settings(settings, "api-hot"),
-        command_timeout=30,
-        timeout=10,
+        command_timeout=COMMAND_SECONDS,
+        timeout=ACQUIRE_SECONDS,
     )
 
 
@@ -153,12 +159,12 @@ async def read_context(
 
 async def find_api_key(pool: asyncpg.Pool, key_id: UUID) -> KeyRow | None:
     """Return the key of that id if it is in force."""
-    row = await pool.fetchrow(_FIND_KEY, key_id)
+    row = await _fetch(pool, _FIND_KEY, key_id)
     return KeyRow(*row) if row else None
 
 
 async def _fetch(pool: asyncpg.Pool, query: str, *arguments: Any) -> Any:
-    async with pool.acquire(timeout=1) as connection:
+    async with pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
         return await connection.fetchrow(query, *arguments)
 
 

@@ -5,7 +5,7 @@ All times are the database's: a worker's clock decides nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, update
@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from compaction.ladder import growth_margin
 from compaction.policy import Policy
 from store import ids
+from store.conversations import Hold, hold
 from store.tables import conversations, run_steps, runs
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Queue = Literal["checks", "summaries"]
 Ended = Literal["committed", "skipped", "failed"]
+LEASE_LOST: Final = "lease_lost"
+"""Reason of a step whose worker had lost the run by the time it wanted to commit."""
 
 _r = runs.c
 
@@ -161,8 +164,19 @@ def give_back(connection: Connection, lease: Lease, error: str) -> None:
     )
 
 
+def release(connection: Connection, lease: Lease) -> bool:
+    """Queue a run for another worker because this one stops; the attempt does not count. False if it was lost."""
+    changed = connection.execute(
+        update(runs)
+        .where(*_held(lease))
+        .values(state="queued", attempts=_r.attempts - 1, queued_at=func.now(), lease_token=None, lease_expires_at=None)
+    )
+    return changed.rowcount > 0
+
+
 def add_step(connection: Connection, lease: Lease, step: StepRecord) -> None:
-    """Write a step down as the run's next."""
+    """Write a step down as the run's next, also where the lease was lost: what it cost is known to nobody else."""
+    connection.execute(select(_r.id).where(_r.id == lease.run_id).with_for_update())
     number = select(func.coalesce(func.max(run_steps.c.step_no), 0) + 1).where(run_steps.c.run_id == lease.run_id)
     connection.execute(
         insert(run_steps).values(
@@ -177,7 +191,7 @@ def add_step(connection: Connection, lease: Lease, step: StepRecord) -> None:
 
 def end(connection: Connection, lease: Lease, state: Ended, reason: str | None, error: str | None) -> bool:
     """Close a run with what its steps came to; False if the lease was lost."""
-    steps = steps_of(connection, [lease.run_id])
+    steps = [step for step in steps_of(connection, [lease.run_id]) if step.reason != LEASE_LOST]
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     committed = [step.snapshot_version for step in steps if step.snapshot_version is not None]
     changed = connection.execute(
@@ -208,11 +222,17 @@ def stranded(connection: Connection, seconds: float, limit: int) -> list[tuple[U
     return [(row.run_id, row.tenant_id) for row in rows]
 
 
-def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | None:
-    """Put a stranded run back into its queue and return that queue's name, or bury it.
+def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | Literal["dead"] | None:
+    """Put a stranded run back into its queue and return that queue's name, or bury it where it is out of attempts.
 
-    A run out of attempts becomes dead, which is told by None, as is a run that somebody else has dealt with.
+    None is a run that somebody else has dealt with.
     """
+    # Conversation before run, as everywhere: the other order could meet a commit half-way.
+    connection.execute(
+        select(conversations.c.id)
+        .where(conversations.c.id.in_(select(_r.conversation_id).where(_r.id == run_id)))
+        .with_for_update()
+    )
     buried = connection.execute(
         update(runs)
         .where(_r.id == run_id, _r.attempts >= max_attempts, _free())
@@ -227,7 +247,7 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
     ).one_or_none()
     if buried:
         _hold_after_death(connection, buried.conversation_id, msgspec.convert(buried.policy, Policy))
-        return None
+        return "dead"
     queue: Queue | None = connection.execute(
         update(runs)
         .where(_r.id == run_id, _free())
@@ -274,14 +294,11 @@ def steps_of(connection: Connection, run_ids: Sequence[UUID]) -> Sequence[AnyRow
 
 def _hold_after_death(connection: Connection, conversation_id: UUID, policy: Policy) -> None:
     """Keep the next turn from starting over what has just failed for good."""
-    now = func.ceil(conversations.c.context_tokens * conversations.c.token_ratio)
-    connection.execute(
-        update(conversations)
-        .where(conversations.c.id == conversation_id)
-        .values(
-            tool_results_hold=now + growth_margin(policy.input_token_budget, policy),
-            summary_hold=now + growth_margin(policy.compaction_threshold_tokens, policy),
-        )
+    hold(
+        connection,
+        conversation_id,
+        tool_results=Hold(growth_margin(policy.input_token_budget, policy)),
+        summary=Hold(growth_margin(policy.compaction_threshold_tokens, policy)),
     )
 
 

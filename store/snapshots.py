@@ -133,7 +133,9 @@ def commit(
         .with_for_update()
     ).one_or_none()
     held = connection.scalar(
-        select(runs.c.id).where(runs.c.id == lease.run_id, runs.c.lease_token == lease.token, runs.c.state == "running")
+        select(runs.c.id)
+        .where(runs.c.id == lease.run_id, runs.c.lease_token == lease.token, runs.c.state == "running")
+        .with_for_update()
     )
     if held is None or row is None:
         return Outcome(None, lost="lease_lost")
@@ -243,13 +245,6 @@ def chain(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Seq
         )
     )
     return connection.execute(select(link).order_by(link.c.version)).all()
-
-
-def set_holds(connection: Connection, conversation_id: UUID, *, tool_results: int | None, summary: int | None) -> None:
-    """Note the input tokens up to which a step is not tried again; None leaves a hold as it is."""
-    values = {"tool_results_hold": tool_results, "summary_hold": summary}
-    if changed := {name: value for name, value in values.items() if value is not None}:
-        connection.execute(update(conversations).where(_c.id == conversation_id).values(**changed))
 
 
 def promote_pending(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> int | None:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from store import ids
+from store.engine import act_for
 from store.tables import api_keys, tenants
 
 if TYPE_CHECKING:
@@ -63,20 +64,26 @@ def secret_matches(secret: str, stored_hash: bytes) -> bool:
 
 
 def create_tenant(connection: Connection, name: str, policy: Mapping[str, Any] | None = None) -> Tenant:
-    """Return the tenant of that name, made if there is none."""
+    """Return the tenant of that name, made if there is none; the rest of the transaction is on its behalf."""
+    identifier = ids.new_id()
+    act_for(connection, identifier)
     connection.execute(
         upsert(tenants)
-        .values(id=ids.new_id(), name=name, policy=dict(policy or {}))
+        .values(id=identifier, name=name, policy=dict(policy or {}))
         .on_conflict_do_nothing(index_elements=[tenants.c.name])
     )
-    row = connection.execute(select(tenants.c.id, tenants.c.name).where(tenants.c.name == name)).one()
-    return Tenant(*row)
+    tenant = find_tenant(connection, name)
+    assert tenant is not None  # noqa: S101 - made here, or by somebody else before
+    return tenant
 
 
 def find_tenant(connection: Connection, name: str) -> Tenant | None:
-    """Return the tenant of that name."""
+    """Return the tenant of that name; the rest of the transaction is on its behalf."""
     row = connection.execute(select(tenants.c.id, tenants.c.name).where(tenants.c.name == name)).one_or_none()
-    return Tenant(*row) if row else None
+    if row is None:
+        return None
+    act_for(connection, row.id)
+    return Tenant(*row)
 
 
 def create_api_key(

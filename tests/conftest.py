@@ -7,7 +7,7 @@ it exactly as in production: in the role that row-level security is forced on.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import psycopg
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from psycopg import sql
+from pydantic import SecretStr
 from sqlalchemy import make_url
 
 from cli.embedded import EmbeddedPostgres, EmbeddedRedis
@@ -22,6 +23,7 @@ from migrations.run import upgrade
 from store import tenants
 from store.engine import owner_engine
 from store.settings import Settings
+from tests.running_api import Service, running_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +108,7 @@ def broker_url(redis_server: EmbeddedRedis) -> str:
 def make_settings(database_url: str) -> Callable[..., Settings]:
     """Return settings for the test's database; keyword arguments override fields."""
 
-    def make(**fields: object) -> Settings:
+    def make(**fields: Any) -> Settings:
         return Settings(**{"database_url": database_url, "summarizer": "extractive", **fields})
 
     return make
@@ -116,6 +118,29 @@ def make_settings(database_url: str) -> Callable[..., Settings]:
 def tenant(database_url: str) -> Tenant:
     """A tenant with a key."""
     return make_tenant(database_url, "acme")
+
+
+@pytest.fixture(scope="module")
+def module_settings(postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRedis) -> Iterator[Settings]:
+    """Settings for a database of the module's own, for tests that keep to conversations of their own."""
+    name = f"test_{uuid4().hex}"
+    url = create_database(postgres.url, name, template)
+    yield Settings(
+        database_url=SecretStr(url),
+        broker_url=SecretStr(redis_server.url),
+        summarizer="extractive",
+        max_body_bytes=1 << 20,
+    )
+    drop_database(postgres.url, name)
+
+
+@pytest.fixture(scope="module")
+def service(module_settings: Settings) -> Iterator[Service]:
+    """A running API on the module's database."""
+    url = module_settings.database_url.get_secret_value()
+    tenant, other = make_tenant(url, "acme"), make_tenant(url, "rival")
+    with running_api(module_settings) as api, api.client(tenant.key) as client, api.client(other.key) as stranger:
+        yield Service(api, module_settings, url, tenant.id, client, stranger)
 
 
 def make_tenant(database_url: str, name: str) -> Tenant:

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Request, Response, get
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS, answers
+from api.documentation import PROBLEMS, ConversationId, answers
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
 from compaction.snapshot import Original, Snapshot, build, context_json, load_view, render
@@ -29,7 +29,7 @@ _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
     summary="Read the context",
     responses={200: answers(ContextOut, "What to send as `messages`."), **PROBLEMS},
 )
-async def read_context(request: Request[Principal, Any, Any], conversation_id: str) -> Response[bytes]:
+async def read_context(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Answer with the head snapshot and the tail; no model, worker or broker has a part in it."""
     services: Services = request.app.state.services
     conversation = ids.parse("conv", conversation_id)
@@ -44,7 +44,9 @@ async def read_context(request: Request[Principal, Any, Any], conversation_id: s
         raise not_found()
     headers = {"etag": f'"{found.etag}"', "cache-control": "private, no-cache"}
     if found.not_modified:
+        services.metrics.contexts["not_modified"].inc()
         return Response(b"", status_code=304, headers=headers)
+    services.metrics.contexts["plain" if found.plain else "mended"].inc()
     body = context_body(found, request.user.policy_of(found.policy))
     return Response(body, media_type="application/json", headers=headers)
 

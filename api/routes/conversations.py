@@ -9,8 +9,8 @@ from litestar import Request, Response, get, patch, post
 
 from api.auth import Principal, requires
 from api.bodies import read, read_policy
-from api.documentation import PROBLEMS, answers, takes
-from api.paging import Limit, Window, page_of, window
+from api.documentation import PROBLEMS, ConversationId, Filter, answers, takes
+from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
 from api.types import ConversationIn, ConversationOut, ConversationPatch, Page
 from compaction.policy import merge
@@ -52,11 +52,11 @@ async def create_conversation(request: Request[Principal, Any, Any]) -> Response
 )
 async def list_conversations(
     request: Request[Principal, Any, Any],
-    user_ref: str | None = None,
-    external_id: str | None = None,
+    user_ref: Filter = None,
+    external_id: Filter = None,
     limit: Limit = 20,
-    after_id: str | None = None,
-    before_id: str | None = None,
+    after_id: AfterId = None,
+    before_id: BeforeId = None,
 ) -> Page[ConversationOut]:
     """List conversations, newest first."""
     services: Services = request.app.state.services
@@ -80,7 +80,7 @@ async def list_conversations(
     summary="Read a conversation",
     responses={**PROBLEMS},
 )
-async def get_conversation(request: Request[Principal, Any, Any], conversation_id: str) -> ConversationOut:
+async def get_conversation(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> ConversationOut:
     """Answer with one conversation, its system prompt and tools included."""
     services: Services = request.app.state.services
     identifier = ids.parse("conv", conversation_id)
@@ -98,7 +98,9 @@ async def get_conversation(request: Request[Principal, Any, Any], conversation_i
     operation_class=takes(ConversationPatch),
     responses={**PROBLEMS},
 )
-async def change_conversation(request: Request[Principal, Any, Any], conversation_id: str) -> ConversationOut:
+async def change_conversation(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId
+) -> ConversationOut:
     """Change the policy, system prompt, tools, model or metadata; what is not named stays."""
     services: Services = request.app.state.services
     wanted = msgspec.to_builtins(read(await request.body(), ConversationPatch))

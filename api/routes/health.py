@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response, get
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from api.types import HealthOut
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from api.services import Services
 
 PING_SECONDS: Final = 2.0
+# Litestar adds the charset to text of every kind.
+METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 
 
 @get("/healthz", summary="Is the process alive?")
@@ -41,7 +43,8 @@ async def readyz(request: Request[Any, Any, Any]) -> Response[HealthOut]:
     )
 
 
-@get("/metrics", summary="Prometheus metrics")
-async def metrics() -> Response[bytes]:
+@get("/metrics", summary="Prometheus metrics", media_type=METRICS_TYPE)
+async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Answer with this process's metrics."""
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    services: Services = request.app.state.services
+    return Response(services.metrics.text(), media_type=METRICS_TYPE)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Request, get
-from litestar.params import Parameter
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS
-from api.paging import Window, page_of
+from api.documentation import PROBLEMS, AfterSeq, ConversationId, Seq
+from api.paging import MessageLimit, Window, page_of
 from api.problems import not_found
 from api.types import Lineage, MessageOut, Page
 from compaction.coverage import Coverage, find_span
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 )
 async def list_messages(
     request: Request[Principal, Any, Any],
-    conversation_id: str,
-    after: Annotated[int, Parameter(ge=-1, le=2**31 - 1)] = -1,
-    limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100,
+    conversation_id: ConversationId,
+    after: AfterSeq = -1,
+    limit: MessageLimit = 100,
 ) -> Page[MessageOut]:
     """List the messages as they came, oldest first, from the one after seq `after` on."""
     services: Services = request.app.state.services
@@ -54,7 +53,7 @@ async def list_messages(
     summary="Read an original and its lineage",
     responses={**PROBLEMS},
 )
-async def get_message(request: Request[Principal, Any, Any], conversation_id: str, seq: int) -> MessageOut:
+async def get_message(request: Request[Principal, Any, Any], conversation_id: ConversationId, seq: Seq) -> MessageOut:
     """Answer with one message as it came, and everything that compaction did to it."""
     services: Services = request.app.state.services
     tenant = request.user.tenant_id

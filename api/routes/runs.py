@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, get
-from litestar.params import Parameter
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS
-from api.paging import Limit, Window, page_of, window
+from api.documentation import PROBLEMS, ConversationId, RunId, Wait
+from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
 from api.types import Page, RunOut, StepOut
 from store import conversations, ids, runs
@@ -37,10 +36,10 @@ ENDED: Final = frozenset({"committed", "skipped", "failed", "dead"})
 )
 async def list_runs(
     request: Request[Principal, Any, Any],
-    conversation_id: str,
+    conversation_id: ConversationId,
     limit: Limit = 20,
-    after_id: str | None = None,
-    before_id: str | None = None,
+    after_id: AfterId = None,
+    before_id: BeforeId = None,
 ) -> Page[RunOut]:
     """List runs, newest first."""
     services: Services = request.app.state.services
@@ -55,8 +54,8 @@ async def list_runs(
 @get("/runs/{run_id:str}", guards=[requires("audit:read")], summary="Read a run", responses={**PROBLEMS})
 async def get_run(
     request: Request[Principal, Any, Any],
-    run_id: str,
-    wait: Annotated[float, Parameter(ge=0, le=60)] = 0,
+    run_id: RunId,
+    wait: Wait = 0,
 ) -> RunOut:
     """Answer with one run; with `wait`, once it has ended or after that many seconds."""
     services: Services = request.app.state.services

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from litestar import Request, get
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS
-from api.paging import Limit, Window, page_of, window
+from api.documentation import PROBLEMS, ConversationId, Version
+from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
 from api.types import ChangeOut, DiffOut, Page, SnapshotOut, SpanOut
 from compaction.coverage import Coverage, changes
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from api.services import Services
     from store.tables import AnyRow
 
+VERSION_DIGITS: Final = 9
+"""Digits that the database's integers hold in full."""
+
 
 @get(
     "/conversations/{conversation_id:str}/snapshots",
@@ -33,14 +36,14 @@ if TYPE_CHECKING:
 )
 async def list_snapshots(
     request: Request[Principal, Any, Any],
-    conversation_id: str,
+    conversation_id: ConversationId,
     limit: Limit = 20,
-    after_id: str | None = None,
-    before_id: str | None = None,
+    after_id: AfterId = None,
+    before_id: BeforeId = None,
 ) -> Page[SnapshotOut]:
     """List snapshots, newest first; their ids are their versions."""
     services: Services = request.app.state.services
-    span: Window[Any] = window(limit, after_id, before_id, lambda text: int(text) if text.isdecimal() else None)
+    span: Window[Any] = window(limit, after_id, before_id, _version)
     identifier = ids.parse("conv", conversation_id)
     found = await services.run(request.user.tenant_id, _page, request.user.tenant_id, identifier, span)
     if found is None:
@@ -54,7 +57,9 @@ async def list_snapshots(
     summary="Read a snapshot in full",
     responses={**PROBLEMS},
 )
-async def get_snapshot(request: Request[Principal, Any, Any], conversation_id: str, version: int) -> SnapshotOut:
+async def get_snapshot(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId, version: Version
+) -> SnapshotOut:
     """Answer with a snapshot's messages, its coverage and its summary."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
@@ -70,7 +75,9 @@ async def get_snapshot(request: Request[Principal, Any, Any], conversation_id: s
     summary="Read what a snapshot changed",
     responses={**PROBLEMS},
 )
-async def diff_snapshot(request: Request[Principal, Any, Any], conversation_id: str, version: int) -> DiffOut:
+async def diff_snapshot(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId, version: Version
+) -> DiffOut:
     """Answer with what a snapshot changed against its parent."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
@@ -78,6 +85,10 @@ async def diff_snapshot(request: Request[Principal, Any, Any], conversation_id: 
     if found is None:
         raise not_found()
     return found
+
+
+def _version(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= VERSION_DIGITS else None
 
 
 def brief(row: AnyRow, **more: Any) -> SnapshotOut:

@@ -10,7 +10,7 @@ from litestar import Request, Response, post
 
 from api.auth import Principal, requires
 from api.bodies import Turn, read_turn
-from api.documentation import PROBLEMS, answers, takes
+from api.documentation import PROBLEMS, ConversationId, answers, takes
 from api.problems import ProblemError, not_found
 from api.types import TurnIn, TurnOut
 from store import hot_path, ids
@@ -33,7 +33,7 @@ _encode: Final = msgspec.json.Encoder().encode
     operation_class=takes(TurnIn),
     responses={201: answers(TurnOut, "The turn is stored."), **PROBLEMS},
 )
-async def append_turn(request: Request[Principal, Any, Any], conversation_id: str) -> Response[bytes]:
+async def append_turn(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Store the messages of a turn and have the token budget checked, in one transaction."""
     services: Services = request.app.state.services
     conversation = ids.parse("conv", conversation_id)
@@ -44,6 +44,7 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: st
     key = _idempotency_key(request.headers.get("idempotency-key"))
     done = await _append(services, request, conversation, turn, key, body)
     replayed = _refuse_or_accept(done)
+    (services.metrics.turns_replayed if replayed else services.metrics.turns_appended).inc()
     check = _check(services, conversation, queued=done.queued)
     return Response(
         _encode(TurnOut(done.first_seq, done.last_seq, done.context_tokens, check)),

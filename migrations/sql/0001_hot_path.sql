@@ -1,7 +1,11 @@
--- Tokens that the view cap hides in a turn's tool results: characters over the cap, at four a token.
+-- Tokens that the view cap hides in a turn's tool results: characters over the cap, at four a token, rounded for each
+-- message by itself, so that the counter stays the sum of what is stored.
 create function tokens_over_cap(p_result_chars text[], p_cap integer) returns integer language sql immutable as $$
-    select coalesce(sum(greatest(0, chars - p_cap)), 0)::integer / 4
-    from unnest(p_result_chars) as each(list), unnest(each.list::integer[]) as chars
+    select coalesce(sum(hidden.chars / 4), 0)::integer
+    from (select sum(greatest(0, each_result.chars - p_cap)) as chars
+          from unnest(p_result_chars) with ordinality as message (list, place),
+               unnest(message.list::integer[]) as each_result (chars)
+          group by message.place) as hidden
 $$;
 
 -- Make a snapshot the head. The one place where the head moves: the counters are counted anew from the snapshot and
@@ -102,7 +106,8 @@ begin
         check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end
     where c.id = p_conversation and c.tenant_id = p_tenant
       and (p_expected_seq is null or c.next_seq = p_expected_seq)
-    returning c.next_seq as next_seq, c.check_due_at = now() as queued, c.in_loop as in_loop,
+    returning c.next_seq as next_seq, c.check_due_at = now() as queued,
+        c.in_loop and c.loop_has_thinking as needs_its_prefix,
         c.pending_version as pending_version, coalesce(c.result_cap, p_result_cap) as cap,
         case when c.measured_tokens is not null and c.measured_version = c.head_version then c.measured_tokens
              else ceil(c.context_tokens * c.token_ratio)::integer end as context_tokens
@@ -128,15 +133,17 @@ begin
            m.chars::integer[], m.request, m.thinking
     from unnest(p_roles, p_contents, p_tokens, p_result_chars, p_requests, p_thinking)
         with ordinality as m (role, content, tokens, chars, request, thinking, place);
+    if v.pending_version is not null and not v.needs_its_prefix then
+        perform public.move_head(p_conversation, v.pending_version);
+        select ceil(c.context_tokens * c.token_ratio) into context_tokens from public.conversations as c
+            where c.id = p_conversation;
+    end if;
     if p_key is not null then
         -- A concurrent request with the same key makes this fail; the caller asks again and gets the replay.
         insert into public.idempotency_keys (tenant_id, conversation_id, key, body_hash, first_seq, last_seq,
                                              context_tokens, queued)
         values (p_tenant, p_conversation, p_key, p_body_hash, v.next_seq - v_count, v.next_seq - 1,
-                v.context_tokens, v.queued);
-    end if;
-    if v.pending_version is not null and not v.in_loop then
-        perform public.move_head(p_conversation, v.pending_version);
+                context_tokens, v.queued);
     end if;
 end $$;
 

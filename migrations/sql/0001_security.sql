@@ -5,15 +5,19 @@ declare
     v_role text;
 begin
     foreach v_role in array array['palimpsest_service', 'palimpsest_background'] loop
-        begin
-            execute format('create role %I nologin nosuperuser nobypassrls', v_role);
-        exception when duplicate_object or unique_violation then
-            null;  -- roles belong to the whole server; another database of it made them
-        end;
-        execute format('grant %I to current_user', v_role);
+        -- Roles belong to the whole server: an administrator, or another database's migration, may have made them.
+        if not exists (select from pg_roles where rolname = v_role) then
+            begin
+                execute format('create role %I nologin nosuperuser nobypassrls', v_role);
+            exception when duplicate_object or unique_violation then
+                null;
+            end;
+        end if;
+        -- Whoever may act as the role already (a superuser, or somebody it was granted to) cannot always grant it.
+        if not pg_has_role(v_role, 'member') then
+            execute format('grant %I to current_user', v_role);
+        end if;
     end loop;
-exception when invalid_grant_operation then
-    null;
 end $$;
 
 grant usage on schema public to palimpsest_service, palimpsest_background;
@@ -46,9 +50,14 @@ create policy tenant on tenants
     using (id = nullif(current_setting('app.tenant_id', true), '')::uuid)
     with check (id = nullif(current_setting('app.tenant_id', true), '')::uuid);
 
-grant select on tenants, api_keys, runs to palimpsest_background;
-grant select on conversations to palimpsest_background;
+-- Column by column: nothing that a client wrote is among them.
+grant select (id, policy) on tenants to palimpsest_background;
+grant select (id, tenant_id, secret_hash, scopes, expires_at, revoked_at) on api_keys to palimpsest_background;
+grant select (id, tenant_id, policy, revision, head_version, pending_version, context_tokens, token_ratio,
+              measured_tokens, measured_version, tool_results_hold, summary_hold, check_due_at)
+    on conversations to palimpsest_background;
 grant update (check_due_at) on conversations to palimpsest_background;
+grant select (id, tenant_id, conversation_id, state, queued_at, lease_expires_at) on runs to palimpsest_background;
 create policy background on tenants for select to palimpsest_background using (true);
 create policy background on api_keys for select to palimpsest_background using (true);
 create policy background on conversations to palimpsest_background using (true) with check (true);

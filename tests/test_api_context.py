@@ -1,0 +1,203 @@
+"""GET …/context: what was stored, byte for byte where nothing stands in the way, and valid always."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.in_process_worker import work
+from tests.messages_api import problems
+
+if TYPE_CHECKING:
+    from tests.running_api import Service
+
+HELLO = {"role": "user", "content": "Hello."}
+ANSWER = {"role": "assistant", "content": [{"type": "text", "text": "Good day."}]}
+ODD = [
+    ("user", b'"plain"'),
+    ("assistant", b'"\\u00e9\\ud83d\\ude00 \\/ \\u2028 \\" \xc3\xa9\xf0\x9f\x98\x80"'),
+    ("user", b'[ { "type" : "text" ,\t"text":\n"spaced" } ]'),
+    ("assistant", b'[{"type":"x_future","n":123456789012345678901234567890,"f":1.50e+2,"z":-0.0,"big":1e300}]'),
+    ("user", b'[{"type":"text","text":"first","text":"second"}]'),
+    ("assistant", b'[{"type":"tool_use","id":"t1","name":"look","input":{"b":1,"a":{"deep":[[],{}]}}}]'),
+    ("user", b'[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"<r/>"}]}]'),
+]
+
+
+def as_stored(contents: list[tuple[str, bytes]]) -> bytes:
+    return b",".join(b'{"role":"' + role.encode() + b'","content":' + text + b"}" for role, text in contents)
+
+
+def call(identifier: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": identifier, "name": "look", "input": {}}]}
+
+
+def result(identifier: str, text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": identifier, "content": text}]}
+
+
+def counted(service: Service) -> dict[str, float]:
+    """Return how many contexts were served, by path."""
+    with service.api.client() as client:
+        lines = client.get("/metrics").text.splitlines()
+    found = (line.split() for line in lines if line.startswith("palimpsest_contexts_total{"))
+    return {name.split('"')[1]: float(value) for name, value in found}
+
+
+def test_the_context_of_an_empty_conversation(service: Service) -> None:
+    answer = service.client.get(f"{service.conversation()}/context")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {
+        "messages": [],
+        "snapshot": None,
+        "last_seq": -1,
+        "tokens": {"context": 0, "measured": None, "budget": 128_000},
+        "warnings": [],
+    }
+
+
+def test_what_was_stored_comes_back_byte_for_byte(service: Service) -> None:
+    path = service.conversation()
+    before = counted(service)
+    for role, text in ODD:
+        body = b' {"messages" : [ {"content": ' + text + b' , "role":"' + role.encode() + b'"} ] }'
+        assert service.client.post(f"{path}/turns", content=body).status_code == 201
+    answer = service.client.get(f"{path}/context")
+    assert answer.content.startswith(b'{"messages":[' + as_stored(ODD) + b'],"snapshot":null,"last_seq":6,')
+    assert counted(service)["plain"] == before["plain"] + 1
+    assert answer.json()["warnings"] == []
+
+
+def test_the_tail_behind_a_snapshot_comes_back_byte_for_byte(service: Service) -> None:
+    path = service.conversation(policy={"input_token_budget": 1_000})
+    service.append(path, HELLO, call("a"), result("a", "long " * 4_000), call("b"), result("b", "short"))
+    work(service.settings, path)
+    # Without signed thinking in it the tail needs no parsing.
+    for role, text in [("assistant", b'"odd\\u0020"'), *ODD]:
+        body = b'{"messages":[{"role":"' + role.encode() + b'","content":' + text + b"}]}"
+        assert service.client.post(f"{path}/turns", content=body).status_code == 201
+    before = counted(service)
+    answer = service.client.get(f"{path}/context")
+    found = answer.json()
+    assert found["snapshot"] == {"version": 1, "covers_through": 2}
+    assert b',{"role":"assistant","content":"odd\\u0020"},' + as_stored(ODD) + b"]," in answer.content
+    assert found["messages"][2]["content"][0]["content"].endswith("[truncated for context management]")
+    assert problems(found["messages"]) == []
+    assert counted(service)["plain"] == before["plain"] + 1
+
+
+def test_an_etag_holds_until_something_changes(service: Service) -> None:
+    path = service.conversation(policy={"input_token_budget": 1_000})
+    seen: list[str] = []
+
+    def changed() -> None:
+        """See that the context is new once, and known from then on."""
+        answer = service.client.get(f"{path}/context", headers={"if-none-match": seen[-1]} if seen else {})
+        assert answer.status_code == 200
+        etag = answer.headers["etag"]
+        assert etag.startswith('"')
+        assert etag not in seen
+        assert answer.headers["cache-control"] == "private, no-cache"
+        for known in (etag, f"W/{etag}"):
+            again = service.client.get(f"{path}/context", headers={"if-none-match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+            assert "request-id" in again.headers
+        seen.append(etag)
+
+    changed()
+    service.append(path, HELLO)
+    changed()
+    service.append(path, call("a"), result("a", "long " * 4_000), call("b"), result("b", "short"))
+    changed()
+    work(service.settings, path)
+    changed()
+    assert service.client.patch(path, json={"policy": {"max_tool_result_chars": 100}}).status_code == 200
+    changed()
+    before = counted(service)["not_modified"]
+    service.client.get(f"{path}/context", headers={"if-none-match": seen[-1]})
+    assert counted(service)["not_modified"] == before + 1
+
+
+@pytest.mark.requirement("S15")
+def test_a_capped_result_is_short_in_the_view_and_whole_in_the_store(service: Service) -> None:
+    path = service.conversation(policy={"max_tool_result_chars": 1_000})
+    page = "<li>A long page.</li>" * 1_000
+    service.append(path, HELLO, call("a"), result("a", page), ANSWER)
+    found = service.client.get(f"{path}/context").json()
+    shown = found["messages"][2]["content"][0]["content"]
+    assert shown.startswith(page[:1_000])
+    assert "20,000 more characters" in shown
+    assert len(shown) < 1_200
+    assert found["warnings"] == []
+    assert problems(found["messages"]) == []
+    original = service.client.get(f"{path}/messages/2").json()
+    assert original["content"][0]["content"] == page
+    assert original["fate"] == "kept"
+
+
+def test_the_default_cap_is_in_force_without_a_policy(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, HELLO, call("a"), result("a", "x" * 40_001), call("b"), result("b", "y" * 40_000))
+    messages = service.client.get(f"{path}/context").json()["messages"]
+    assert messages[2]["content"][0]["content"].startswith("x" * 40_000 + "\n[1 more")
+    assert messages[4]["content"][0]["content"] == "y" * 40_000
+
+
+def test_what_was_stored_broken_is_served_mended_and_says_so(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, ANSWER, call("a"), {"role": "user", "content": "Never mind."})
+    service.append(path, {"role": "assistant", "content": []}, result("orphan", "x"), HELLO)
+    before = counted(service)
+    found = service.client.get(f"{path}/context").json()
+    assert counted(service)["mended"] == before["mended"] + 1
+    assert problems(found["messages"]) == []
+    assert found["messages"][0]["role"] == "user"
+    assert len(found["warnings"]) == 3
+    assert found["messages"][-1] == {"role": "user", "content": "Hello."}
+    stored = service.client.get(f"{path}/messages").json()["data"]
+    assert [message["content"] for message in stored][3:5] == [[], result("orphan", "x")["content"]]
+
+
+def test_an_open_call_at_the_end_waits_for_its_result(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, HELLO, call("a"))
+    found = service.client.get(f"{path}/context").json()
+    assert found["messages"] == [HELLO, call("a")]
+    assert found["warnings"] == []
+
+
+def test_a_context_over_the_budget_says_by_how_much(service: Service) -> None:
+    path = service.conversation(policy={"total_token_budget": 1_000, "reserved_output_tokens": 100})
+    service.append(path, {"role": "user", "content": "x" * 3_600})
+    assert service.client.get(f"{path}/context").json()["warnings"] == []
+    service.append(path, {"role": "user", "content": "x" * 4_000})
+    found = service.client.get(f"{path}/context").json()
+    assert found["tokens"] == {"context": 1_900, "measured": None, "budget": 1_000}
+    (warning,) = found["warnings"]
+    assert "1,900 tokens" in warning
+    assert "1,000 over" in warning
+    assert len(found["messages"]) == 2
+
+
+def test_measured_tokens_are_shown_while_they_hold(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, HELLO, ANSWER, usage={"input_tokens": 1_234, "output_tokens": 6})
+    assert service.client.get(f"{path}/context").json()["tokens"] == {
+        "context": 1_240,
+        "measured": 1_234,
+        "budget": 128_000,
+    }
+    service.append(path, HELLO)
+    assert service.client.get(f"{path}/context").json()["tokens"]["measured"] is None
+
+
+def test_head_is_answered_like_get_without_the_body(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, HELLO)
+    full, head = service.client.get(f"{path}/context"), service.client.head(f"{path}/context")
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("etag", "content-type", "content-length"):
+        assert head.headers[name] == full.headers[name]
+    assert json.loads(full.content)["messages"] == [HELLO]
