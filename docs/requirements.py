@@ -53,6 +53,18 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "comes down to about 10,000 with criteria, scores and URLs still there.",
         "S15": "The view shows at most 40,000 characters of one tool result; the original stays stored.",
     },
+    "Context that is not history": {
+        "P15": "Context blocks over 50,000 characters are split on their structure, part by part; the user's own "
+        "message is never touched.",
+        "P16": "What is carried over to the next turn is reduced to headings and about 500 characters a section, "
+        "without a model.",
+        "P17": "Tool output pasted into an assistant's text as named elements is cut; the rest is verbatim.",
+    },
+    "Windows and pruning": {
+        "O5": "A model's window is 200,000 tokens unless it is known to be another; under 16,000 is refused, under "
+        "32,000 warned of.",
+        "O7": "Oversized tool results keep head and tail; where their share is still too high, a placeholder.",
+    },
 }
 
 

@@ -1,0 +1,227 @@
+"""Outlines: a context block reduced to its headings and the start of each section, without a model (seed 001, P16)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from compaction.html_text import html_text
+from compaction.sections import Kind, Section, kind_of, mark, marked, open_fence, sections
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ROOM: Final = 48
+"""Characters that a mark with its line ends and a closing fence may take; what is not longer is not worth cutting."""
+_WINDOW: Final = 10
+"""Text without headings is divided into windows of so many times what is shown of each."""
+_LONG_SECTION: Final = 4
+"""Windows; a section under a heading is divided into them if it is longer than this."""
+
+
+class ContextBlock(NamedTuple):
+    """A context block: where it comes from, what it is called, what it says."""
+
+    source: str
+    title: str
+    text: str
+
+    @property
+    def tokens(self) -> int:
+        """Estimated tokens, rounded up."""
+        return -(-sum(map(text_weight, self)) // CHARS_PER_TOKEN)
+
+
+def outline(text: str, *, section_chars: int, max_chars: int | None = None) -> str:
+    """Return the headings of `text` and the first `section_chars` characters of each section.
+
+    Markdown, HTML, source code and plain text are told apart by content (`sections.kind_of`). HTML comes out as text
+    with Markdown headings. In code, declarations are the headings, and the comments above one are part of its
+    section. Text without headings and very long sections are divided into windows, each shown by its start. A line
+    of its own says how many characters were left out; what this line would not make shorter stays whole. With
+    `max_chars`, less of each section is shown until the outline has at most so many characters, and in the end its
+    last sections are left out. Never longer than `text`; an outline of an outline is the same or shorter, and no mark
+    follows another.
+    """
+    kind = kind_of(text)
+    source = text
+    if kind is Kind.HTML:
+        source = html_text(text)
+        kind = Kind.MARKDOWN
+        if not any(section.heading < section.body for section in sections(source, kind)):
+            kind = Kind.PLAIN
+    parts = [part for section in sections(source, kind) for part in _windows(source, section, section_chars)]
+    shown = section_chars
+    result = _previews(source, parts, shown)
+    while max_chars is not None and len(result) > max_chars and shown:
+        shown //= 2
+        result = _previews(source, parts, shown)
+    if max_chars is not None and len(result) > max_chars:
+        result = _cut_end(result, max_chars)
+    return result if len(result) < len(text) else text
+
+
+def split_structured(text: str, max_chars: int) -> list[str]:
+    """Return `text` in parts of at most `max_chars` characters, which together are `text` again.
+
+    A part ends before a section where one begins in its second half, else after a paragraph, a line, a sentence or a
+    word, else where it is full. Raises ValueError if `max_chars` is not positive.
+    """
+    if max_chars < 1:
+        raise ValueError("max_chars must be positive")
+    if len(text) <= max_chars:
+        return [text] if text else []
+    starts = [section.start for section in sections(text, kind_of(text))]
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        end = _break(text, position, max_chars, starts)
+        parts.append(text[position:end])
+        position = end
+    return parts
+
+
+def carry_forward(
+    previous: Sequence[ContextBlock], current: Sequence[ContextBlock], *, section_chars: int, max_tokens: int
+) -> list[ContextBlock]:
+    """Return the context blocks that the next turn carries over, oldest first.
+
+    `previous` are the blocks carried so far, as they are; `current` are this turn's, which come in as outlines. Of
+    blocks with the same source only the newest stays (blocks without one are told apart by their title and text).
+    The oldest are dropped until the rest has at most `max_tokens` estimated tokens; if the newest alone has more, its
+    outline is made shorter.
+    """
+    outlined = [block._replace(text=outline(block.text, section_chars=section_chars)) for block in current]
+    newest: dict[tuple[str, ...], ContextBlock] = {}
+    for block in (*previous, *outlined):
+        key = (block.source,) if block.source else ("", block.title, block.text)
+        newest.pop(key, None)
+        newest[key] = block
+    kept: list[ContextBlock] = []
+    room = max_tokens
+    for block in reversed(newest.values()):
+        if not block.text.strip():
+            continue
+        if block.tokens > room:
+            if not kept and (shorter := _shortened(block, section_chars, room)):
+                kept.append(shorter)
+            break
+        kept.append(block)
+        room -= block.tokens
+    return kept[::-1]
+
+
+def _shortened(block: ContextBlock, section_chars: int, max_tokens: int) -> ContextBlock | None:
+    """Return `block` with an outline short enough for `max_tokens`, None if not even its name fits."""
+    text = block.text
+    while text:
+        block = block._replace(text=text)
+        excess = block.tokens - max_tokens
+        if excess <= 0:
+            return block
+        # Where a character weighs more than one, so many fewer characters are more than is asked for: halve at most.
+        limit = max(len(text) // 2, len(text) - excess * CHARS_PER_TOKEN)
+        text = outline(text, section_chars=section_chars, max_chars=limit).strip()
+    return None
+
+
+def _previews(text: str, parts: Sequence[Section], chars: int) -> str:
+    pieces: list[str] = []
+    for part in parts:
+        piece = _preview(text, part, chars)
+        if pieces and not (own := _without_mark(piece))[0].strip() and own[1]:
+            before, hidden = _without_mark(pieces[-1])
+            if hidden:
+                pieces[-1] = f"{before}{mark(hidden + own[1])}\n"
+                continue
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _preview(text: str, section: Section, chars: int) -> str:
+    """Return a section's heading and its first `chars` characters, or all of it if that is hardly more."""
+    whole = text[section.start : section.end]
+    lead = text[section.start : section.heading]
+    body, hidden = _without_mark(text[section.body : section.end])
+    if len(lead) + len(body) <= chars + _ROOM:
+        return whole
+    lead_shown = _clip(lead, chars // 2)
+    body_shown = _clip(body, chars - len(lead_shown))
+    hidden += len(lead) - len(lead_shown) + len(body) - len(body_shown)
+    if lead_shown and not lead_shown.endswith("\n"):
+        lead_shown += "\n"
+    start = lead_shown + text[section.heading : section.body] + body_shown
+    ends = whole[len(whole.rstrip("\n")) :][:2] or "\n"
+    piece = _with_mark(start, hidden) + ends
+    return piece if len(piece) < len(whole) else whole
+
+
+def _with_mark(text: str, hidden: int) -> str:
+    lines = [text.rstrip()] if text.strip() else []
+    if fence := open_fence(text):
+        lines.append(fence)
+    return "\n".join([*lines, mark(hidden)])
+
+
+def _without_mark(text: str) -> tuple[str, int]:
+    """Return `text` without a mark on its last line, and how many characters that stands for."""
+    bare = text.rstrip()
+    start = bare.rfind("\n") + 1
+    hidden = marked(bare[start:])
+    return (text, 0) if hidden is None else (text[:start], hidden)
+
+
+def _clip(text: str, chars: int) -> str:
+    """Return the first `chars` characters, fewer if a word would be torn apart and few are lost by it."""
+    if len(text) <= chars:
+        return text
+    clipped = text[:chars]
+    if not text[chars].isspace():
+        torn = max(clipped.rfind(" "), clipped.rfind("\n"))
+        clipped = clipped[: torn + 1] if torn > chars * 3 // 4 else clipped
+    return clipped.rstrip()
+
+
+def _cut_end(text: str, max_chars: int) -> str:
+    """Return the start of an outline and a mark, at most `max_chars` characters in all."""
+    room = max_chars - _ROOM
+    if room <= 0:
+        return text[:max_chars]
+    kept = text[: text.rfind("\n", 0, room) + 1 or room]
+    hidden = sum(
+        len(line) if (stands_for := marked(line)) is None else stands_for
+        for line in text[len(kept) :].splitlines(keepends=True)
+    )
+    kept, before = _without_mark(kept)
+    marked_end = _with_mark(kept, hidden + before)
+    return marked_end if len(marked_end) <= max_chars else text[:max_chars]
+
+
+def _windows(text: str, section: Section, section_chars: int) -> Iterator[Section]:
+    """Yield a section, or if it is too long for one start to stand for it, the windows it is divided into."""
+    size = _WINDOW * (section_chars + _ROOM)
+    patience = _LONG_SECTION if section.heading < section.body else 1
+    start, heading, body, stop = section
+    while stop - start > size * patience:
+        end = min(stop, _break(text, body, size, ()))
+        yield Section(start, heading, body, end)
+        start = heading = body = end
+        patience = 1
+    if start < stop:
+        yield Section(start, heading, body, stop)
+
+
+def _break(text: str, start: int, chars: int, starts: Sequence[int]) -> int:
+    """Return where a part that begins at `start` and may have `chars` characters best ends."""
+    stop = start + chars
+    if len(text) <= stop:
+        return len(text)
+    half = start + chars // 2
+    before = bisect_right(starts, stop)
+    if before and starts[before - 1] > half:
+        return starts[before - 1]
+    for pause in ("\n\n", "\n", ". ", " "):
+        if (found := text.rfind(pause, half, stop)) >= 0:
+            return found + len(pause)
+    return stop

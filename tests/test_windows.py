@@ -1,0 +1,117 @@
+"""Context windows by model, what is too small, and the policy that fits a window."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from anthropic.types import ModelParam
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.policy import MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
+from compaction.presets import LARGEST_CONTEXT_WINDOW, preset
+from compaction.windows import LOW_CONTEXT_WINDOW, WINDOWS, window_of, window_warning
+
+UNKNOWN = 64_321
+
+
+@pytest.mark.requirement("O5")
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("claude-opus-4-5", 200_000),
+        ("claude-opus-4-5-20251101", 200_000),
+        ("claude-opus-4-6", 1_000_000),
+        ("claude-opus-4-20250514", 200_000),
+        ("claude-opus-5-5", 1_000_000),
+        ("claude-sonnet-4-5", 200_000),
+        ("claude-sonnet-4-6", 1_000_000),
+        ("claude-haiku-4-5", 200_000),
+        ("claude-haiku-5-5", 1_000_000),
+        ("claude-fable-5-2", 1_000_000),
+        ("claude-mythos-preview", 1_000_000),
+        ("claude-3-5-sonnet-latest", 200_000),
+        ("claude-2.0", 100_000),
+        ("claude-2.1", 200_000),
+    ],
+)
+def test_the_longest_entry_that_a_model_id_begins_with_gives_its_window_O5(model: str, window: int) -> None:
+    assert window_of(model, UNKNOWN) == window
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("us.anthropic.claude-opus-4-6-v1:0", 1_000_000),
+        ("arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-haiku-4-5-20251001-v1:0", 200_000),
+        ("claude-opus-4-5@20251101", 200_000),
+        ("anthropic/claude-opus-4.6", 1_000_000),
+        (" Claude-Sonnet-4-6 ", 1_000_000),
+        ("claude-sonnet-4-5[1m]", 1_000_000),
+        ("anthropic.claude-3-haiku-20240307-v1:0:48k", 48_000),
+    ],
+)
+def test_names_that_clouds_and_gateways_give_are_understood(model: str, window: int) -> None:
+    assert window_of(model, UNKNOWN) == window
+
+
+@pytest.mark.requirement("O5")
+@pytest.mark.parametrize(
+    "model", [None, "", "gpt-6", "claude", "claude-opus-40", "claude-haiku-50-1", "my-claudette-2"]
+)
+def test_an_unknown_model_has_the_default_window_O5(model: str | None) -> None:
+    assert window_of(model, UNKNOWN) == UNKNOWN
+
+
+def test_every_model_the_sdk_names_has_a_window() -> None:
+    named = [name for literal in get_args(ModelParam) for name in get_args(literal)]
+    assert named
+    assert {name: window_of(name, 0) for name in named if window_of(name, 0) < 200_000} == {}
+
+
+@pytest.mark.requirement("O5")
+def test_the_window_guard_warns_under_32_000_and_the_policy_refuses_under_16_000_O5() -> None:
+    assert (MINIMUM_CONTEXT_WINDOW, LOW_CONTEXT_WINDOW) == (16_000, 32_000)
+    assert window_warning(32_000) is None
+    assert "31,999" in (window_warning(31_999) or "")
+    assert "minimum of 16,000" in (window_warning(15_999) or "")
+    assert all(window_warning(window) is None for window in WINDOWS.values())
+    assert merge({"model_context_tokens": 16_000}).model_context_tokens == 16_000
+    with pytest.raises(PolicyError):
+        merge({"model_context_tokens": 15_999})
+
+
+def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
+    numbers = preset(Policy().model_context_tokens)
+    assert merge(numbers) == Policy()
+    defaults = msgspec.to_builtins(Policy())
+    assert set(numbers) == {key for key, value in defaults.items() if type(value) in {int, float}}
+
+
+@given(st.integers(MINIMUM_CONTEXT_WINDOW, LARGEST_CONTEXT_WINDOW))
+def test_a_preset_is_a_policy_for_its_window_whose_thresholds_keep_their_order(window: int) -> None:
+    policy = merge(preset(window))
+    assert policy.model_context_tokens == window
+    assert 0 < policy.input_token_budget < policy.compaction_threshold_tokens < policy.trim_threshold_tokens
+    assert policy.trim_threshold_tokens < policy.total_token_budget < window
+    assert policy.reserved_output_tokens + policy.summary_max_tokens <= window // 8
+    assert policy.tool_result_retention_chars < policy.max_tool_result_chars
+    assert policy.carry_forward_section_chars < policy.context_block_compact_chars
+    assert policy.max_conversation_messages > policy.protected_tail_messages
+    assert policy.min_savings_tokens < policy.input_token_budget
+
+
+@pytest.mark.parametrize("window", [16_000, 32_000, 128_000, 1_000_000])
+def test_presets_keep_the_defaults_shares_of_the_window(window: int) -> None:
+    numbers = preset(window)
+    for key in ("input_token_budget", "compaction_threshold_tokens", "total_token_budget", "max_context_bytes"):
+        assert numbers[key] / window == pytest.approx(getattr(Policy(), key) / 200_000, rel=1e-3)
+
+
+@pytest.mark.parametrize("window", [0, 15_999, LARGEST_CONTEXT_WINDOW + 1])
+def test_there_is_no_preset_for_a_window_no_policy_may_have(window: int) -> None:
+    with pytest.raises(PolicyError) as refused:
+        preset(window)
+    assert refused.value.field == "model_context_tokens"
