@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from compaction.tokens import content_tokens
+from compaction.tokens import content_tokens, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,15 +16,22 @@ Role = Literal["user", "assistant"]
 Block = Mapping[str, Any]
 Content = str | list[dict[str, Any]]
 
-_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]+\Z")
 THINKING: Final = frozenset({"thinking", "redacted_thinking"})
+SERVER_CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
+CALLS: Final = SERVER_CALLS | {"tool_use"}
+
+_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
+_MEDIA: Final = frozenset({"image", "document"})
+_ASSISTANT_ONLY: Final = THINKING | CALLS
+_USER_ONLY: Final = _MEDIA | {"tool_result"}
 
 
 def blocks(content: Any) -> list[Block]:
-    """Return the blocks of `content`; a string is one text block."""
+    """Return the blocks of `content`; a string is one text block, and what is no list has none."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    return [block for block in content or () if isinstance(block, Mapping)]
+    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
 
 
 def tool_use_ids(content: Any) -> list[str]:
@@ -72,6 +79,78 @@ def is_blank(block: Block) -> bool:
     return block.get("type") == "text" and not str(block.get("text") or "").strip()
 
 
+def is_call(block: Block) -> bool:
+    """Tell whether a tool call has what the Messages API asks of one."""
+    identifier, name = block.get("id"), block.get("name")
+    return (
+        isinstance(identifier, str)
+        and _IDENTIFIER.match(identifier) is not None
+        and isinstance(name, str)
+        and _NAME.match(name) is not None
+        and isinstance(block.get("input"), Mapping)
+    )
+
+
+def is_server_result(block: Block) -> bool:
+    """Tell whether `block` is the result of a tool that the API itself called."""
+    kind = block.get("type")
+    return isinstance(kind, str) and kind != "tool_result" and kind.endswith("_tool_result")
+
+
+def acceptable(role: str, block: Any) -> dict[str, Any] | None:
+    """Return `block` as the Messages API takes it in a message of `role`: itself, a mended copy, or None.
+
+    What stands around it is not looked at.
+    """
+    if not isinstance(block, dict) or not isinstance(kind := block.get("type"), str):
+        return None
+    if kind in _USER_ONLY if role == "assistant" else kind in _ASSISTANT_ONLY or is_server_result(block):
+        return None
+    if kind == "tool_result":
+        return _acceptable_result(block)
+    return block if _is_whole(block) else None
+
+
+def _is_whole(block: Block) -> bool:
+    """Tell whether a block has the fields that the Messages API asks of its type."""
+    match block["type"]:
+        case "text":
+            return isinstance(block.get("text"), str) and not is_blank(block)
+        case "thinking":
+            return isinstance(block.get("thinking"), str) and isinstance(block.get("signature"), str)
+        case "redacted_thinking":
+            return isinstance(block.get("data"), str)
+        case kind if kind in CALLS:
+            return is_call(block)
+        case kind if kind in _MEDIA:
+            return isinstance(block.get("source"), Mapping)
+        case _:
+            return True
+
+
+def _acceptable_result(block: dict[str, Any]) -> dict[str, Any] | None:
+    if not isinstance(block.get("tool_use_id"), str):
+        return None
+    inner = block.get("content", "")
+    if isinstance(inner, str):
+        return block
+    if not isinstance(inner, list):
+        return {**block, "content": "" if inner is None else json_text(inner)}
+    # The API takes only text in an error.
+    kept = [part for part in inner if _is_result_part(part) and not (block.get("is_error") and part["type"] != "text")]
+    return block if len(kept) == len(inner) else {**block, "content": kept}
+
+
+def _is_result_part(part: Any) -> bool:
+    return (
+        isinstance(part, dict)
+        and isinstance(kind := part.get("type"), str)
+        and kind not in _ASSISTANT_ONLY
+        and not kind.endswith("tool_result")
+        and _is_whole(part)
+    )
+
+
 def result_text_chars(block: Block) -> int:
     """Return the characters of text in a tool result: its string, or its text blocks; images do not count."""
     content = block.get("content", "")
@@ -105,57 +184,33 @@ def message_facts(role: str, content: Any) -> MessageFacts:
     """Return the facts of one message."""
     if isinstance(content, str):
         return MessageFacts(role, content_tokens(content), (), role == "user", False, (), (), bool(content.strip()))
+    parts = list(content or ())
+    taken = [acceptable(role, part) for part in parts]
+    # Only calls and results that repair leaves in place can be each other's partners.
+    staying = [part for part in taken if part is not None]
     return MessageFacts(
         role=role,
         tokens=content_tokens(content),
         result_chars=tuple(result_text_chars(block) for block in blocks(content) if block.get("type") == "tool_result"),
         is_request=is_request(role, content),
         has_thinking=has_thinking(role, content),
-        calls=tuple(tool_use_ids(content)),
-        results=tuple(tool_result_ids(content)),
-        sound=_is_sound(role, content),
+        calls=tuple(tool_use_ids(staying)),
+        results=tuple(tool_result_ids(staying)),
+        sound=bool(parts)
+        and all(new is old for new, old in zip(taken, parts, strict=True))
+        and _in_order(role, [part["type"] for part in staying]),
     )
 
 
-def _is_sound(role: str, content: Any) -> bool:
-    parts = blocks(content)
-    if not parts or any(is_blank(block) for block in parts):
-        return False
-    kinds = [block.get("type") for block in parts]
-    if not all(map(_block_is_sound, parts)):
-        return False
+def _in_order(role: str, kinds: list[str]) -> bool:
+    """Tell whether results begin a user message, and calls end an assistant's; server tools are left to repair."""
     if role == "user":
         results = [kind == "tool_result" for kind in kinds]
-        return results == sorted(results, reverse=True) and not any(
-            kind in THINKING or kind == "tool_use" for kind in kinds
-        )
-    if "tool_result" in kinds or kinds[-1] in THINKING:
+        return results == sorted(results, reverse=True)
+    if kinds[-1] in THINKING or any(kind in SERVER_CALLS or kind.endswith("_tool_result") for kind in kinds):
         return False
     calls = [kind == "tool_use" for kind in kinds]
-    return calls == sorted(calls) and not any(str(kind).endswith(("server_tool_use", "_tool_result")) for kind in kinds)
-
-
-def _block_is_sound(block: Block) -> bool:
-    if block.get("type") == "tool_use":
-        return is_call(block)
-    inner = block.get("content") if block.get("type") == "tool_result" else None
-    if not isinstance(inner, list):
-        return True
-    return all(
-        isinstance(part, dict) and not is_blank(part) and not (block.get("is_error") and part.get("type") != "text")
-        for part in inner
-    )
-
-
-def is_call(block: Block) -> bool:
-    """Tell whether a tool call has what the Messages API asks of one."""
-    identifier = block.get("id")
-    return (
-        isinstance(identifier, str)
-        and _IDENTIFIER.match(identifier) is not None
-        and bool(block.get("name"))
-        and isinstance(block.get("input"), Mapping)
-    )
+    return calls == sorted(calls)
 
 
 class TurnFacts(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import THINKING, is_blank, is_call
+from compaction.messages import SERVER_CALLS, THINKING, acceptable, is_server_result
 from compaction.view import View, ViewMessage
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Repairs:
     moved_results: int = 0
     missing_results: int = 0
     dropped_blocks: int = 0
+    stale_thinking: int = 0
     opened: bool = False
 
     def warnings(self) -> list[str]:
@@ -38,6 +39,8 @@ class Repairs:
             found.append(f"{self.missing_results} tool call(s) had no result stored and got an error result")
         if self.dropped_blocks:
             found.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
+        if self.stale_thinking:
+            found.append(f"{self.stale_thinking} block(s) of thinking from before a late tool result are left out")
         if self.opened:
             found.append("the conversation begins with the assistant; an opening user message was put before it")
         return found
@@ -71,19 +74,27 @@ def repair(view: Sequence[ViewMessage]) -> tuple[View, Repairs]:
     calls of a last assistant message are left open: their results are still to come.
     """
     repairs = Repairs()
+    before: View = tuple(view)
+    # What one pass empties may bring neighbours together that were apart.
+    while (after := _mend(before, repairs)) != before:
+        before = after
+    return before, repairs
+
+
+def _mend(view: View, repairs: Repairs) -> View:
     drafts = [draft for message in view if (draft := _clean(message, repairs)).parts]
     groups = [list(group) for _, group in groupby(drafts, key=lambda draft: draft.role)]
     for group in groups:
         if group[0].role == "assistant":
             _drop_repeated_calls(group, repairs)
-            _order_answer(group)
             _pair_server_tools(group, repairs, last=group is groups[-1])
+            _order_answer(group)
     _pair(groups, repairs)
     mended = [draft.finish() for draft in drafts if draft.parts]
     if mended and mended[0].role != "user":
         repairs.opened = True
         mended.insert(0, ViewMessage("user", OPENING))
-    return tuple(mended), repairs
+    return tuple(mended)
 
 
 def _clean(message: ViewMessage, repairs: Repairs) -> _Draft:
@@ -97,38 +108,13 @@ def _clean(message: ViewMessage, repairs: Repairs) -> _Draft:
     parts: list[dict[str, Any]] = []
     changed = False
     for block in content if isinstance(content, list) else ():
-        kept = _clean_block(message.role, block)
+        kept = acceptable(message.role, block)
         if kept is None:
             repairs.dropped_blocks += 1
         else:
             parts.append(kept)
         changed = changed or kept is not block
     return _Draft(message, parts, changed)
-
-
-def _clean_block(role: str, block: Any) -> dict[str, Any] | None:
-    if not isinstance(block, dict) or is_blank(block):
-        return None
-    kind = block.get("type")
-    if kind in THINKING and role == "user":
-        return None
-    if kind == "tool_use" and (role == "user" or not is_call(block)):
-        return None
-    if kind == "tool_result":
-        if role == "assistant" or not isinstance(block.get("tool_use_id"), str):
-            return None
-        inner = block.get("content")
-        if isinstance(inner, list) and block.get("is_error") and any(_is_media(part) for part in inner):
-            # The API takes only text in an error.
-            inner = [part for part in inner if not _is_media(part)]
-            block = {**block, "content": inner}
-        if isinstance(inner, list) and any(not isinstance(part, dict) or is_blank(part) for part in inner):
-            return {
-                **block,
-                "content": [part for part in inner if isinstance(part, dict) and not is_blank(part)],
-            }
-    cleaned: dict[str, Any] = block
-    return cleaned
 
 
 def _drop_repeated_calls(group: list[_Draft], repairs: Repairs) -> None:
@@ -167,16 +153,21 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
     """Put every result directly after its call. Groups are runs of one role, which the API combines."""
     results, calls = _index(groups)
     wanted: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    stale: set[int] = set()
     for identifier, positions in calls.items():
         for place, position in enumerate(positions):
             if position == len(groups) - 1:
                 continue
             until = positions[place + 1] if place + 1 < len(positions) else len(groups)
             found = _first_unused(results.get(identifier, []), position, until)
+            if found is None and place == 0:
+                # A result before the first call of its id can only have been stored too early.
+                found = _first_unused(results.get(identifier, []), -1, position)
             if found is None:
                 repairs.missing_results += 1
             elif found.position != position + 1:
                 repairs.moved_results += 1
+                stale.update(range(position + 2, found.position))
             wanted[position + 1].append(
                 found.block
                 if found
@@ -191,6 +182,19 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
     for position, group in enumerate(groups):
         if group[0].role == "user":
             _place(group, wanted.get(position, []))
+        elif position in stale:
+            repairs.stale_thinking += _strip_thinking(group)
+
+
+def _strip_thinking(group: list[_Draft]) -> int:
+    """Leave out thinking that was signed before a result came late: its prefix has changed. Return how much."""
+    count = 0
+    for draft in group:
+        kept = [block for block in draft.parts if block["type"] not in THINKING]
+        if len(kept) != len(draft.parts):
+            count += len(draft.parts) - len(kept)
+            draft.parts, draft.changed = kept, True
+    return count
 
 
 def _index(groups: list[list[_Draft]]) -> tuple[dict[str, list[_Occurrence]], dict[str, list[int]]]:
@@ -237,31 +241,22 @@ def _place(group: list[_Draft], wanted: list[dict[str, Any]]) -> None:
 
 def _pair_server_tools(group: list[_Draft], repairs: Repairs, *, last: bool) -> None:
     """Drop server-tool calls without a result and results without a call; a last message may be unfinished."""
-    every = [block for draft in group for block in draft.parts]
-    called = {block.get("id") for block in every if _is_server_call(block)}
-    answered = {block.get("tool_use_id") for block in every if _is_server_result(block)}
-    if called == answered:
-        return
-    for draft in group:
-        kept = [
-            block
-            for block in draft.parts
-            if not (_is_server_result(block) and block.get("tool_use_id") not in called)
-            and not (_is_server_call(block) and block.get("id") not in answered and not last)
-        ]
+    waiting: dict[str, dict[str, Any]] = {}
+    called: set[str] = set()
+    stray: set[int] = set()
+    for block in (block for draft in group for block in draft.parts):
+        if block["type"] in SERVER_CALLS:
+            if block["id"] in called:
+                stray.add(id(block))
+            else:
+                called.add(block["id"])
+                waiting[block["id"]] = block
+        elif is_server_result(block) and waiting.pop(str(block.get("tool_use_id")), None) is None:
+            stray.add(id(block))
+    if not last:
+        stray.update(map(id, waiting.values()))
+    for draft in group if stray else ():
+        kept = [block for block in draft.parts if id(block) not in stray]
         if len(kept) != len(draft.parts):
             repairs.dropped_blocks += len(draft.parts) - len(kept)
             draft.parts, draft.changed = kept, True
-
-
-def _is_media(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") != "text"
-
-
-def _is_server_call(block: dict[str, Any]) -> bool:
-    return block.get("type") in {"server_tool_use", "mcp_tool_use"}
-
-
-def _is_server_result(block: dict[str, Any]) -> bool:
-    kind = block.get("type")
-    return isinstance(kind, str) and kind != "tool_result" and kind.endswith("_tool_result")

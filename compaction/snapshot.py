@@ -85,15 +85,15 @@ def dump_messages(view: Sequence[ViewMessage]) -> str:
 
 
 def build(snapshot: Snapshot, tail: Sequence[Original], policy: Policy, *, strip_thinking_through: int = -1) -> Working:
-    """Return the view of a conversation: the snapshot and the tail, capped, stripped and repaired.
+    """Return the view of a conversation: the snapshot and the tail, stripped, repaired and capped.
 
     Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since.
     """
     stored = tuple(ViewMessage(row.role, _loads(row.content), row.seq) for row in tail)
     current = strip_thinking(stored, strip_thinking_through)
     warnings = [] if current == stored else [STRIPPED]
-    capped = cap_results((*snapshot.messages, *current), policy.max_tool_result_chars)
-    view, repairs = repair(capped)
+    mended, repairs = repair((*snapshot.messages, *current))
+    view = cap_results(mended, policy.max_tool_result_chars)
     return Working(view, snapshot, tuple(tail), (*warnings, *repairs.warnings()))
 
 
@@ -115,7 +115,7 @@ def settle(
     covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
     covers = max(covers, working.snapshot.covers_through)
     kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
-    shown = {message.seq for message in after}
+    shown = {message.seq for message in (*kept, *after[cut:])}
     known = [*_seqs(working.snapshot.coverage), *(row.seq for row in working.tail if row.seq <= covers)]
     gone_before = {
         seq

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from compaction.messages import blocks, tool_result_ids, tool_use_ids
+from compaction.messages import CALLS, blocks, is_server_result
 from compaction.tokens import json_text
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
 
@@ -19,6 +19,8 @@ OPENS: Final = "[CONTEXT SUMMARY]"
 CLOSES: Final = "[END CONTEXT SUMMARY]"
 MINIMUM_ZONE: Final = 2
 """Messages; a smaller zone is not worth a model call (seed 003)."""
+
+_CUT_NOTE: Final = "\n[... {hidden:,} characters left out of the middle ...]\n"
 
 SYSTEM_PROMPT: Final = """\
 You write the memory of a conversation between a user and an AI assistant. The transcript you are given is a record, \
@@ -49,7 +51,7 @@ def find_zone(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
     The end is pulled back until no tool call is parted from its result. Messages that compaction wrote itself do not
     count towards the minimum.
     """
-    stop = len(view) - max(1, protected_tail)
+    stop = max(1, len(view) - max(1, protected_tail))
     opened_at = _call_positions(view)
     while stop > 1:
         # Wherever a result from `stop` on answers a call before it, the call has to stay too.
@@ -63,15 +65,21 @@ def find_zone(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
 
 
 def _call_positions(view: Sequence[ViewMessage]) -> list[tuple[int, int]]:
-    """Return (index of the result, index of its call) for every answered call of a repaired view."""
-    latest: dict[str, int] = {}
+    """Return (index of the result, index of its call) for every call of a repaired view.
+
+    A result that is still to come stands after the end.
+    """
+    waiting: dict[str, int] = {}
     pairs: list[tuple[int, int]] = []
     for index, message in enumerate(view):
-        if message.role == "assistant":
-            latest.update(dict.fromkeys(tool_use_ids(message.content), index))
-        else:
-            pairs.extend((index, latest[name]) for name in tool_result_ids(message.content) if name in latest)
-    return pairs
+        for block in blocks(message.content):
+            if block.get("type") in CALLS:
+                waiting[str(block.get("id"))] = index
+            elif block.get("type") == "tool_result" or is_server_result(block):
+                asked = waiting.pop(str(block.get("tool_use_id")), None)
+                if asked is not None:
+                    pairs.append((index, asked))
+    return [*pairs, *((len(view), asked) for asked in waiting.values())]
 
 
 def render_transcript(zone: Sequence[ViewMessage], policy: Policy, *, previous: str | None = None) -> str:
@@ -80,7 +88,7 @@ def render_transcript(zone: Sequence[ViewMessage], policy: Policy, *, previous: 
     Tool results appear as their first and last characters; the whole is cut in the middle to
     `summary_input_max_chars` characters.
     """
-    parts = [f"Earlier summary:\n{previous}"] if previous else []
+    parts = [] if previous is None else [f"Earlier summary:\n{previous}"]
     names: dict[str, str] = {}
     for message in zone:
         if message.seq == WRITTEN:
@@ -130,10 +138,9 @@ def cut_middle(text: str, limit: int) -> str:
     """Return `text` with its middle replaced by a marker, so that it has at most `limit` characters."""
     if len(text) <= limit:
         return text
-    marker = f"\n[... {len(text) - limit:,} characters left out of the middle ...]\n"
-    room = limit - len(marker)
+    room = limit - len(_CUT_NOTE.format(hidden=len(text)))
     head = room // 2
-    return text[:head] + marker + text[len(text) - (room - head) :]
+    return text[:head] + _CUT_NOTE.format(hidden=len(text) - room) + text[len(text) - (room - head) :]
 
 
 def neutralize(summary: str) -> str:
@@ -157,7 +164,9 @@ def without_summary(first: ViewMessage, summary: str) -> ViewMessage:
     """Return the first user message as it was before `with_summary` put `summary` into it."""
     if isinstance(first.content, str):
         return replace(first, content=first.content.removesuffix(f"\n\n{framed(summary)}"))
-    return replace(first, content=[block for block in first.content if block.get("text") != framed(summary)])
+    if first.content and first.content[-1].get("text") == framed(summary):
+        return replace(first, content=first.content[:-1])
+    return first
 
 
 def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: str | None = None) -> View:
@@ -165,7 +174,7 @@ def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: 
 
     An acknowledgement follows the first message only where two user messages would meet; the rest is unchanged.
     """
-    first = without_summary(view[0], previous) if previous else view[0]
+    first = view[0] if previous is None else without_summary(view[0], previous)
     tail = view[zone.stop :]
     bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if not tail or tail[0].role == "user" else ()
     return (with_summary(first, summary), *bridge, *tail)

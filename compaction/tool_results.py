@@ -49,4 +49,4 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
 
 def diagnostic(results: int, input_tokens: int, budget: int) -> str:
     """Return the line that tells people what was cut and why."""
-    return f"Compacted {results} old tool result(s): input tokens ({input_tokens:,}) exceeded the budget ({budget:,})"
+    return f"Compacted {results:,} old tool result(s): input tokens ({input_tokens:,}) exceeded the budget ({budget:,})"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from compaction.messages import is_request
-from compaction.view import ACKNOWLEDGEMENT, View, ViewMessage
+from compaction.messages import has_tool_results, is_request
+from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
 class Trim(NamedTuple):
-    """A shorter view and the indices of the messages that were dropped from the old one."""
+    """A shorter view and what became of the old one."""
 
     view: View
     dropped: tuple[int, ...]
+    """Indices of the messages that are gone."""
+    cut: tuple[int, ...] = ()
+    """Indices of requests that lost the results they began with: the calls these answered are gone."""
 
 
 def exchanges(view: Sequence[ViewMessage]) -> list[range]:
@@ -24,7 +29,7 @@ def exchanges(view: Sequence[ViewMessage]) -> list[range]:
     if not starts:
         return [range(len(view))] if view else []
     starts[0] = 0
-    return [range(start, end) for start, end in zip(starts, [*starts[1:], len(view)], strict=True)]
+    return [range(start, end) for start, end in pairwise([*starts, len(view)])]
 
 
 def rounds(view: Sequence[ViewMessage], exchange: range) -> list[range]:
@@ -37,7 +42,7 @@ def rounds(view: Sequence[ViewMessage], exchange: range) -> list[range]:
         for index in exchange
         if view[index].role == "assistant" and (index == exchange.start or view[index - 1].role != "assistant")
     ]
-    return [range(start, end) for start, end in zip(starts, [*starts[1:], exchange.stop], strict=True)]
+    return [range(start, end) for start, end in pairwise([*starts, exchange.stop])]
 
 
 def drop_oldest(
@@ -52,30 +57,46 @@ def drop_oldest(
     Whole exchanges go first; then, inside the last exchange, its oldest rounds. The last exchange's request and its
     newest round always stay, and so does a first message that carries a summary. `measured` is the sum of
     `measure` over what is left. An acknowledgement takes the place of what was dropped after a summary where
-    roles would not alternate.
+    roles would not alternate. A request that also answers calls of the exchange before it loses those results with it.
     """
+    current = list(view)
     sizes = [measure(message) for message in view]
     count, total = len(view), sum(sizes)
+    bridge: View = ()
+    cut: tuple[int, ...] = ()
     gone: set[int] = set()
     for unit in _drop_order(view, carries_summary=carries_summary):
-        if fits(count, total):
+        if fits(count + len(bridge), total + sum(map(measure, bridge))):
             break
         gone.update(unit)
         count -= len(unit)
         total -= sum(sizes[index] for index in unit)
-    if not gone:
-        return Trim(tuple(view), ())
-    kept = [message for index, message in enumerate(view) if index not in gone]
-    if carries_summary and len(kept) > 1 and kept[1].role == "user":
-        kept.insert(1, ViewMessage("assistant", ACKNOWLEDGEMENT))
-    return Trim(tuple(kept), tuple(sorted(gone)))
+        if (first := view[unit.stop]).role == "user":
+            bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if carries_summary else ()
+            current[unit.stop] = _without_results(first)
+            cut = () if current[unit.stop] is first else (unit.stop,)
+            total += measure(current[unit.stop]) - sizes[unit.stop]
+            sizes[unit.stop] = measure(current[unit.stop])
+    kept = [message for index, message in enumerate(current) if index not in gone]
+    kept[1:1] = bridge
+    return Trim(tuple(kept), tuple(sorted(gone)), cut)
 
 
 def _drop_order(view: Sequence[ViewMessage], *, carries_summary: bool) -> Iterator[range]:
     """Yield what may be dropped, in order."""
     parts = exchanges(view)
+    start = 1 if carries_summary else 0
     for exchange in parts[:-1]:
-        held = carries_summary and exchange.start == 0
-        yield range(1 if held else exchange.start, exchange.stop)
+        unit = range(start, exchange.stop)
+        if any(view[index].seq != WRITTEN for index in unit):
+            yield unit
+            start = exchange.stop
     if parts:
         yield from rounds(view, parts[-1])[:-1]
+
+
+def _without_results(message: ViewMessage) -> ViewMessage:
+    if not has_tool_results(message.role, message.content):
+        return message
+    rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "tool_result"]
+    return replace(message, content=rest)

@@ -19,7 +19,10 @@ MARKER: Final = "[truncated for context management]"
 ACKNOWLEDGEMENT: Final = "Understood. I have the summary and will continue from here."
 
 _CAP_NOTE: Final = "\n[{hidden:,} more characters of this result are stored but not shown]"
-_CAPPED: Final = re.compile(r"\n\[[\d,]+ more characters of this result are stored but not shown\]\Z")
+_NOTE: Final = re.compile(
+    rf"(?:\n\[[\d,]+ more characters of this result are stored but not shown\]|{re.escape(MARKER)})\Z"
+)
+"""What cutting or capping put at the end of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +54,21 @@ def view_tokens(view: Iterable[ViewMessage]) -> int:
 def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str]) -> dict[str, Any] | None:
     """Return a tool result whose text is its first `limit` characters and a note, or None if it fits.
 
-    Text blocks count as one text; other blocks (images) stay as they are and count nothing. `note` is given the
-    number of characters that are left out.
+    Text blocks count as one text; other blocks (images) stay as they are and count nothing, and neither does the note
+    of an earlier truncation. `note` is given the number of characters that are left out.
     """
     content = block.get("content", "")
+    noted_before = _NOTE.search(result_tail(block))
+    full = limit + (len(noted_before[0]) if noted_before else 0)
     if isinstance(content, str):
-        if len(content) <= limit:
+        if len(content) <= full:
             return None
         return {**block, "content": content[:limit] + note(len(content) - limit)}
     if not isinstance(content, list):
         return None
     texts = [_text(part) for part in content]
     total = sum(map(len, texts))
-    if total <= limit:
+    if total <= full:
         return None
     kept: list[Any] = []
     room = limit
@@ -84,7 +89,7 @@ def cap_results(view: Sequence[ViewMessage], cap: int) -> View:
     """Return `view` with every tool result over `cap` characters cut to them (seed 003, per-result limit)."""
 
     def capped(block: dict[str, Any]) -> dict[str, Any]:
-        if block.get("type") != "tool_result" or _CAPPED.search(result_tail(block)):
+        if block.get("type") != "tool_result":
             return block
         return truncate_result(block, cap, lambda hidden: _CAP_NOTE.format(hidden=hidden)) or block
 

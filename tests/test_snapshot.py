@@ -1,0 +1,217 @@
+"""Snapshots: building a view from what is stored, and what of a new view is written down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.coverage import Span, find_span
+from compaction.policy import Policy
+from compaction.snapshot import (
+    STRIPPED,
+    NewSnapshot,
+    Original,
+    Snapshot,
+    Working,
+    build,
+    context_json,
+    dump_messages,
+    load_view,
+    render,
+    settle,
+)
+from compaction.summary import Zone, rebuild
+from compaction.tool_results import cut_tool_results
+from compaction.trimming import drop_oldest
+from compaction.view import WRITTEN, View, ViewMessage
+from tests.blocks import text_block
+from tests.strategies import any_conversations
+
+POLICY = Policy()
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+LONG = "x" * 900
+
+
+def call(identifier: str = "a") -> dict[str, Any]:
+    return {"type": "tool_use", "id": identifier, "name": "fetch", "input": {}}
+
+
+def result(identifier: str = "a", content: Any = "found") -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": identifier, "content": content}
+
+
+def rows(*messages: tuple[str, Any], first: int = 0) -> list[Original]:
+    return [Original(first + index, role, json.dumps(content)) for index, (role, content) in enumerate(messages)]
+
+
+def head(new: NewSnapshot, version: int = 1) -> Snapshot:
+    return Snapshot(
+        version, new.covers_through, load_view(new.messages_json, new.seqs), new.summary, new.coverage, new.prefix_hash
+    )
+
+
+ROUND = (("assistant", [THOUGHT, call()]), ("user", [result(content=LONG)]))
+STORED = rows(("user", "go"), *ROUND, *ROUND, *ROUND, ("assistant", "done"))
+"""Seqs 0..7; results at 2, 4 and 6."""
+
+
+def working() -> Working:
+    return build(Snapshot(), STORED, POLICY)
+
+
+def cut() -> NewSnapshot:
+    built = working()
+    found = cut_tool_results(built.view, 500)
+    return settle(built, found.view, run_id="run-1", truncated=found.indices)
+
+
+@given(any_conversations(max_exchanges=3), st.integers(0, 9))
+def test_a_view_survives_being_stored(conversation: list[dict[str, Any]], written: int) -> None:
+    view = tuple(
+        ViewMessage(message["role"], message["content"], WRITTEN if index == written else index)
+        for index, message in enumerate(conversation)
+    )
+    assert load_view(dump_messages(view), [message.seq for message in view]) == view
+
+
+def test_a_view_is_built_from_the_snapshot_and_the_tail() -> None:
+    snapshot = Snapshot(version=1, covers_through=3, messages=(ViewMessage("user", "so far", 0),))
+    built = build(snapshot, rows(("assistant", "next"), first=4), POLICY)
+    assert [(message.role, message.content, message.seq) for message in built.view] == [
+        ("user", "so far", 0),
+        ("assistant", "next", 4),
+    ]
+    assert built.warnings == ()
+    assert built.last_seq == 4
+    assert json.loads(render(built)) == [
+        {"role": "user", "content": "so far"},
+        {"role": "assistant", "content": "next"},
+    ]
+
+
+def test_an_empty_conversation_has_an_empty_view() -> None:
+    built = build(Snapshot(), [], POLICY)
+    assert (built.view, built.last_seq, render(built)) == ((), -1, "[]")
+    assert build(Snapshot(covers_through=5), [], POLICY).last_seq == 5
+
+
+def test_stale_thinking_in_the_tail_is_left_out_and_the_reader_told() -> None:
+    built = build(Snapshot(), STORED, POLICY, strip_thinking_through=3)
+    assert [THOUGHT in built.view[index].content for index in (1, 3, 5)] == [False, False, True]
+    assert built.warnings == (STRIPPED,)
+    assert working().warnings == ()
+
+
+def test_repairs_are_told() -> None:
+    built = build(Snapshot(), rows(("user", "go"), ("assistant", [call()]), ("user", "wait")), POLICY)
+    assert len(built.warnings) == 1
+
+
+def test_a_result_that_is_neither_text_nor_blocks_is_capped_as_the_text_it_becomes() -> None:
+    built = build(
+        Snapshot(),
+        rows(("user", "go"), ("assistant", [call()]), ("user", [result(content={"rows": [1] * 99})])),
+        Policy(max_tool_result_chars=20),
+    )
+    shown = built.view[2].content[0]
+    assert isinstance(shown, dict)
+    assert shown["content"].startswith('{"rows":[1,1,1,1,1,1\n[')
+
+
+def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
+    new = cut()
+    assert (new.covers_through, new.seqs) == (4, (0, 1, 2, 3, 4))
+    assert new.coverage == (
+        Span(0, 1, "kept"),
+        Span(2, 2, "truncated", "run-1"),
+        Span(3, 3, "kept"),
+        Span(4, 4, "truncated", "run-1"),
+    )
+    assert new.summary is None
+    assert new.tokens == sum(message.tokens for message in load_view(new.messages_json, new.seqs))
+
+
+def test_thinking_before_the_first_change_stays_and_after_it_goes() -> None:
+    messages = json.loads(cut().messages_json)
+    assert messages[1]["content"] == [THOUGHT, call()]
+    assert messages[3]["content"] == [call()]
+
+
+def test_an_answer_of_thinking_alone_is_not_called_kept_when_it_goes() -> None:
+    stored = rows(("user", "go"), ("assistant", [call()]), ("user", [result(content=LONG)]), ("assistant", [THOUGHT]))
+    stored += rows(("assistant", [call("b")]), ("user", [result("b")]), first=4)
+    built = build(Snapshot(), stored, POLICY)
+    found = cut_tool_results(built.view, 500)
+    after: View = (*found.view[:5], ViewMessage("user", [result("b", "shorter")], 5))
+    new = settle(built, after, run_id="r", truncated=[2, 5])
+    assert new.seqs == (0, 1, 2, 4, 5)
+    assert find_span(new.coverage, 3) == Span(3, 3, "dropped", "r")
+
+
+def test_a_summary_is_kept_by_what_comes_after_it() -> None:
+    built = working()
+    view = rebuild(built.view, Zone(1, 5), "so far")
+    once = settle(built, view, run_id="run-1", removed="summarized", summary="so far")
+    assert once.summary == "so far"
+    assert (once.covers_through, once.seqs) == (4, (0,))
+    assert once.coverage == (Span(0, 0, "kept"), Span(1, 4, "summarized", "run-1"))
+    later = build(head(once), STORED[5:], POLICY, strip_thinking_through=7)
+    trim = drop_oldest(later.view, lambda count, _: count <= 2, carries_summary=True)
+    twice = settle(later, trim.view, run_id="run-2")
+    assert twice.summary == "so far"
+    assert twice.coverage == (*once.coverage, Span(5, 6, "dropped", "run-2"))
+
+
+def test_settling_covers_no_less_than_before() -> None:
+    once = cut()
+    later = build(head(once), STORED[5:], POLICY)
+    again = settle(later, later.view, run_id="run-2")
+    assert (again.covers_through, again.coverage) == (once.covers_through, once.coverage)
+    assert (again.messages_json, again.seqs) == (once.messages_json, once.seqs)
+
+
+def test_a_change_of_everything_covers_everything() -> None:
+    built = working()
+    after = tuple(ViewMessage(message.role, message.content, message.seq) for message in built.view)
+    assert settle(built, after, run_id="r").covers_through == 7
+
+
+def test_the_prefix_hash_tells_prefixes_apart() -> None:
+    def hashed(*messages: tuple[str, Any]) -> bytes:
+        built = build(Snapshot(), rows(*messages), POLICY)
+        changed = tuple(ViewMessage(message.role, "other", message.seq) for message in built.view)
+        return settle(built, changed, run_id="r").prefix_hash
+
+    assert hashed(("user", "a")) == hashed(("user", "a"))
+    found = {
+        hashed(("user", "a")),
+        hashed(("user", "b")),
+        hashed(("user", [text_block("a")])),
+        hashed(("user", "a"), ("assistant", "a")),
+        hashed(("user", "a"), ("user", "a")),
+    }
+    assert len(found) == 5
+
+
+def test_the_prefix_hash_is_chained() -> None:
+    def settled(snapshot: Snapshot, tail: list[Original]) -> NewSnapshot:
+        built = build(snapshot, tail, POLICY)
+        changed = tuple(ViewMessage(message.role, "other", message.seq) for message in built.view)
+        return settle(built, changed, run_id="r")
+
+    first = settled(Snapshot(), rows(("user", "a")))
+    other = settled(Snapshot(), rows(("user", "b")))
+    tail = rows(("assistant", "c"), first=1)
+    assert settled(head(first), tail).prefix_hash == settled(head(first), tail).prefix_hash
+    assert settled(head(first), tail).prefix_hash != settled(head(other), tail).prefix_hash
+
+
+@pytest.mark.parametrize("head_texts", [None, [], ["1"], ["1", "2"]])
+@pytest.mark.parametrize("tail_texts", [[], ["3"], ["3", '{"a":[]}']])
+def test_head_and_tail_are_joined_without_being_parsed(head_texts: list[str] | None, tail_texts: list[str]) -> None:
+    joined = context_json(None if head_texts is None else f"[{','.join(head_texts)}]", ",".join(tail_texts) or None)
+    assert joined == f"[{','.join([*(head_texts or []), *tail_texts])}]"
