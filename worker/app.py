@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from celery.exceptions import Reject
+
 from store import runs
 from store.broker import CHECK_TASK, RUN_TASK, celery_app
 from store.settings import Settings
@@ -23,16 +25,18 @@ def create_app(settings: Settings | None = None) -> Celery:
     services = Services(settings, app)
     base = type("BoundTask", (ServiceTask,), {"services": services, "abstract": True})
 
-    @app.task(base=base, bind=True, name=CHECK_TASK)
+    @app.task(base=base, bind=True, shared=False, name=CHECK_TASK)
     def check(task: ServiceTask, conversation_ids: Sequence[str]) -> None:
         """Check a batch of conversations and carry out what is due at once."""
         ids = [UUID(text) for text in conversation_ids]
         task.services.checker.check(ids, task.services.compactor.execute)
 
-    @app.task(base=base, bind=True, name=RUN_TASK)
+    @app.task(base=base, bind=True, shared=False, name=RUN_TASK)
     def run(task: ServiceTask, tenant_id: str, run_id: str) -> None:
         """Carry out a queued run, if nobody else has it."""
         services, settings = task.services, task.services.settings
+        if services.compactor.calls.stopping:
+            raise Reject("the worker stops", requeue=True)
         with services.database.transaction(UUID(tenant_id)) as connection:
             lease = runs.claim(
                 connection,
@@ -44,6 +48,7 @@ def create_app(settings: Settings | None = None) -> Celery:
         if lease is None:
             return
         services.compactor.execute(lease)
+        # Whatever came meanwhile was left to this run.
         services.checker.check([lease.conversation_id], services.compactor.execute)
 
     return app

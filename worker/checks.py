@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from compaction.ladder import decide
-from compaction.policy import merge
+from compaction.policy import PolicyError, merge
 from store import conversations, runs, snapshots
 
 if TYPE_CHECKING:
@@ -59,22 +59,31 @@ class Checker:
 
     def _is_idle(self, state: CheckState) -> bool:
         """Tell whether nothing is to be done: an active run asks for another check when it ends."""
+        try:
+            policy = self._policy(state)
+        except PolicyError as error:
+            # Layers that no longer agree: one tenant's mistake must not keep the others from being checked.
+            log.warning("check.impossible_policy", conversation_id=str(state.conversation_id), key=error.field)
+            return True
         if state.pending_version is not None:
-            return state.load.input_tokens < self._policy(state).trim_threshold_tokens
-        return state.has_active_run or not decide(state.load, self._policy(state))
+            return state.load.input_tokens < policy.trim_threshold_tokens
+        return state.has_active_run or not decide(state.load, policy)
 
     def _begin(self, state: CheckState) -> Lease | None:
         if state.pending_version is not None:
             self._promote(state)
             return None
-        policy = self._policy(state)
         with self._database.transaction(state.tenant_id) as connection:
+            # Since the batch was read a run may have come and gone; from here on nothing changes any more.
+            now = conversations.check_states(connection, [state.conversation_id], lock=True)
+            if not now or now[0].pending_version is not None or self._is_idle(now[0]):
+                return None
             return runs.start(
                 connection,
                 state.tenant_id,
                 state.conversation_id,
                 trigger="check",
-                policy=policy,
+                policy=self._policy(now[0]),
                 worker=self._worker,
                 lease_seconds=self._lease_seconds,
             )

@@ -1,80 +1,50 @@
-"""One run, from its lease to its end: read, decide, cut or summarize, commit, and write every step down.
-
-No transaction is open while a summary is made; each read and each commit is a short one of its own.
-"""
+"""Carrying out runs: from a lease to the run's end, whatever happens on the way."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from compaction import summary as summaries
-from compaction.ladder import Load, Step, decide, growth_margin, saves_enough
-from compaction.snapshot import Working, build, settle
-from compaction.tool_results import cut_tool_results, diagnostic
-from compaction.trimming import drop_oldest
-from compaction.view import View, view_tokens
-from store import conversations, runs, snapshots
+from store import runs
 from store.broker import SUMMARIES
-from worker.leases import Heartbeat
-from worker.summarizers import SummaryError, SummaryRequest
+from worker.execution import Execution, RunLostError
+from worker.leases import Calls, StoppingError, extend
+from worker.summarizers import SummaryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection
-
-    from compaction.policy import Policy
-    from compaction.snapshot import NewSnapshot
-    from store.runs import Lease, StepRecord
-    from store.snapshots import Material
+    from store.runs import Lease
     from worker.database import Database
-    from worker.summarizers import Summarizer
-    from worker.summarizers.base import Spent
+    from worker.summarizers import Summarizer, Summary, SummaryRequest
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The conversation as a step finds it."""
-
-    material: Material
-    working: Working
-
-    @property
-    def tokens(self) -> int:
-        """Estimated tokens of the context, corrected by what the API counted before."""
-        return self.estimate(self.working.view)
-
-    def estimate(self, view: View) -> int:
-        """Return the estimated tokens of a view of this conversation."""
-        return round(view_tokens(view) * self.material.token_ratio)
-
-    @property
-    def load(self) -> Load:
-        """What the ladder decides from; holds do not bind a run that has begun."""
-        return Load(self.tokens, self.material.measured)
-
-
-class RunLostError(Exception):
-    """The run is somebody else's now, or the conversation moved under it: nothing of this attempt may count."""
-
-
 class Compactor:
-    """Carries out runs. One object a process; safe to use from many threads."""
+    """Carries out runs. One object a process; safe to use from many threads.
+
+    `make_summarizer` is called when the first summary is made, and is None where there are none; `wake` tells a
+    worker of a run that is queued.
+    """
 
     def __init__(
-        self, database: Database, summarizer: Summarizer | None, *, lease_seconds: float, wake: Callable[[Lease], None]
+        self,
+        database: Database,
+        make_summarizer: Callable[[], Summarizer] | None,
+        *,
+        lease_seconds: float,
+        wake: Callable[[Lease], None],
     ) -> None:
-        self._database = database
-        self._summarizer = summarizer
+        self.database = database
+        self._make_summarizer = make_summarizer
         self._lease_seconds = lease_seconds
         self._wake = wake
+        self.calls = Calls()
+        """The model calls under way."""
 
     def execute(self, lease: Lease) -> None:
         """Carry out what is due under a lease, as far as its queue goes."""
@@ -84,6 +54,9 @@ class Compactor:
             except RunLostError as error:
                 # Whoever took over writes the run's end; this attempt leaves no trace but the log's.
                 log.warning("run.lost", reason=str(error))
+            except StoppingError:
+                log.info("run.released")
+                self._release(lease)
             except Exception as error:  # noqa: BLE001 - nothing may take the other conversations' checks with it
                 log.error("run.failed", error=type(error).__name__)  # noqa: TRY400 - a traceback may show content
                 self._give_back(lease, type(error).__name__)
@@ -91,262 +64,52 @@ class Compactor:
     def _give_back(self, lease: Lease, error: str) -> None:
         """Queue the run for another attempt; where even that fails, its lease runs out."""
         try:
-            with self._database.transaction(lease.tenant_id) as connection:
+            with self.database.transaction(lease.tenant_id) as connection:
                 runs.give_back(connection, lease, error)
         except SQLAlchemyError as failure:
             log.warning("run.not_given_back", error=type(failure).__name__)
 
-    @property
-    def summarizer(self) -> Summarizer | None:
-        """The summarizer in use, None if summaries are off."""
-        return self._summarizer
+    def _release(self, lease: Lease) -> None:
+        """Let another worker have the run at once; where that fails, its lease runs out."""
+        try:
+            with self.database.transaction(lease.tenant_id) as connection:
+                released = runs.release(connection, lease)
+        except SQLAlchemyError as failure:
+            log.warning("run.not_released", error=type(failure).__name__)
+        else:
+            if released:
+                self._wake(lease)
 
     @property
-    def database(self) -> Database:
-        """Where everything is read and written."""
-        return self._database
+    def can_summarize(self) -> bool:
+        """Whether there is a summarizer."""
+        return self._make_summarizer is not None
 
-    def heartbeat(self, lease: Lease) -> Heartbeat:
-        """Return what keeps a lease alive while a model is asked."""
-        return Heartbeat(self._database, lease, self._lease_seconds)
+    @cached_property
+    def summarizer(self) -> Summarizer:
+        """The summarizer; only where there is one."""
+        assert self._make_summarizer is not None  # noqa: S101 - can_summarize was asked
+        return self._make_summarizer()
+
+    def ask(self, request: SummaryRequest, lease: Lease) -> Summary:
+        """Return a summary; the lease is kept alive meanwhile.
+
+        Raises SummaryError if none could be made, StoppingError if the worker has to stop.
+        """
+        try:
+            return self.calls.wait(
+                lambda: self.summarizer.summarize(request),
+                lambda: extend(self.database, lease, self._lease_seconds),
+                self._lease_seconds / 3,
+            )
+        except (SummaryError, StoppingError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a summarizer, the fallback is not
+            raise SummaryError("summarizer_error", type(error).__name__) from None
 
     def hand_over(self, lease: Lease) -> None:
         """Queue the run for the workers that wait for models."""
-        with self._database.transaction(lease.tenant_id) as connection:
+        with self.database.transaction(lease.tenant_id) as connection:
             if not runs.hand_over(connection, lease, SUMMARIES):
                 raise RunLostError("lease_lost")
         self._wake(lease)
-
-
-class Execution:
-    """One attempt at one run."""
-
-    def __init__(self, compactor: Compactor, lease: Lease) -> None:
-        self._compactor = compactor
-        self._lease = lease
-        self._policy: Policy = lease.policy
-        self._transaction = compactor.database.transaction
-        self._started = time.monotonic()
-        self._attempted: set[Step] = set()
-
-    def go(self) -> None:
-        """Climb the ladder."""
-        stage = self._load()
-        input_tokens = stage.load.input_tokens
-        due = decide(stage.load, self._policy)
-        if self._lease.queue != SUMMARIES:
-            if due.tool_results and self._cut_tool_results(stage, input_tokens):
-                stage = self._load()
-            if not decide(stage.load, self._policy).summary or stage.material.pending_version:
-                return self._end(stage)
-            if self._summaries_on:
-                return self._compactor.hand_over(self._lease)
-        elif not due.summary:
-            return self._end(stage)
-        return self._shorten(stage)
-
-    @property
-    def _summaries_on(self) -> bool:
-        return self._policy.compaction_enabled and self._compactor.summarizer is not None
-
-    def _load(self) -> Stage:
-        with self._transaction(self._lease.tenant_id, one_moment=True) as connection:
-            material = snapshots.load(connection, self._lease.tenant_id, self._lease.conversation_id)
-        working = build(
-            material.snapshot,
-            material.tail,
-            self._policy,
-            strip_thinking_through=material.strip_thinking_through,
-        )
-        self._started = time.monotonic()
-        return Stage(material, working)
-
-    def _cut_tool_results(self, stage: Stage, input_tokens: int) -> bool:
-        self._attempted.add(Step.TOOL_RESULTS)
-        view = stage.working.view
-        cut = cut_tool_results(view, self._policy.tool_result_retention_chars)
-        detail = diagnostic(cut.results, input_tokens, self._policy.input_token_budget)
-        record = self._record(Step.TOOL_RESULTS, stage, cut.view)._replace(results_cut=cut.results, detail=detail)
-        if not cut.results:
-            return self._skip(record, "nothing_to_cut")
-        if not saves_enough(record.tokens_before, record.tokens_after, self._policy):
-            return self._skip(record, "not_smaller")
-        new = settle(
-            stage.working,
-            cut.view,
-            run_id=str(self._lease.run_id),
-            truncated=[view[index].seq for index in cut.indices],
-        )
-        self._commit(stage, new, record)
-        log.info(
-            "tool_results.cut",
-            note=detail,
-            results=cut.results,
-            tokens=input_tokens,
-            budget=self._policy.input_token_budget,
-        )
-        return True
-
-    def _shorten(self, stage: Stage) -> None:
-        """Summarize, or drop the oldest where that is off or fails."""
-        if not self._summaries_on:
-            self._drop(stage, Step.FALLBACK)
-            return self._end(self._load(), reason="summaries_disabled")
-        try:
-            done = self._summarize(stage)
-        except SummaryError as error:
-            dropped = self._drop(self._load(), Step.FALLBACK)
-            reason = "summary_failed_fallback_committed" if dropped else "summary_failed_nothing_dropped"
-            return self._end(self._load(), state="failed", reason=reason, error=str(error))
-        after = self._load()
-        if done and len(after.working.view) > self._policy.max_conversation_messages:
-            self._drop(after, Step.BACKSTOP)
-            after = self._load()
-        return self._end(after)
-
-    def _summarize(self, stage: Stage) -> bool:
-        self._attempted.add(Step.SUMMARY)
-        summarizer = self._compactor.summarizer
-        assert summarizer is not None  # noqa: S101 - _summaries_on was asked
-        view, previous = stage.working.view, stage.working.snapshot.summary
-        record = self._record(Step.SUMMARY, stage, view)._replace(
-            detail=f"Estimated {stage.load.input_tokens:,} tokens, threshold {self._policy.compaction_threshold_tokens:,}",
-            summarizer=summarizer.name,
-            model=summarizer.model,
-        )
-        zone = summaries.find_zone(view, self._policy.protected_tail_messages)
-        if zone is None:
-            return self._skip(record, "zone_too_small")
-        if stage.estimate(view[zone.start : zone.stop]) < self._policy.min_savings_tokens:
-            return self._skip(record, "not_smaller")
-        try:
-            with self._compactor.heartbeat(self._lease):
-                made = summarizer.summarize(SummaryRequest(view[zone.start : zone.stop], previous, self._policy))
-        except SummaryError as error:
-            failed = spend(self._timed(record), error.spent)._replace(
-                state="failed", reason=error.code, error=error.detail
-            )
-            self._write(failed)
-            log.warning("summary.failed", reason=error.code, detail=error.detail)
-            raise
-        rebuilt = summaries.rebuild(view, zone, made.text, previous=previous)
-        record = spend(self._record(Step.SUMMARY, stage, rebuilt, record), made.spent)
-        record = record._replace(
-            prompt_version=made.prompt_version,
-            detail=f"Summarized {zone.stop - zone.start} messages; {record.detail}",
-        )
-        if not saves_enough(record.tokens_before, record.tokens_after, self._policy):
-            return self._skip(record, "not_smaller")
-        new = settle(stage.working, rebuilt, run_id=str(self._lease.run_id), removed="summarized", summary=made.text)
-        self._commit(stage, new, record)
-        log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
-        return True
-
-    def _drop(self, stage: Stage, step: Literal[Step.FALLBACK, Step.BACKSTOP]) -> bool:
-        self._attempted.add(Step.SUMMARY)
-        limit = self._policy.max_conversation_messages
-        trim = drop_oldest(
-            stage.working.view,
-            lambda count, _: count <= limit,
-            carries_summary=stage.working.snapshot.summary is not None,
-        )
-        record = self._record(step, stage, trim.view)._replace(
-            detail=f"Dropped {len(trim.dropped)} of the oldest messages; the limit is {limit}"
-        )
-        if not trim.dropped or record.tokens_after >= record.tokens_before:
-            return self._skip(record, "nothing_to_drop")
-        new = settle(stage.working, trim.view, run_id=str(self._lease.run_id))
-        self._commit(stage, new, record)
-        log.warning("context.dropped", step=step, messages=len(trim.dropped))
-        return True
-
-    def _commit(self, stage: Stage, new: NewSnapshot, record: StepRecord) -> None:
-        with self._transaction(self._lease.tenant_id) as connection:
-            outcome = snapshots.commit(
-                connection,
-                self._lease,
-                stage.material,
-                new,
-                step=Step(record.name),
-                summarizer=record.summarizer,
-                policy=self._policy,
-            )
-            if outcome.version is not None:
-                reason = "waits_for_tool_loop" if outcome.pending else None
-                self._add(connection, record._replace(snapshot_version=outcome.version, reason=reason))
-        if outcome.lost == "lease_lost":
-            raise RunLostError(outcome.lost)
-        if outcome.version is None:
-            # The head moved: by an edit, or a restore. What was made from the old one is worth nothing.
-            self._skip(record, str(outcome.lost))
-            self._end(self._load())
-            raise RunLostError(str(outcome.lost))
-
-    def _record(self, step: Step, stage: Stage, after: View, base: StepRecord | None = None) -> StepRecord:
-        record = base or runs.StepRecord(
-            name=step,
-            state="committed",
-            tokens_before=stage.tokens,
-            tokens_after=0,
-            messages_before=len(stage.working.view),
-            messages_after=0,
-            duration_ms=0,
-        )
-        return self._timed(record._replace(tokens_after=stage.estimate(after), messages_after=len(after)))
-
-    def _timed(self, record: StepRecord) -> StepRecord:
-        return record._replace(duration_ms=round((time.monotonic() - self._started) * 1000))
-
-    def _skip(self, record: StepRecord, reason: str) -> Literal[False]:
-        self._write(
-            record._replace(
-                state="skipped",
-                reason=reason,
-                tokens_after=record.tokens_before,
-                messages_after=record.messages_before,
-            )
-        )
-        return False
-
-    def _write(self, record: StepRecord) -> None:
-        with self._transaction(self._lease.tenant_id) as connection:
-            self._add(connection, record)
-
-    def _add(self, connection: Connection, record: StepRecord) -> None:
-        runs.add_step(connection, self._lease, record)
-
-    def _end(
-        self, stage: Stage, *, state: runs.Ended | None = None, reason: str | None = None, error: str | None = None
-    ) -> None:
-        """Close the run, set how far the conversation has to grow before the next try, and ask for another check."""
-        tokens = stage.load.input_tokens
-        with self._transaction(self._lease.tenant_id) as connection:
-            steps = runs.steps_of(connection, [self._lease.run_id])
-            done = any(step.state == "committed" for step in steps)
-            last = steps[-1].reason if steps else "under_budget"
-            snapshots.set_holds(
-                connection,
-                self._lease.conversation_id,
-                tool_results=tokens + growth_margin(self._policy.input_token_budget, self._policy)
-                if Step.TOOL_RESULTS in self._attempted
-                else None,
-                summary=tokens + growth_margin(self._policy.compaction_threshold_tokens, self._policy)
-                if Step.SUMMARY in self._attempted
-                else None,
-            )
-            conversations.mark_due(connection, self._lease.conversation_id)
-            ended = state or ("committed" if done else "skipped")
-            if not runs.end(connection, self._lease, ended, reason or last, error):
-                connection.rollback()
-                raise RunLostError("lease_lost")
-        log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
-
-
-def spend(record: StepRecord, spent: Spent) -> StepRecord:
-    """Return a step with what its model calls cost."""
-    return record._replace(
-        model_calls=spent.calls,
-        model_input_tokens=spent.input_tokens,
-        model_output_tokens=spent.output_tokens,
-        cost_usd=spent.cost_usd,
-    )

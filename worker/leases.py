@@ -1,9 +1,11 @@
-"""Keeping a lease alive while work goes on that the database cannot see."""
+"""Waiting for a model under a lease: kept alive meanwhile, and given up at once when the worker has to stop."""
 
 from __future__ import annotations
 
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Self
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -11,42 +13,74 @@ from sqlalchemy.exc import SQLAlchemyError
 from store import runs
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable
 
     from store.runs import Lease
     from worker.database import Database
 
+T = TypeVar("T")
+
 log = structlog.get_logger()
 
 
-class Heartbeat:
-    """Extends a lease three times in its lifetime, until left. A lost lease is found out at the commit."""
+class StoppingError(Exception):
+    """The worker stops: what was waited for is given up."""
 
-    def __init__(self, database: Database, lease: Lease, lease_seconds: float) -> None:
-        self._database = database
-        self._lease = lease
-        self._seconds = lease_seconds
-        self._over = Event()
-        self._thread = Thread(target=self._beat, name=f"heartbeat-{lease.run_id}", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+class Calls:
+    """The calls that a process waits for; all of them are given up when it stops."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: set[Future[Any]] = set()
+        self.stopping = False
+        """Whether no call may begin any more."""
 
-    def _beat(self) -> None:
-        while not self._over.wait(self._seconds / 3):
-            try:
-                with self._database.transaction(self._lease.tenant_id) as connection:
-                    held = runs.heartbeat(connection, self._lease, self._seconds)
-            except SQLAlchemyError as error:
-                # The database may be back before the lease runs out; the next beat tries again.
-                log.warning("heartbeat.failed", error=type(error).__name__)
-                continue
-            if not held:
-                return
+    def stop(self) -> None:
+        """Raise StoppingError wherever a call is waited for, now or later."""
+        with self._lock:
+            self.stopping = True
+            waiting = list(self._waiting)
+        for future in waiting:
+            with suppress(InvalidStateError):  # the answer came first
+                future.set_exception(StoppingError())
+
+    def wait(self, call: Callable[[], T], beat: Callable[[], None], seconds: float) -> T:
+        """Return what `call` returns; run `beat` every so many seconds until then.
+
+        The call has a thread of its own: if it is given up, it ends with the process.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            if self.stopping:
+                raise StoppingError
+            self._waiting.add(future)
+        Thread(target=_settle, args=(future, call), name="model-call", daemon=True).start()
+        try:
+            while not wait([future], seconds).done:
+                beat()
+            return future.result()
+        finally:
+            with self._lock:
+                self._waiting.discard(future)
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - raised again where the call is waited for
+        with suppress(InvalidStateError):
+            future.set_exception(error)
+    else:
+        with suppress(InvalidStateError):
+            future.set_result(result)
+
+
+def extend(database: Database, lease: Lease, seconds: float) -> None:
+    """Extend a lease, if the database can be reached. A lost one is found out at the commit."""
+    try:
+        with database.transaction(lease.tenant_id) as connection:
+            runs.heartbeat(connection, lease, seconds)
+    except SQLAlchemyError as error:
+        # The database may be back before the lease runs out; the next beat tries again.
+        log.warning("heartbeat.failed", error=type(error).__name__)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import structlog
 from celery.exceptions import SecurityWarning
+from celery.signals import setup_logging
 
-from store.broker import CHECKS, QUEUES, celery_app
+from store.broker import CHECK_TASK, CHECKS, QUEUES, celery_app
 from worker.app import create_app
+from worker.shutdown import end_in_time
 from worker.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from store.settings import Settings
+
+log = structlog.get_logger()
 
 
 def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | None) -> int:
@@ -27,15 +33,19 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     """
     if unknown := sorted(set(queues) - set(QUEUES)):
         raise ValueError(f"unknown queue {', '.join(unknown)}; there are {', '.join(QUEUES)}")
-    # It warns of pickle; only JSON is accepted here, and containers have no superuser.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
+    _quieten()
     computes = list(queues) == [CHECKS]
     default = settings.checks_concurrency if computes else settings.summaries_concurrency
-    worker = create_app(settings).Worker(
+    app = create_app(settings)
+    services = app.tasks[CHECK_TASK].services
+    end_in_time(services)
+    if not computes and services.compactor.can_summarize:
+        # The SDK takes seconds to load: now, and not while the first run's lease is running out.
+        log.info("worker.summarizer", name=services.compactor.summarizer.name)
+    worker = app.Worker(
         queues=list(queues),
         pool="prefork" if computes else "threads",
         concurrency=concurrency or default,
-        loglevel=settings.log_level.upper(),
         optimization="fair",
         without_gossip=True,
         without_mingle=True,
@@ -43,6 +53,20 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     )
     worker.start()
     return int(worker.exitcode or 0)
+
+
+def _quieten() -> None:
+    """Keep Celery's hands off the log."""
+    # A receiver stands for "logging is set up": without one Celery lowers the root logger's level to its own.
+    setup_logging.connect(_logging_is_set_up, weak=False)
+    # Celery logs a failed task with its traceback, which may hold values of rows; ServiceTask logs its type.
+    logging.getLogger("celery.app.trace").setLevel(logging.CRITICAL)
+    # It warns of pickle; only JSON is accepted here, and containers have no superuser.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+
+
+def _logging_is_set_up(**_: Any) -> None:
+    """Do nothing."""
 
 
 def run_sweeper(settings: Settings) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from kombu.exceptions import OperationalError
-from sqlalchemy.exc import SQLAlchemyError
 
 from store import conversations, runs
 from store.broker import CHECK_TASK, CHECKS, RUN_TASK
@@ -36,20 +34,30 @@ class Sweeper:
         self._database = Database(settings, "sweeper")
 
     def run(self, stop: Event) -> None:
-        """Sweep until `stop` is set. A sweep that fails is logged, and the next one tries again."""
+        """Sweep until `stop` is set."""
         log.info("sweeper.started", interval_seconds=self._settings.sweep_interval_seconds)
         while True:
-            try:
-                self.sweep()
-            except (SQLAlchemyError, OperationalError, OSError) as error:
-                log.warning("sweep.failed", error=type(error).__name__)
+            self.sweep()
             if stop.wait(self._settings.sweep_interval_seconds):
                 break
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection to the database."""
         self._database.close()
 
     def sweep(self) -> int:
-        """Wake workers for everything overdue; return how much that was."""
-        return self._checks() + self._runs()
+        """Wake workers for everything overdue; return how much that was.
+
+        What fails is logged, and the next sweep tries again.
+        """
+        found = 0
+        for part in (self._runs, self._checks):
+            try:
+                found += part()
+            except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
+                log.warning("sweep.failed", part=part.__name__.strip("_"), error=type(error).__name__)
+        return found
 
     def _checks(self) -> int:
         with self._database.transaction(None) as connection:
@@ -67,9 +75,9 @@ class Sweeper:
         for run_id, tenant_id in stranded:
             with self._database.transaction(tenant_id) as connection:
                 queue = runs.requeue(connection, run_id, self._settings.max_attempts)
-            if queue is None:
+            if queue == "dead":
                 log.error("run.dead", run_id=str(run_id))
-            else:
+            elif queue is not None:
                 self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=queue)
         if stranded:
             log.info("sweep.runs", count=len(stranded))

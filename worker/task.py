@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
@@ -14,7 +13,7 @@ from store.broker import RUN_TASK, SUMMARIES
 from worker.checks import Checker
 from worker.compactor import Compactor
 from worker.database import Database
-from worker.summarizers import make_summarizer
+from worker.summarizers import choose_summarizer
 
 if TYPE_CHECKING:
     from store.runs import Lease
@@ -24,36 +23,16 @@ log = structlog.get_logger()
 
 
 class Services:
-    """What the tasks of one process share. Nothing is opened before it is used, so a fork is safe."""
+    """What the tasks of one process share; no connection is opened before it is used, so a fork is safe."""
 
     def __init__(self, settings: Settings, app: Any) -> None:
+        self._app = app
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
-        self._app = app
-
-    @cached_property
-    def database(self) -> Database:
-        """The database."""
-        return Database(self.settings, "worker")
-
-    @cached_property
-    def checker(self) -> Checker:
-        """What decides."""
-        return Checker(
-            self.database,
-            self.settings.policy,
-            worker=self.worker,
-            lease_seconds=self.settings.lease_seconds,
-        )
-
-    @cached_property
-    def compactor(self) -> Compactor:
-        """What carries out runs."""
-        return Compactor(
-            self.database,
-            make_summarizer(self.settings),
-            lease_seconds=self.settings.lease_seconds,
-            wake=self._wake,
+        self.database = Database(settings, "worker")
+        self.checker = Checker(self.database, settings.policy, worker=self.worker, lease_seconds=settings.lease_seconds)
+        self.compactor = Compactor(
+            self.database, choose_summarizer(settings), lease_seconds=settings.lease_seconds, wake=self._wake
         )
 
     def _wake(self, lease: Lease) -> None:

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 import anthropic
 import stamina
+import structlog
 
 from compaction.summary import PROMPT_VERSION, SYSTEM_PROMPT, render_transcript
 from worker.summarizers.base import Spent, Summary, SummaryError
 
 if TYPE_CHECKING:
     from anthropic.types import Message
+    from stamina.instrumentation import RetryDetails
 
     from store.settings import Settings
     from worker.summarizers.base import SummaryRequest
+
+log = structlog.get_logger()
 
 ATTEMPTS: Final = 4
 LONGEST_WAIT_SECONDS: Final = 20.0
@@ -36,6 +40,8 @@ class AnthropicSummarizer:
     name = "anthropic"
 
     def __init__(self, settings: Settings) -> None:
+        # The library's own hook logs the error's text, which comes from outside.
+        stamina.instrumentation.set_on_retry_hooks([_log_retry])
         self.model = settings.summarizer_model
         self._deadline = settings.summarizer_deadline_seconds
         self._base_url = settings.anthropic_base_url
@@ -90,11 +96,13 @@ class AnthropicSummarizer:
         except ValueError as error:
             # A proxy's page or a cut body: a 200 that is not an answer.
             raise SummaryError("model_garbage", type(error).__name__, Spent(calls)) from None
-        return self._read(message, calls)
+        try:
+            return self._read(message, calls)
+        except (AttributeError, TypeError):
+            # The SDK does not check what it parses: fields may be missing, or anything.
+            raise SummaryError("model_garbage", "the answer is not a message", Spent(calls)) from None
 
     def _read(self, message: Message, calls: int) -> Summary:
-        if not hasattr(message, "content") or not hasattr(message, "usage"):
-            raise SummaryError("model_garbage", "the answer is not a message", Spent(calls))
         usage = message.usage
         read = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
         spent = Spent(calls, read, usage.output_tokens, price(self.model, read, usage.output_tokens))
@@ -131,6 +139,16 @@ def _wait_before_retry(error: Exception) -> bool | float:
             return True
         return asked if 0 <= asked <= LONGEST_WAIT_SECONDS else False
     return isinstance(error, anthropic.APIConnectionError)
+
+
+def _log_retry(details: RetryDetails) -> None:
+    log.warning(
+        "summary.retried",
+        attempt=details.retry_num,
+        error=type(details.caused_by).__name__,
+        status=getattr(details.caused_by, "status_code", None),
+        wait_seconds=round(details.wait_for, 2),
+    )
 
 
 def _code(error: anthropic.APIStatusError) -> str:

@@ -1,0 +1,249 @@
+"""Summaries and what stands in for them, as a worker of the queue `summaries` makes them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from compaction.summary import CLOSES, OPENS
+from tests.in_process import Chat, Workers, chat, check_state, head, view_of
+from tests.loopback_model import LoopbackModel, longer_than_input, ok, status
+from tests.messages_api import alternates
+from tests.stub_summarizer import StubSummarizer, refusing
+from tests.talk import answer, exchanges, request, rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from store.settings import Settings
+    from tests.conftest import Tenant
+
+__all__ = ["chat"]
+
+
+@pytest.fixture
+def model() -> Iterator[LoopbackModel]:
+    with LoopbackModel() as server:
+        yield server
+
+
+@pytest.fixture
+def asking(make_settings: Callable[..., Settings], tenant: Tenant, model: LoopbackModel) -> Iterator[Chat]:
+    """The same product with a model to ask."""
+    settings = make_settings(
+        summarizer="anthropic",
+        ANTHROPIC_API_KEY="sk-test",
+        ANTHROPIC_BASE_URL=model.url,
+        summarizer_deadline_seconds=30,
+    )
+    with Chat(settings, tenant.id) as made:
+        yield made
+
+
+def long_talk(chat: Chat, policy: dict[str, Any] | None = None, *, count: int = 12, tokens: int = 200) -> UUID:
+    """Return a conversation that is over the threshold of a summary by its text alone."""
+    conversation = chat.begin(policy)
+    chat.append(conversation, exchanges(count, tokens))
+    return conversation
+
+
+@pytest.mark.requirement("S3", "S4", "S9", "S13")
+def test_the_extractive_summary_says_what_it_is_in_snapshot_and_run(chat: Chat) -> None:
+    conversation = long_talk(chat)
+    sent = chat.context(conversation)["messages"]
+    workers = Workers(chat)
+    workers.settle(conversation)
+
+    run = chat.run(conversation)
+    assert (run.state, run.queue, run.reason, run.attempts) == ("committed", "summaries", None, 1)
+    cut, step = chat.steps(run.id)
+    assert (cut.name, cut.state, cut.reason) == ("tool_results", "skipped", "nothing_to_cut")
+    assert (step.name, step.state, step.summarizer, step.model) == ("summary", "committed", "extractive", None)
+    assert step.detail == "Summarized 17 messages; Estimated 4,800 tokens, threshold 4,000"
+    assert (step.messages_before, step.messages_after) == (24, 7)
+    assert step.tokens_before == run.tokens_before == 4_800
+    assert step.tokens_after == run.tokens_after == chat.context(conversation)["tokens"]["context"] < 4_000
+    assert (step.model_calls, step.cost_usd) == (0, None)
+    snapshot = chat.snapshot(conversation, 1)
+    assert (snapshot.summarizer, snapshot.step, snapshot.run_id) == ("extractive", "summary", run.id)
+    assert "extract" in snapshot.summary.lower()
+
+    served = chat.valid_context(conversation)
+    assert served[0]["content"].startswith(sent[0]["content"])
+    assert served[0]["content"].count(OPENS) == served[0]["content"].count(CLOSES) == 1
+    assert served[-6:] == sent[-6:]
+    assert alternates(served)
+    assert check_state(chat, conversation) is None
+
+
+@pytest.mark.requirement("S3", "S12")
+@pytest.mark.parametrize("switch", ["policy", "settings"])
+def test_the_kill_switch_drops_the_oldest_instead(chat: Chat, switch: str) -> None:
+    policy = {"max_conversation_messages": 10, "compaction_enabled": switch != "policy"}
+    conversation = long_talk(chat, policy)
+    sent = chat.context(conversation)["messages"]
+    workers = Workers(chat, None if switch == "settings" else StubSummarizer())
+    workers.check(conversation)
+
+    assert not workers.woken  # nobody is asked: the worker of the check does it
+    run = chat.run(conversation)
+    assert (run.state, run.queue, run.reason) == ("committed", "checks", "summaries_disabled")
+    step = chat.steps(run.id)[-1]
+    assert (step.name, step.state, step.messages_before, step.messages_after) == ("fallback", "committed", 24, 10)
+    assert step.summarizer is None
+    assert chat.valid_context(conversation) == sent[-10:]
+    assert [row[0] for row in chat.originals(conversation)] == list(range(24))
+
+
+@pytest.mark.requirement("S3")
+def test_a_zone_too_small_is_accepted_with_its_reason(chat: Chat) -> None:
+    conversation = chat.begin()
+    chat.append(conversation, exchanges(4, 600))  # 8 messages: the first, one between, the last 6
+    stub = StubSummarizer()
+    workers = Workers(chat, stub)
+    workers.settle(conversation)
+    run = chat.run(conversation)
+    assert (run.state, run.reason, run.snapshot_version) == ("skipped", "zone_too_small", None)
+    assert stub.requests == []
+    assert head(chat, conversation).version == 0
+    chat.append(conversation, [request("small")])
+    workers.settle(conversation)
+    assert len(chat.runs(conversation)) == 1  # not again until it has grown
+    chat.append(conversation, [answer("large", 500)])
+    workers.settle(conversation)
+    assert [run.state for run in chat.runs(conversation)] == ["skipped", "committed"]
+
+
+@pytest.mark.requirement("S3")
+def test_a_context_at_the_threshold_is_not_over_it(chat: Chat) -> None:
+    conversation = long_talk(chat, {"input_token_budget": 0}, count=10, tokens=200)
+    assert chat.row(conversation).context_tokens == 4_000
+    workers = Workers(chat)
+    workers.settle(conversation)
+    assert chat.runs(conversation) == []
+
+
+@pytest.mark.requirement("S10", "S13")
+def test_a_failed_summary_is_recorded_and_the_oldest_are_dropped(chat: Chat) -> None:
+    conversation = long_talk(chat, {"max_conversation_messages": 10})
+    sent = chat.context(conversation)["messages"]
+    workers = Workers(chat, refusing())
+    with capture_logs() as events:
+        workers.settle(conversation)
+    run = chat.run(conversation)
+    assert (run.state, run.reason) == ("failed", "summary_failed_fallback_committed")
+    assert run.error == "model_refused: the model declined to summarize"
+    _, failed, fallback = chat.steps(run.id)
+    assert (failed.name, failed.state, failed.reason) == ("summary", "failed", "model_refused")
+    assert (failed.error, failed.snapshot_version) == ("the model declined to summarize", None)
+    assert (failed.model, failed.model_calls, failed.model_input_tokens) == ("stub-model", 1, 1_000)
+    assert failed.tokens_after == failed.tokens_before
+    assert (fallback.name, fallback.state, fallback.snapshot_version) == ("fallback", "committed", 1)
+    assert run.snapshot_version == 1
+    assert chat.valid_context(conversation) == sent[-10:]
+    assert {"summary.failed", "context.dropped"} <= {event["event"] for event in events}
+
+
+@pytest.mark.requirement("S10")
+def test_a_failed_summary_with_nothing_to_drop_leaves_the_context_as_it_is(chat: Chat) -> None:
+    conversation = long_talk(chat)
+    workers = Workers(chat, refusing())
+    before = chat.context(conversation)
+    workers.settle(conversation)
+    run = chat.run(conversation)
+    assert (run.state, run.reason, run.snapshot_version) == ("failed", "summary_failed_nothing_dropped", None)
+    assert chat.context(conversation)["messages"] == before["messages"]
+    workers.settle(conversation)
+    chat.append(conversation, [request("small")])
+    workers.settle(conversation)
+    assert len(chat.runs(conversation)) == 1  # a model that is down is not asked at every turn
+
+
+@pytest.mark.requirement("S10")
+def test_a_summarizer_with_a_bug_is_a_failed_summary(chat: Chat) -> None:
+    conversation = long_talk(chat, {"max_conversation_messages": 10})
+    Workers(chat, StubSummarizer(error=KeyError("the text of a message"))).settle(conversation)
+    run = chat.run(conversation)
+    assert (run.state, run.reason) == ("failed", "summary_failed_fallback_committed")
+    assert run.error == "summarizer_error: KeyError"
+
+
+@pytest.mark.requirement("S11")
+def test_the_count_cap_holds_after_a_summary(chat: Chat) -> None:
+    conversation = long_talk(chat, {"max_conversation_messages": 8, "protected_tail_messages": 14}, count=15)
+    sent = chat.context(conversation)["messages"]
+    workers = Workers(chat, StubSummarizer())
+    workers.settle(conversation)
+    run = chat.run(conversation)
+    steps = [(step.name, step.state, step.snapshot_version) for step in chat.steps(run.id)]
+    assert steps[1:] == [("summary", "committed", 1), ("backstop", "committed", 2)]
+    assert (run.state, run.snapshot_version) == ("committed", 2)
+    served = chat.valid_context(conversation)
+    assert len(served) <= 8
+    assert OPENS in served[0]["content"]
+    assert served[-6:] == sent[-6:]
+    spans = chat.snapshot(conversation, 2).coverage
+    assert {span[2] for span in spans} == {"kept", "summarized", "dropped"}
+
+
+def test_a_second_summary_folds_the_first_in(chat: Chat) -> None:
+    conversation = long_talk(chat)
+    stub = StubSummarizer("FIRST summary")
+    workers = Workers(chat, stub)
+    workers.settle(conversation)
+    stub.text = "SECOND summary, which has the first in it"
+    chat.append(conversation, exchanges(12, 200, start=12))
+    workers.settle(conversation)
+
+    assert [asked.previous for asked in stub.requests] == [None, "FIRST summary"]
+    assert not any("FIRST" in str(message.content) for message in stub.requests[1].zone)
+    served = chat.valid_context(conversation)
+    assert served[0]["content"].count(OPENS) == 1
+    assert "SECOND summary" in served[0]["content"]
+    assert "FIRST" not in str(served)
+    snapshot = chat.snapshot(conversation, 2)
+    assert (snapshot.parent_version, snapshot.summary) == (1, stub.text)
+    assert [run.state for run in chat.runs(conversation)] == ["committed", "committed"]
+
+
+@pytest.mark.requirement("S8", "S13")
+def test_what_the_model_cost_is_recorded(asking: Chat, model: LoopbackModel) -> None:
+    model.then(status(529), ok("The user wants a job in Berlin."))
+    conversation = long_talk(asking)
+    Workers(asking).settle(conversation)
+    step = asking.steps(asking.run(conversation).id)[-1]
+    _, answered = model.requests
+    assert (step.summarizer, step.model, step.prompt_version) == ("anthropic", "claude-haiku-4-5", "summary-1")
+    assert (step.model_calls, step.model_input_tokens) == (2, answered.input_tokens)
+    assert step.cost_usd == Decimal(answered.input_tokens + 5 * step.model_output_tokens) / 1_000_000
+    assert asking.snapshot(conversation, 1).summary == "The user wants a job in Berlin."
+
+
+def test_a_summary_longer_than_what_it_replaces_is_not_taken(asking: Chat, model: LoopbackModel) -> None:
+    model.then(longer_than_input())
+    conversation = long_talk(asking)
+    workers = Workers(asking)
+    workers.settle(conversation)
+    run = asking.run(conversation)
+    assert (run.state, run.reason, run.snapshot_version) == ("skipped", "not_smaller", None)
+    assert asking.steps(run.id)[-1].model_calls == 1  # paid for all the same
+    asking.append(conversation, [request("small")])
+    workers.settle(conversation)
+    assert len(model.requests) == 1
+    assert head(asking, conversation).version == 0
+
+
+def test_a_summary_inside_a_running_exchange_keeps_its_pairs(chat: Chat) -> None:
+    conversation = chat.begin({"input_token_budget": 0})
+    chat.append(conversation, [request("find a job"), *rounds(15, 300)])
+    Workers(chat, StubSummarizer()).settle(conversation)
+    served = chat.valid_context(conversation)
+    assert alternates(served)
+    assert len(served) == 7
+    kept = [seq for seq, _ in view_of(chat, conversation, 1)]
+    assert kept == [0]  # the tail is where it was
+    assert head(chat, conversation).covers_through == 24
