@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["chat"]
 
 ACTIONS: Final = ("nothing", "turn", "other check", "lease expires", "taken over", "death")
-EXAMPLES: Final = settings().max_examples // 3
+EXAMPLES: Final = settings().max_examples // 4
 """Each is a few dozen transactions on a real database."""
 OUTCOMES: Final = ("short", "failure", "long", "bug", "blank")
 

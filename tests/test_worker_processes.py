@@ -171,22 +171,6 @@ def test_a_failed_task_logs_its_type_and_nothing_of_what_it_held(product: Produc
     assert "lorem" not in told
 
 
-def test_a_killed_worker_is_replaced_when_its_lease_is_over(product: Product, model: LoopbackModel) -> None:
-    product.env["PALIMPSEST_LEASE_SECONDS"] = "2"
-    conversation = long_talk(product)
-    model.hold()
-    with product.worker("checks,summaries", "--concurrency", "2") as first:
-        product.wake(conversation)
-        model.wait_for_requests(1)
-        first.end(signal.SIGKILL)
-    model.release()
-    with product.worker("summaries", "--concurrency", "2"), product.worker("sweeper"):
-        eventually(ended(product, conversation), 60)
-    run = product.chat.run(conversation)
-    assert (run.state, run.attempts, head(product.chat, conversation).version) == ("committed", 2, 1)
-    assert product.chat.valid_context(conversation)
-
-
 def test_a_worker_that_hangs_ends_all_the_same(product: Product) -> None:
     impatient = "from worker import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
     product.program = ["-c", impatient]
