@@ -14,7 +14,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from api.documentation import RawSchemaPlugin
 from api.middleware import surround
 from api.problems import EXCEPTION_HANDLERS
-from api.routes import context, conversations, health, messages, runs, snapshots, turns
+from api.routes import branches, context, conversations, health, messages, payload, runs, snapshots, turns
 from api.services import Services
 from store.settings import Settings
 
@@ -44,6 +44,9 @@ def create_app(settings: Settings | None = None) -> Litestar:
             conversations.get_conversation,
             conversations.change_conversation,
             turns.append_turn,
+            payload.assemble_payload,
+            branches.restore_snapshot,
+            branches.fork_conversation,
             context.read_context,
             messages.list_messages,
             messages.get_message,

@@ -36,9 +36,11 @@ class Principal(NamedTuple):
 
     def policy_of(self, conversation_policy: str) -> Policy:
         """Return the policy in force for a conversation with these overrides (JSON text)."""
-        if conversation_policy == "{}":
-            return self.policy
-        return merge(self.overrides, msgspec.json.decode(conversation_policy))
+        return self.policy if conversation_policy == "{}" else self.policy_for(msgspec.json.decode(conversation_policy))
+
+    def policy_for(self, overrides: Mapping[str, Any]) -> Policy:
+        """Return the policy in force for a conversation with these overrides."""
+        return merge(self.overrides, overrides) if overrides else self.policy
 
 
 class Authenticator:

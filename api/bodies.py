@@ -39,6 +39,7 @@ class Turn(NamedTuple):
     facts: TurnFacts
     usage: Usage
     expected_seq: int | None
+    replace_from: int | None
 
 
 def read(body: bytes, kind: type[T]) -> T:
@@ -69,7 +70,7 @@ def read_turn(body: bytes) -> Turn:
         content = read_content(message.content, f"/messages/{index}/content", look=look)
         contents.append(bytes(message.content).decode())
         facts.append(message_facts(message.role, content))
-    return Turn(contents, turn_facts(facts), _usage(turn), turn.expected_next_seq)
+    return Turn(contents, turn_facts(facts), _usage(turn), turn.expected_next_seq, turn.replace_from)
 
 
 def read_content(raw: msgspec.Raw, pointer: str, *, look: bool) -> Any:

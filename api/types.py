@@ -44,6 +44,7 @@ class TurnIn(Strict):
     usage: UsageIn | None = None
     snapshot_version: Number | None = None
     expected_next_seq: Number | None = None
+    replace_from: Number | None = None
 
 
 class ConversationIn(Strict):
@@ -66,6 +67,69 @@ class ConversationPatch(Strict):
     tools: list[dict[str, Any]] | UnsetType | None = UNSET
     policy: dict[str, Any] | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
+
+
+class RestoreIn(Strict):
+    """The version to go back to; 0 is no compaction."""
+
+    version: Number
+
+
+class ForkIn(Strict):
+    """How far the past goes with, and what the new conversation is called outside."""
+
+    through_seq: Number
+    external_id: Reference | None = None
+
+
+class ContextBlockIn(Strict):
+    """A piece of context that is not history: where it is from, what it is called, and its text."""
+
+    source: Reference
+    text: str
+    title: str = ""
+
+
+class PayloadIn(Strict):
+    """The layers of one call; `system` defaults to what the conversation stores."""
+
+    system: str | list[dict[str, Any]] | None = None
+    prior_context: list[ContextBlockIn] | None = None
+    turn_context: list[ContextBlockIn] | None = None
+    user_message: str | list[dict[str, Any]] | dict[str, Any] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
+class PayloadLayers(Struct):
+    """Tokens of each layer."""
+
+    system: int
+    prior_context: int
+    turn_context: int
+    history: int
+    user_message: int
+
+
+class PayloadHistory(Struct):
+    """What became of the history's exchanges, and how many responses and results were cut."""
+
+    exchanges_total: int
+    exchanges_kept: int
+    exchanges_dropped: int
+    responses_truncated: int
+
+
+class PayloadOut(Struct):
+    """A payload for the Messages API and what it weighs; `total` is its input, without the reserved output."""
+
+    system: Any
+    messages: list[dict[str, Any]]
+    layers: PayloadLayers
+    budget: int
+    reserved_output: int
+    total: int
+    history: PayloadHistory
+    warnings: list[str]
 
 
 class TurnOut(Struct):

@@ -23,6 +23,7 @@ from bench.data import UUID_START, conversation_id
 from bench.machine import cpu_seconds
 from bench.measure import Sample
 from cli.installations import postgres_installations
+from compaction.policy import Policy
 from store import hot_path, ids
 
 if TYPE_CHECKING:
@@ -99,9 +100,7 @@ def context_statement(tenant_id: UUID) -> Statement:
     """Return what the API sends to read a context."""
     recorder, conversation = _Recorder({"etag": None}), conversation_id(0)
     asyncio.run(
-        hot_path.read_context(
-            recorder, tenant_id=tenant_id, conversation_id=conversation, etag=None, result_cap=RESULT_CAP
-        )
+        hot_path.read_context(recorder, tenant_id=tenant_id, conversation_id=conversation, etag=None, policy=Policy())
     )
     return _statement(recorder, conversation)
 

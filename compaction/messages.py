@@ -223,13 +223,23 @@ class TurnFacts(NamedTuple):
     """Sorted ids that the first message answers."""
     trailing_calls: tuple[str, ...]
     """Sorted ids that the last message leaves open."""
-    has_request: bool
     ends_in_loop: bool
     """The last message is a tool call or a tool result: the model's answer is still to come."""
     thinking_in_loop: bool
     """Signed thinking stands after the turn's last request (anywhere, when it has none)."""
+    exchanges: int
+    """How many requests the turn has."""
+    last_request: int
+    """Index of its last request, -1 for none."""
+    newest_result: int
+    """Index of the last tool-result message, -1 for none."""
     after_answer: int
     """Index of the first message after the last assistant message: what `usage` cannot have seen."""
+
+    @property
+    def has_request(self) -> bool:
+        """Tell whether the turn begins an exchange."""
+        return self.last_request >= 0
 
     @property
     def has_thinking(self) -> bool:
@@ -249,9 +259,11 @@ def turn_facts(messages: Sequence[MessageFacts]) -> TurnFacts:
         and all(set(before.calls) == set(after.results) for before, after in itertools.pairwise(messages)),
         leading_results=tuple(sorted(first.results)),
         trailing_calls=tuple(sorted(last.calls)),
-        has_request=bool(requests),
         ends_in_loop=bool(last.calls) or (bool(last.results) and not last.is_request),
         thinking_in_loop=any(message.has_thinking for message in messages[requests[-1] if requests else 0 :]),
+        exchanges=len(requests),
+        last_request=requests[-1] if requests else -1,
+        newest_result=max((index for index, message in enumerate(messages) if message.results), default=-1),
         after_answer=answers[-1] + 1 if answers else 0,
     )
 

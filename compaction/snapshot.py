@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from compaction.coverage import Coverage, Fate, extend
+from compaction.messages import is_request
 from compaction.repair import repair
 from compaction.tokens import content_tokens
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking
@@ -69,6 +70,8 @@ class NewSnapshot(NamedTuple):
     summary: str | None
     prefix_hash: bytes
     tokens: int
+    bytes: int
+    exchanges: int
 
 
 def load_view(messages_json: str, seqs: Sequence[int]) -> View:
@@ -82,6 +85,16 @@ def load_view(messages_json: str, seqs: Sequence[int]) -> View:
 def dump_messages(view: Sequence[ViewMessage]) -> str:
     """Return a view as JSON text, `[{"role", "content"}, …]`."""
     return _json.encode([message.as_message() for message in view]).decode()
+
+
+def serialized(message: dict[str, Any]) -> bytes:
+    """Return one message as JSON."""
+    return _json.encode(message)
+
+
+def serialized_bytes(message: ViewMessage) -> int:
+    """Return the bytes of one message in a serialized context, with the comma after it."""
+    return len(serialized(message.as_message())) + 1
 
 
 def build(snapshot: Snapshot, tail: Sequence[Original], policy: Policy, *, strip_thinking_through: int = -1) -> Working:
@@ -126,14 +139,17 @@ def settle(
     fates: dict[int, Fate] = {seq: removed for seq in known if seq not in shown and seq not in gone_before}
     fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     new_rows = [row for row in working.tail if row.seq <= covers]
+    messages_json = dump_messages(kept)
     return NewSnapshot(
-        messages_json=dump_messages(kept),
+        messages_json=messages_json,
         seqs=tuple(message.seq for message in kept),
         covers_through=covers,
         coverage=extend(working.snapshot.coverage, (row.seq for row in new_rows), fates, run_id),
         summary=summary if summary is not None else working.snapshot.summary,
         prefix_hash=_hash(working.snapshot.prefix_hash, new_rows),
         tokens=sum(content_tokens(message.content) for message in kept),
+        bytes=len(messages_json.encode()),
+        exchanges=sum(is_request(message.role, message.content) for message in kept),
     )
 
 

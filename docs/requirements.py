@@ -53,6 +53,28 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "comes down to about 10,000 with criteria, scores and URLs still there.",
         "S15": "The view shows at most 40,000 characters of one tool result; the original stays stored.",
     },
+    "One budget over the whole payload": {
+        "P1": "Every layer counts against the total: system and tools, carried and new context, history, the user's "
+        "message, and the output that is reserved.",
+        "P2": "One place enforces the total, where all layers meet.",
+        "P4": "Context blocks are held against the total less the system prompt: a large one shrinks them earlier.",
+        "P5": "History gets the total less everything else.",
+        "P6": "The oldest whole exchanges go until the rest fits.",
+        "P7": "The most recent exchange is always there.",
+        "P8": "What was left out is told.",
+        "P11": "Exchanges first, then long responses cut to their start, then a warning and on with it.",
+        "P14": "The answer tells the tokens of each layer, the total, and whether exchanges were left out.",
+        "P18": "A payload several times the budget fits or says by how much it does not.",
+    },
+    "Trimming that knows the token count": {
+        "K1": "The last count is kept with the conversation and gone after a new request without one.",
+        "K2": "No count, or 0, is no data: the bytes decide.",
+        "K3": "A count under the threshold skips the trim, and nothing is serialized.",
+        "K4": "A count at or over the threshold lets the bytes decide.",
+        "K5": "The window is 200,000 tokens and the threshold 60 % of it.",
+        "K6": "The trim drops whole exchanges, as few as it takes to get under 720 KB.",
+        "K8": "The count is the sum of uncached, written and read input tokens.",
+    },
     "Context that is not history": {
         "P15": "Context blocks over 50,000 characters are split on their structure, part by part; the user's own "
         "message is never touched.",

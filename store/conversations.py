@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import Connection, Select, case, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from compaction.assembly import fixed_tokens
 from compaction.ladder import Load
 from store import ids
 from store.tables import conversations, messages
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _c = conversations.c
 _INPUT_TOKENS: Final = case(
     ((_c.measured_version == _c.head_version) & _c.measured_tokens.is_not(None), _c.measured_tokens),
-    else_=func.ceil(_c.context_tokens * _c.token_ratio),
+    else_=func.ceil((_c.context_tokens + _c.fixed_tokens) * _c.token_ratio),
 )
 _SUMMARY: Final = (
     _c.id,
@@ -51,20 +52,32 @@ class CheckState(NamedTuple):
     revision: int
     estimated: int
     measured: int | None
+    context_bytes: int
+    has_old_results: bool
     tool_results_hold: int
     summary_hold: int
+    trim_hold: int
     pending_version: int | None
     has_active_run: bool
 
     @property
     def load(self) -> Load:
         """Return what the ladder decides from."""
-        return Load(self.estimated, self.measured, self.tool_results_hold, self.summary_hold)
+        return Load(
+            estimated=self.estimated,
+            measured=self.measured,
+            bytes=self.context_bytes,
+            has_old_results=self.has_old_results,
+            tool_results_hold=self.tool_results_hold,
+            summary_hold=self.summary_hold,
+            trim_hold=self.trim_hold,
+        )
 
 
 def create(connection: Connection, tenant_id: UUID, values: Mapping[str, Any]) -> tuple[AnyRow, bool]:
     """Make a conversation; return it and True, or the one that has its external_id already and False."""
-    statement = upsert(conversations).values(id=ids.new_id(), tenant_id=tenant_id, **values)
+    fixed = fixed_tokens(values.get("system"), values.get("tools"))
+    statement = upsert(conversations).values(id=ids.new_id(), tenant_id=tenant_id, fixed_tokens=fixed, **values)
     if values.get("external_id") is not None:
         statement = statement.on_conflict_do_nothing(
             index_elements=[_c.tenant_id, _c.external_id], index_where=_c.external_id.is_not(None)
@@ -113,10 +126,19 @@ def change(connection: Connection, tenant_id: UUID, conversation_id: UUID, value
     )
     if "policy" in values:
         statement = statement.values(
-            tool_results_hold=0, summary_hold=0, check_due_at=func.coalesce(_c.check_due_at, func.now())
+            tool_results_hold=0,
+            summary_hold=0,
+            trim_hold=0,
+            results_cut_through=-1,
+            check_due_at=func.coalesce(_c.check_due_at, func.now()),
         )
     connection.execute(statement)
-    return get(connection, tenant_id, conversation_id)
+    changed = get(connection, tenant_id, conversation_id)
+    if changed is not None and not {"system", "tools"}.isdisjoint(values):
+        fixed = fixed_tokens(changed.system, changed.tools)
+        connection.execute(update(conversations).where(_c.id == conversation_id).values(fixed_tokens=fixed))
+        return get(connection, tenant_id, conversation_id)
+    return changed
 
 
 def check_states(connection: Connection, conversation_ids: Sequence[UUID], *, lock: bool = False) -> list[CheckState]:
@@ -172,12 +194,14 @@ def hold(
     *,
     tool_results: Hold | None,
     summary: Hold | None,
+    trim: int | None = None,
+    results_through: int | None = None,
     seen: int | None = None,
 ) -> None:
     """Keep steps from being tried again for now; None leaves a hold as it is.
 
     The counters that checks decide from are the measure. Messages with a seq over `seen` have not been tried yet, so
-    they count as growth.
+    they count as growth. `trim` is in bytes; `results_through` is the newest tool-result message that was looked at.
     """
     held: ColumnElement[Any] = _INPUT_TOKENS
     if seen is not None:
@@ -185,11 +209,15 @@ def hold(
             messages.c.conversation_id == conversation_id, messages.c.seq > seen, messages.c.superseded_at.is_(None)
         )
         held = func.greatest(0, held - func.ceil(newer.scalar_subquery() * _c.token_ratio))
-    changed = {
+    changed: dict[Any, Any] = {
         column: case((held > step.above, held + step.growth), else_=column)
         for column, step in ((_c.tool_results_hold, tool_results), (_c.summary_hold, summary))
         if step is not None
     }
+    if trim is not None:
+        changed[_c.trim_hold] = _c.context_bytes + trim
+    if results_through is not None:
+        changed[_c.results_cut_through] = results_through
     if changed:
         connection.execute(update(conversations).where(_c.id == conversation_id).values(changed))
 

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from compaction.messages import TurnFacts
+    from compaction.policy import Policy
     from store.settings import Settings
 
-_APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 27))})"  # noqa: S608 - constants
-_READ = "select * from read_context($1, $2, $3, $4)"
+_APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 34))})"  # noqa: S608 - constants
+_READ = "select * from read_context($1, $2, $3, $4, $5, $6, $7)"
 _FIND_KEY = "select * from find_api_key($1)"
 
 
@@ -24,6 +25,8 @@ ACQUIRE_SECONDS: Final = 1.0
 """Seconds that a call waits for a connection, opening one included; then the database counts as away."""
 COMMAND_SECONDS: Final = 5.0
 """Seconds that a call may take; each is one statement of some milliseconds."""
+MESSAGE_OVERHEAD: Final = 30
+"""Bytes of a serialized message besides its content: braces, keys, role, comma."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg ships no types
@@ -73,6 +76,12 @@ class ContextRead(NamedTuple):
     strip_thinking_through: int
     pending_version: int | None
     policy: str
+    fixed_tokens: int
+    factor: float
+    """What estimated tokens are multiplied by to agree with what the API counted."""
+    exchanges: int
+    has_summary: bool | None
+    gap: bool
 
 
 class KeyRow(NamedTuple):
@@ -108,11 +117,13 @@ async def append_turn(
     usage: Usage,
     result_cap: int,
     expected_seq: int | None,
+    replace_from: int | None = None,
     idempotency_key: str | None,
     body_hash: bytes | None,
 ) -> Appended:
     """Append a turn; `contents` are the messages' contents as the JSON text that came in."""
     messages = facts.messages
+    sizes = [len(content) + MESSAGE_OVERHEAD for content in contents]
     arguments = (
         tenant_id,
         conversation_id,
@@ -123,20 +134,27 @@ async def append_turn(
         [message.role for message in messages],
         contents,
         [message.tokens for message in messages],
+        sizes,
         [_array(message.result_chars) for message in messages],
         [message.is_request for message in messages],
         [message.has_thinking for message in messages],
         sum(message.tokens for message in messages),
         sum(message.tokens for message in messages[facts.after_answer :]),
+        sum(message.tokens for message in messages[: max(0, facts.after_answer - 1)]),
+        sum(sizes),
         max((chars for message in messages for chars in message.result_chars), default=0),
+        facts.newest_result,
         result_cap,
         facts.after_answer,
         facts.sound,
         facts.leading_results,
         facts.trailing_calls,
+        facts.exchanges,
+        facts.last_request,
         facts.has_request,
         facts.ends_in_loop,
         facts.thinking_in_loop,
+        replace_from,
         usage.input_tokens,
         usage.output_tokens,
         usage.version,
@@ -150,10 +168,30 @@ async def append_turn(
 
 
 async def read_context(
-    pool: asyncpg.Pool, *, tenant_id: UUID, conversation_id: UUID, etag: str | None, result_cap: int
+    pool: asyncpg.Pool,
+    *,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    etag: str | None,
+    policy: Policy,
+    room: int | None = None,
 ) -> ContextRead | None:
-    """Read what the context is made of, None for no such conversation."""
-    row = await _fetch(pool, _READ, tenant_id, conversation_id, etag, result_cap)
+    """Read what the context is made of, None for no such conversation.
+
+    `policy` is the tenant's; the conversation's own overrides are applied there. `room` tokens are left for history;
+    None = what the policy leaves beside the stored system prompt and tools.
+    """
+    row = await _fetch(
+        pool,
+        _READ,
+        tenant_id,
+        conversation_id,
+        etag,
+        policy.max_tool_result_chars,
+        policy.total_token_budget,
+        policy.reserved_output_tokens,
+        room,
+    )
     return ContextRead(*row) if row["etag"] is not None else None
 
 

@@ -112,6 +112,41 @@ def start(
     return _lease(row)
 
 
+def record(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    *,
+    trigger: str,
+    policy: Policy,
+    request_id: UUID,
+    parent_version: int,
+    snapshot_version: int | None,
+    reason: str | None = None,
+) -> UUID:
+    """Write down a run that the request itself has carried out; return its id."""
+    identifier = ids.new_id()
+    connection.execute(
+        insert(runs).values(
+            id=identifier,
+            tenant_id=tenant_id,
+            conversation_id=conversation_id,
+            trigger=trigger,
+            state="committed",
+            queue="checks",
+            reason=reason,
+            policy=msgspec.to_builtins(policy),
+            request_id=request_id,
+            attempts=1,
+            parent_version=parent_version,
+            snapshot_version=snapshot_version,
+            started_at=func.now(),
+            finished_at=func.now(),
+        )
+    )
+    return identifier
+
+
 def claim(
     connection: Connection, run_id: UUID, *, worker: str, lease_seconds: float, max_attempts: int
 ) -> Lease | None:

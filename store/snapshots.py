@@ -41,6 +41,8 @@ class Material(NamedTuple):
     tail: tuple[Original, ...]
     strip_thinking_through: int
     token_ratio: float
+    fixed_tokens: int
+    context_bytes: int
     edits: int
     measured: int | None
     pending_version: int | None
@@ -65,6 +67,8 @@ def load(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Mate
             _c.covers_through,
             _c.strip_thinking_through,
             _c.token_ratio,
+            _c.fixed_tokens,
+            _c.context_bytes,
             _c.edits,
             _c.pending_version,
             _c.measured_tokens,
@@ -81,6 +85,8 @@ def load(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Mate
         tail=tuple(Original(*found) for found in tail),
         strip_thinking_through=row.strip_thinking_through,
         token_ratio=row.token_ratio,
+        fixed_tokens=row.fixed_tokens,
+        context_bytes=row.context_bytes,
         edits=row.edits,
         measured=row.measured_tokens if row.measured_version == row.head_version else None,
         pending_version=row.pending_version,
@@ -158,6 +164,8 @@ def commit(
             summarizer=summarizer,
             tokens=new.tokens,
             message_count=len(new.seqs),
+            bytes=new.bytes,
+            exchanges=new.exchanges,
             prefix_hash=new.prefix_hash,
         )
     )

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from api.bodies import read_turn
+from compaction.policy import merge
 from store import conversations, hot_path, ids
 from store.engine import service_engine, transaction
 
@@ -88,7 +89,11 @@ class HotCalls:
         """Read a context."""
         return self._runner.run(
             hot_path.read_context(
-                self.pool, tenant_id=self.tenant_id, conversation_id=conversation, etag=etag, result_cap=cap
+                self.pool,
+                tenant_id=self.tenant_id,
+                conversation_id=conversation,
+                etag=etag,
+                policy=merge({"max_tool_result_chars": cap}),
             )
         )
 

@@ -119,10 +119,13 @@ class Chat:
 
     def context(self, conversation: UUID) -> dict[str, Any]:
         """Return the answer of GET …/context."""
-        cap = merge(self.settings.policy).max_tool_result_chars
         found = self._await(
             hot_path.read_context(
-                self._pool, tenant_id=self.tenant_id, conversation_id=conversation, etag=None, result_cap=cap
+                self._pool,
+                tenant_id=self.tenant_id,
+                conversation_id=conversation,
+                etag=None,
+                policy=merge(self.settings.policy),
             )
         )
         assert found is not None

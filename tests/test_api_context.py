@@ -174,11 +174,12 @@ def test_a_context_over_the_budget_says_by_how_much(service: Service) -> None:
     assert service.client.get(f"{path}/context").json()["warnings"] == []
     service.append(path, {"role": "user", "content": "x" * 4_000})
     found = service.client.get(f"{path}/context").json()
-    assert found["tokens"] == {"context": 1_900, "measured": None, "budget": 1_000}
-    (warning,) = found["warnings"]
-    assert "1,900 tokens" in warning
-    assert "1,000 over" in warning
-    assert len(found["messages"]) == 2
+    assert found["messages"] == [{"role": "user", "content": "x" * 4_000}]
+    assert found["tokens"] == {"context": 1_000, "measured": None, "budget": 1_000}
+    dropped, over = found["warnings"]
+    assert "the oldest 1 of 2 exchanges" in dropped
+    assert "1,000 tokens" in over
+    assert "100 over" in over
 
 
 def test_measured_tokens_are_shown_while_they_hold(service: Service) -> None:

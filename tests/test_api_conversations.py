@@ -37,7 +37,7 @@ def test_a_conversation_is_made_with_what_was_said(service: Service) -> None:
     assert conversation["policy"]["compaction_threshold_tokens"] == Policy().compaction_threshold_tokens
     assert conversation["created_at"].endswith("Z")
     counters = ("last_seq", "head_version", "pending_version", "context_tokens", "context_messages", "check_due_at")
-    assert [conversation[name] for name in counters] == [-1, 0, None, 0, 0, None]
+    assert [conversation[name] for name in counters] == [-1, 0, None, 25, 0, None]  # the system prompt and the tools
     assert service.client.get(f"/v1/conversations/{conversation['id']}").json() == conversation
 
 
@@ -122,7 +122,8 @@ def test_a_change_touches_what_is_named(service: Service) -> None:
     before = service.client.get(path).json()
     assert service.client.patch(path, json={}).json() == before
     after = service.client.patch(path, json={"model": None, "tools": TOOLS, "metadata": {"other": 2}}).json()
-    assert after == {**before, "model": None, "tools": TOOLS, "metadata": {"other": 2}}
+    assert (before["context_tokens"], after["context_tokens"]) == (3, 25)
+    assert after == {**before, "model": None, "tools": TOOLS, "metadata": {"other": 2}, "context_tokens": 25}
     problem(service.client.patch(path, json={"external_id": "x"}), 422, "invalid", "/external_id")
     problem(service.client.patch(path, json={"policy": None}), 422, "invalid", "/policy")
     problem(service.stranger.patch(path, json={"model": "mine"}), 404, "not_found")

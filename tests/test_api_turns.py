@@ -106,7 +106,7 @@ BAD_TURNS: list[tuple[Any, str]] = [
     ({"messages": [{**HELLO, "name": "x"}]}, "/messages/0/name"),
     ({"messages": [{**HELLO, "a/b~c": "x"}]}, "/messages/0/a~1b~0c"),
     ({"messages": [HELLO], "mesages": []}, "/mesages"),
-    ({"messages": [HELLO], "replace_from": 0}, "/replace_from"),
+    ({"messages": [HELLO], "replace_from": -1}, "/replace_from"),
     ({"messages": [{"role": "user", "content": None}]}, "/messages/0/content"),
     ({"messages": [{"role": "user", "content": 7}]}, "/messages/0/content"),
     ({"messages": [{"role": "user", "content": {"type": "text"}}]}, "/messages/0/content"),

@@ -322,7 +322,10 @@ class Worker:
 
     @property
     def due(self) -> Due:
-        return decide(Load(self.conversation.estimated_tokens, None, self.cut_hold, self.shorten_hold), self.policy)
+        load = Load(
+            self.conversation.estimated_tokens, None, tool_results_hold=self.cut_hold, summary_hold=self.shorten_hold
+        )
+        return decide(load, self.policy)
 
     def check(self) -> None:
         if self.due.tool_results:

@@ -36,24 +36,24 @@ def test_a_summary_is_due_strictly_over_the_threshold(tokens: int, due: bool) ->
 
 
 def test_the_apis_count_goes_before_the_estimate_in_both_directions() -> None:
-    assert decide(Load(estimated=10, measured=90_000), Policy()) == Due(tool_results=True, summary=True)
-    assert decide(Load(estimated=90_000, measured=10), Policy()) == Due(tool_results=False, summary=False)
+    assert decide(Load(estimated=10, measured=90_000), Policy()) == Due(tool_results=True, summary=True, trim=False)
+    assert decide(Load(estimated=90_000, measured=10), Policy()) == Due(tool_results=False, summary=False, trim=False)
     assert Load(estimated=90_000, measured=None).input_tokens == 90_000
 
 
 def test_a_hold_keeps_a_step_from_being_tried_again_until_the_conversation_has_grown() -> None:
     held = Load(50_000, None, tool_results_hold=50_000, summary_hold=90_000)
     assert not decide(held, Policy())
-    assert decide(held._replace(estimated=50_001), Policy()) == Due(tool_results=True, summary=False)
-    assert decide(held._replace(estimated=90_001), Policy()) == Due(tool_results=True, summary=True)
+    assert decide(held._replace(estimated=50_001), Policy()) == Due(tool_results=True, summary=False, trim=False)
+    assert decide(held._replace(estimated=90_001), Policy()) == Due(tool_results=True, summary=True, trim=False)
 
 
 def test_a_hold_under_the_threshold_does_not_lower_it() -> None:
     assert not decide(Load(40_000, None, tool_results_hold=100, summary_hold=100), Policy())
 
 
-def test_the_margin_is_a_tenth_of_the_threshold_but_never_less_than_a_run_has_to_save() -> None:
-    assert growth_margin(80_000, Policy()) == 8_000
+def test_the_margin_is_a_fifth_of_the_threshold_but_never_less_than_a_run_has_to_save() -> None:
+    assert growth_margin(80_000, Policy()) == 16_000
     assert growth_margin(500, Policy()) == 1_000
     assert growth_margin(0, Policy(min_savings_tokens=0)) == 0
 
@@ -81,7 +81,7 @@ def test_more_tokens_never_make_less_due(
     estimated: int, measured: int | None, hold: int, other_hold: int, budget: int, threshold: int
 ) -> None:
     policy = Policy(input_token_budget=budget, compaction_threshold_tokens=threshold)
-    load = Load(estimated, measured, hold, other_hold)
+    load = Load(estimated, measured, tool_results_hold=hold, summary_hold=other_hold)
     more = load._replace(estimated=estimated + 1, measured=None if measured is None else measured + 1)
     now, later = decide(load, policy), decide(more, policy)
     assert now.tool_results <= later.tool_results

@@ -176,7 +176,7 @@ def test_a_run_out_of_attempts_is_dead_and_its_conversation_is_left_alone_for_a_
     chat.append(conversation, [request("small")])
     workers.settle(conversation)
     assert len(chat.runs(conversation)) == 1
-    chat.append(conversation, exchanges(2, 200, start=12))  # grown by a tenth of the threshold
+    chat.append(conversation, exchanges(4, 200, start=12))  # grown by a fifth of the threshold
     workers.settle(conversation)
     assert [each.state for each in chat.runs(conversation)] == ["dead", "committed"]
 

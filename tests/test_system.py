@@ -130,7 +130,9 @@ def test_a_chat_is_compacted_behind_its_back(client: ServiceClient) -> None:
 
 @pytest.mark.timeout(240)
 def test_an_agents_run_is_compacted_between_its_rounds(client: ServiceClient) -> None:
-    conversation = client.create_conversation(policy=SMALL).id
+    # Room for more than what is protected; the newest rounds alone must not be over the budget.
+    policy = SMALL | {"input_token_budget": 4_000, "compaction_threshold_tokens": 8_000}
+    conversation = client.create_conversation(policy=policy).id
     said = sent([request("work through all pages until none is left", 50)])
     client.append_turn(conversation, said)
     largest = 0
@@ -147,8 +149,8 @@ def test_an_agents_run_is_compacted_between_its_rounds(client: ServiceClient) ->
         else:
             eventually(lambda: client.conversation(conversation).check_due_at is None)
     runs = client.wait_settled(conversation)
-    # Over the threshold only by what may not be touched: the hold until it has grown by a tenth, and the newest rounds.
-    assert largest < 2 * SMALL["compaction_threshold_tokens"]
+    # Over the threshold only by what may not be touched: the hold until it has grown by a fifth, and the newest rounds.
+    assert largest < 1.5 * policy["compaction_threshold_tokens"]
     assert steps_of(runs, "tool_results", "committed") > 5
     assert steps_of(runs, "summary", "committed") > 2
     assert {run.state for run in runs} <= {"committed", "skipped"}

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from compaction import summary as summaries
-from compaction.ladder import Load, Step, decide, growth_margin, saves_enough
-from compaction.snapshot import Working, build, settle
+from compaction.ladder import Load, Step, decide, growth_margin, saves_enough, trim_is_due
+from compaction.messages import has_tool_results
+from compaction.snapshot import Working, build, serialized_bytes, settle
 from compaction.tool_results import cut_tool_results, diagnostic
 from compaction.trimming import drop_oldest
 from compaction.view import View, view_tokens
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from compaction.snapshot import NewSnapshot
+    from compaction.trimming import Trim
     from store.runs import Lease, StepRecord
     from store.snapshots import Material
     from store.tables import AnyRow
@@ -55,13 +57,21 @@ class Stage:
         return round(view_tokens(view) * self.material.token_ratio)
 
     @property
+    def newest_result(self) -> int:
+        """Seq of the newest tool-result message, -1 for none."""
+        view = self.working.view
+        return max((message.seq for message in view if has_tool_results(message.role, message.content)), default=-1)
+
+    @property
     def load(self) -> Load:
         """What the ladder decides from; holds do not bind a run that has begun."""
-        return Load(self.tokens, self.material.measured)
+        fixed = round(self.material.fixed_tokens * self.material.token_ratio)
+        return Load(self.tokens + fixed, self.material.measured, bytes=self.material.context_bytes)
 
 
 WAITS: Final = "waits_for_tool_loop"
 HEAD_MOVED: Final = "head_moved"
+NOTHING_TO_CUT: Final = "nothing_to_cut"
 STOPPED: Final = "worker_stopped"
 _VOID: Final = frozenset({HEAD_MOVED, STOPPED, runs.LEASE_LOST})
 """Reasons of steps that say nothing about whether another try would do."""
@@ -81,22 +91,29 @@ class Execution:
         self._transaction = compactor.database.transaction
         self._started = time.monotonic()
         self._seen: int | None = None
+        self._results_through: int | None = None
 
     def go(self) -> None:
         """Climb the ladder."""
         stage = self._load()
-        input_tokens = stage.load.input_tokens
-        due = decide(stage.load, self._policy)
-        if self._lease.queue != SUMMARIES:
-            if due.tool_results and self._cut_tool_results(stage, input_tokens):
-                stage = self._load()
-            if not decide(stage.load, self._policy).summary or stage.material.pending_version:
-                return self._end()
-            if self._summaries_on:
-                return self._compactor.hand_over(self._lease)
-        elif not due.summary:
+        queue = self._lease.queue
+        if queue != SUMMARIES and decide(stage.load, self._policy).tool_results and self._cut_tool_results(stage):
+            stage = self._load()
+        if stage.material.pending_version:
             return self._end()
+        if not decide(stage.load, self._policy).summary:
+            return self._finish(stage)
+        if queue != SUMMARIES and self._summaries_on:
+            return self._compactor.hand_over(self._lease)
         return self._shorten(stage)
+
+    def _finish(
+        self, stage: Stage, *, state: runs.Ended | None = None, reason: str | None = None, error: str | None = None
+    ) -> None:
+        """End, after the byte trim where it is due: what nothing else made small enough."""
+        if not stage.material.pending_version and trim_is_due(stage.load, self._policy):
+            self._trim(stage)
+        return self._end(state=state, reason=reason, error=error)
 
     @property
     def _summaries_on(self) -> bool:
@@ -116,13 +133,14 @@ class Execution:
             self._seen = working.last_seq
         return Stage(material, working)
 
-    def _cut_tool_results(self, stage: Stage, input_tokens: int) -> bool:
-        view = stage.working.view
+    def _cut_tool_results(self, stage: Stage) -> bool:
+        view, input_tokens = stage.working.view, stage.load.input_tokens
+        self._results_through = stage.newest_result
         cut = cut_tool_results(view, self._policy.tool_result_retention_chars)
         detail = diagnostic(cut.results, input_tokens, self._policy.input_token_budget)
         record = self._record(Step.TOOL_RESULTS, stage, cut.view)._replace(results_cut=cut.results, detail=detail)
         if not cut.results:
-            return self._skip(record, "nothing_to_cut")
+            return self._skip(record, NOTHING_TO_CUT)
         if not saves_enough(record.tokens_before, record.tokens_after, self._policy):
             return self._skip(record, "not_smaller")
         new = settle(
@@ -145,18 +163,18 @@ class Execution:
         """Summarize, or drop the oldest where that is off or fails."""
         if not self._summaries_on:
             self._drop(stage, Step.FALLBACK)
-            return self._end(reason="summaries_disabled")
+            return self._finish(self._load(), reason="summaries_disabled")
         try:
             done = self._summarize(stage)
         except SummaryError as error:
             dropped = self._drop(self._load(), Step.FALLBACK)
             reason = "summary_failed_fallback_committed" if dropped else "summary_failed_nothing_dropped"
-            return self._end(state="failed", reason=reason, error=str(error))
-        if done:
+            return self._finish(self._load(), state="failed", reason=reason, error=str(error))
+        after = self._load()
+        if done and len(after.working.view) > self._policy.max_conversation_messages:
+            self._drop(after, Step.BACKSTOP)
             after = self._load()
-            if len(after.working.view) > self._policy.max_conversation_messages:
-                self._drop(after, Step.BACKSTOP)
-        return self._end()
+        return self._finish(after)
 
     def _summarize(self, stage: Stage) -> bool:
         """Return whether a summary is in the context now: one that is pending is not yet."""
@@ -206,8 +224,21 @@ class Execution:
             lambda count, _: count <= limit,
             carries_summary=stage.working.snapshot.summary is not None,
         )
+        return self._commit_trim(stage, step, trim, f"the limit is {limit:,} messages")
+
+    def _trim(self, stage: Stage) -> bool:
+        limit = self._policy.max_context_bytes
+        trim = drop_oldest(
+            stage.working.view,
+            lambda _, size: size <= limit,
+            measure=serialized_bytes,
+            carries_summary=stage.working.snapshot.summary is not None,
+        )
+        return self._commit_trim(stage, Step.TRIM, trim, f"the limit is {limit:,} bytes")
+
+    def _commit_trim(self, stage: Stage, step: Step, trim: Trim, limit: str) -> bool:
         record = self._record(step, stage, trim.view)._replace(
-            detail=f"Dropped {len(trim.dropped)} of the oldest messages; the limit is {limit}"
+            detail=f"Dropped {len(trim.dropped)} of the oldest messages; {limit}"
         )
         if not trim.dropped:
             return self._skip(record, "nothing_to_drop")
@@ -302,13 +333,17 @@ class Execution:
             reasons = {step.reason for step in steps if step.name in names}
             if reasons and reasons <= _VOID:
                 return None
-            return conversations.Hold(growth_margin(threshold, policy), above=-1 if reasons else threshold)
+            # With nothing to cut, the next tool-result message makes this one old at once.
+            growth = 0 if reasons == {NOTHING_TO_CUT} else growth_margin(threshold, policy)
+            return conversations.Hold(growth, above=-1 if reasons else threshold)
 
         conversations.hold(
             connection,
             self._lease.conversation_id,
             tool_results=held({Step.TOOL_RESULTS}, policy.input_token_budget),
             summary=held({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP}, policy.compaction_threshold_tokens),
+            trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
+            results_through=self._results_through,
             seen=self._seen,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,12 +12,14 @@ from api.auth import Principal, requires
 from api.documentation import PROBLEMS, ConversationId, answers
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
-from compaction.snapshot import Original, Snapshot, build, context_json, load_view, render
+from compaction.guard import fit_history
+from compaction.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
 from store import hot_path, ids
 
 if TYPE_CHECKING:
     from api.services import Services
     from compaction.policy import Policy
+    from compaction.snapshot import Working
     from store.hot_path import ContextRead
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -38,7 +41,7 @@ async def read_context(request: Request[Principal, Any, Any], conversation_id: C
         tenant_id=request.user.tenant_id,
         conversation_id=conversation,
         etag=_etag(request.headers.get("if-none-match")),
-        result_cap=request.user.policy.max_tool_result_chars,
+        policy=request.user.policy,
     )
     if not found:
         raise not_found()
@@ -54,32 +57,55 @@ async def read_context(request: Request[Principal, Any, Any], conversation_id: C
 def context_body(found: ContextRead, policy: Policy) -> bytes:
     """Return the answer's bytes; what is stored sound is passed on without being parsed."""
     warnings: list[str] = []
+    tokens_served = found.context_tokens
     if found.plain:
         messages = context_json(found.head, found.tail)
     else:
-        messages, warnings = _mended(found, policy)
+        messages, warnings, tokens_served = _mended(found, policy)
     room = policy.total_token_budget - policy.reserved_output_tokens
-    if found.context_tokens > room:
+    if tokens_served > room:
         warnings.append(
-            f"the context has {found.context_tokens:,} tokens, {found.context_tokens - room:,} over the budget of "
+            f"the context has {tokens_served:,} tokens, {tokens_served - room:,} over the budget of "
             f"{policy.total_token_budget:,} less {policy.reserved_output_tokens:,} for the answer"
         )
     head = SnapshotRef(found.head_version, found.covers_through) if found.head_version else None
-    tokens = ContextTokens(found.context_tokens, found.measured_input_tokens, policy.total_token_budget)
+    tokens = ContextTokens(tokens_served, found.measured_input_tokens, policy.total_token_budget)
     rest = _encode({"snapshot": head, "last_seq": found.last_seq, "tokens": tokens, "warnings": warnings})
     return b'{"messages":' + messages.encode() + b"," + rest[1:]
 
 
-def _mended(found: ContextRead, policy: Policy) -> tuple[str, list[str]]:
-    """Return messages that had to be parsed: to be capped, stripped of stale thinking, or repaired."""
+def _mended(found: ContextRead, policy: Policy) -> tuple[str, list[str], int]:
+    """Return messages that had to be parsed: to be capped, stripped of stale thinking, repaired, or fitted."""
+    working = working_view(found, policy)
+    fixed = math.ceil(found.fixed_tokens * found.factor)
+    room = policy.total_token_budget - policy.reserved_output_tokens - fixed
+    fitted = fit_history(
+        working.view,
+        room,
+        lambda message: message.tokens * found.factor,
+        carries_summary=bool(found.has_summary),
+    )
+    warnings = list(working.warnings)
+    if (dropped := found.exchanges - fitted.kept) > 0:
+        warnings.append(f"the oldest {dropped} of {found.exchanges} exchanges were left out to fit the token budget")
+    if fitted.cut:
+        warnings.append(f"{fitted.cut} long response(s) or result(s) were cut to their start to fit the token budget")
+    return dump_messages(fitted.view), warnings, fixed + fitted.tokens
+
+
+def working_view(found: ContextRead, policy: Policy) -> Working:
+    """Return the view of what was read."""
+    messages = load_view(found.head, found.head_seqs or ()) if found.head else ()
+    if found.gap:
+        # Between the snapshot and the tail something is left out: of the snapshot only its summary may stand before.
+        messages = messages[:1] if found.has_summary else ()
     snapshot = Snapshot(
         version=found.head_version,
         covers_through=found.covers_through,
-        messages=load_view(found.head, found.head_seqs or ()) if found.head else (),
+        messages=messages,
     )
     tail = [Original(seq, role, bytes(content).decode()) for seq, role, content in _rows(found.tail or "[]")]
-    working = build(snapshot, tail, policy, strip_thinking_through=found.strip_thinking_through)
-    return render(working), list(working.warnings)
+    return build(snapshot, tail, policy, strip_thinking_through=found.strip_thinking_through)
 
 
 def _etag(header: str | None) -> str | None:

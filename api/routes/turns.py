@@ -11,7 +11,7 @@ from litestar import Request, Response, post
 from api.auth import Principal, requires
 from api.bodies import Turn, read_turn
 from api.documentation import PROBLEMS, ConversationId, answers, takes
-from api.problems import ProblemError, not_found
+from api.problems import ProblemError, invalid, not_found
 from api.types import TurnIn, TurnOut
 from store import hot_path, ids
 
@@ -71,6 +71,7 @@ async def _append(
         usage=turn.usage,
         result_cap=request.user.policy.max_tool_result_chars,
         expected_seq=turn.expected_seq,
+        replace_from=turn.replace_from,
         idempotency_key=key,
         body_hash=hashlib.sha256(body).digest() if key else None,
     )
@@ -89,6 +90,8 @@ def _refuse_or_accept(done: Appended) -> bool:
                 pointer="/expected_next_seq",
                 next_seq=done.first_seq,
             )
+        case "beyond_end":
+            raise invalid(f"The next seq of this conversation is {done.first_seq}.", "/replace_from")
         case "other_body":
             raise ProblemError(422, "idempotency_key_reused", "This Idempotency-Key was used with another body.")
     return done.outcome == "replayed"

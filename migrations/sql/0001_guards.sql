@@ -3,10 +3,10 @@ create function guard_messages() returns trigger language plpgsql as $$
 begin
     if tg_op = 'UPDATE' and old.superseded_at is null
         and row(new.tenant_id, new.conversation_id, new.seq, new.role, new.content::text, new.tokens,
-                new.view_tokens, new.result_chars, new.is_request, new.has_thinking, new.created_at)
+                new.view_tokens, new.bytes, new.result_chars, new.is_request, new.has_thinking, new.created_at)
             is not distinct from
             row(old.tenant_id, old.conversation_id, old.seq, old.role, old.content::text, old.tokens,
-                old.view_tokens, old.result_chars, old.is_request, old.has_thinking, old.created_at) then
+                old.view_tokens, old.bytes, old.result_chars, old.is_request, old.has_thinking, old.created_at) then
         return new;
     end if;
     raise exception 'messages are append-only' using errcode = 'restrict_violation';

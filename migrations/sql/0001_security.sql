@@ -53,8 +53,9 @@ create policy tenant on tenants
 -- Column by column: nothing that a client wrote is among them.
 grant select (id, policy) on tenants to palimpsest_background;
 grant select (id, tenant_id, secret_hash, scopes, expires_at, revoked_at) on api_keys to palimpsest_background;
-grant select (id, tenant_id, policy, revision, head_version, pending_version, context_tokens, token_ratio,
-              measured_tokens, measured_version, tool_results_hold, summary_hold, check_due_at)
+grant select (id, tenant_id, policy, revision, head_version, pending_version, context_tokens, fixed_tokens,
+              token_ratio, context_bytes, measured_tokens, measured_version, newest_result, results_cut_through,
+              tool_results_hold, summary_hold, trim_hold, check_due_at)
     on conversations to palimpsest_background;
 grant update (check_due_at) on conversations to palimpsest_background;
 grant select (id, tenant_id, conversation_id, state, queued_at, lease_expires_at) on runs to palimpsest_background;
@@ -79,7 +80,8 @@ $$;
 -- before the transaction ends; ids are locked in order, so that two checkers cannot wait for each other.
 create function check_states(p_conversations uuid[], p_lock boolean) returns table (
     conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, revision bigint,
-    estimated integer, measured integer, tool_results_hold integer, summary_hold integer,
+    estimated integer, measured integer, context_bytes bigint, has_old_results boolean,
+    tool_results_hold integer, summary_hold integer, trim_hold integer,
     pending_version integer, has_active_run boolean
 ) language plpgsql security definer set search_path = pg_catalog, public as $$
 begin
@@ -87,9 +89,10 @@ begin
         perform from public.conversations as c where c.id = any (p_conversations) order by c.id for no key update;
     end if;
     return query
-    select c.id, c.tenant_id, t.policy, c.policy, c.revision, ceil(c.context_tokens * c.token_ratio)::integer,
+    select c.id, c.tenant_id, t.policy, c.policy, c.revision, ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio)::integer,
            case when c.measured_version = c.head_version then c.measured_tokens end,
-           c.tool_results_hold, c.summary_hold, c.pending_version,
+           c.context_bytes, c.newest_result > c.results_cut_through,
+           c.tool_results_hold, c.summary_hold, c.trim_hold, c.pending_version,
            exists (select from public.runs as r
                    where r.conversation_id = c.id and r.state in ('queued', 'running'))
     from public.conversations as c join public.tenants as t on t.id = c.tenant_id

@@ -45,7 +45,14 @@ create table conversations (
 
     context_tokens integer not null default 0,
     context_messages integer not null default 0,
+    context_bytes bigint not null default 0,
+    context_exchanges integer not null default 0,
+    last_request integer not null default -1,
+    fixed_tokens integer not null default 0,
+    -- The median of what the API counted over what was estimated. It starts with two ones, so that no single odd count
+    -- moves it.
     token_ratio real not null default 1,
+    ratio_samples real[] not null default '{1,1}',
     measured_tokens integer,
     measured_input_tokens integer,
     measured_version integer,
@@ -58,8 +65,12 @@ create table conversations (
 
     check_due_at timestamptz,
     check_request_id uuid,
+    newest_result integer not null default -1,
+    results_cut_through integer not null default -1,
     tool_results_hold integer not null default 0,
     summary_hold integer not null default 0,
+    trim_hold integer not null default 0,
+    overflows integer not null default 0,
 
     result_cap integer generated always as ((policy ->> 'max_tool_result_chars')::integer) stored
 ) with (fillfactor = 70, toast_tuple_target = 512, autovacuum_vacuum_scale_factor = 0.02);
@@ -79,6 +90,7 @@ create table messages (
     content json not null,
     tokens integer not null,
     view_tokens integer not null,
+    bytes integer not null,
     result_chars integer[],
     is_request boolean not null,
     has_thinking boolean not null,
@@ -176,6 +188,8 @@ create table snapshots (
     summarizer text,
     tokens integer not null,
     message_count integer not null,
+    bytes integer not null,
+    exchanges integer not null,
     prefix_hash bytea not null,
     created_at timestamptz not null default now(),
     constraint pk_snapshots primary key (conversation_id, version)

@@ -33,7 +33,14 @@ FUNCTIONS = (
     "stranded_runs(double precision, integer)",
     "append_turn",
     "read_context",
+    "tail_start",
+    "supersede",
+    "newest_version_below",
+    "snapshot_chain",
+    "recount_end",
     "move_head",
+    "median",
+    "learn_ratio",
     "tokens_over_cap",
 )
 
@@ -42,6 +49,7 @@ def upgrade() -> None:
     run_script("0001_tables.sql")
     run_script("0001_guards.sql")
     run_script("0001_hot_path.sql")
+    run_script("0001_edits.sql")
     run_script("0001_security.sql")
 
 

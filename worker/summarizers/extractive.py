@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from compaction.extract import extract
 from compaction.tokens import CHARS_PER_TOKEN
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 PROMPT_VERSION = "extract-1"
 
 
+SHARE: Final = 8
+"""An extract may fill this part of the threshold: a larger one would have the next summary due at once."""
+
+
 class ExtractiveSummarizer:
     """Offline and deterministic; its text says that it is an extract."""
 
@@ -22,10 +26,11 @@ class ExtractiveSummarizer:
     model = None
 
     def summarize(self, request: SummaryRequest) -> Summary:
-        """Return an extract of at most `summary_max_tokens`."""
+        """Return an extract of at most `summary_max_tokens`, and of no more than its share of the threshold."""
+        most = min(request.policy.summary_max_tokens, request.policy.compaction_threshold_tokens // SHARE)
         text = extract(
             [message.as_message() for message in request.zone if message.seq != WRITTEN],
-            max_chars=request.policy.summary_max_tokens * CHARS_PER_TOKEN,
+            max_chars=most * CHARS_PER_TOKEN,
             previous=request.previous,
         )
         if not text.strip():

@@ -1,0 +1,112 @@
+"""Going back and branching off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from litestar import Request, Response, post
+
+from api.auth import Principal, requires
+from api.bodies import read
+from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.problems import ProblemError, not_found
+from api.routes.conversations import conversation_out
+from api.types import ConversationOut, ForkIn, RestoreIn
+from store import branches, conversations, ids
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from store.tables import AnyRow
+
+
+@post(
+    "/conversations/{conversation_id:str}/restore",
+    status_code=200,
+    guards=[requires("turns:write")],
+    summary="Go back to an old snapshot",
+    operation_class=takes(RestoreIn),
+    responses={200: answers(ConversationOut, "The head equals the old version."), **PROBLEMS},
+)
+async def restore_snapshot(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId
+) -> Response[ConversationOut]:
+    """Make a new head equal to an old version (0 = no compaction), and leave it alone for a while."""
+    services: Services = request.app.state.services
+    wanted = read(await request.body(), RestoreIn)
+    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
+    try:
+        row = await services.run(tenant, _restore, request, identifier, wanted.version) if identifier else None
+    except branches.SupersededError:
+        detail = "This version shows messages that were replaced since."
+        raise ProblemError(409, "superseded", detail, pointer="/version") from None
+    if row is None:
+        raise not_found()
+    return Response(conversation_out(row, request.user))
+
+
+@post(
+    "/conversations/{conversation_id:str}/fork",
+    status_code=201,
+    guards=[requires("turns:write")],
+    summary="Fork a conversation",
+    operation_class=takes(ForkIn),
+    responses={201: answers(ConversationOut, "A conversation with the same past."), **PROBLEMS},
+)
+async def fork_conversation(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId
+) -> Response[ConversationOut]:
+    """Make a conversation with the same past up to a seq, the snapshots that still apply included."""
+    services: Services = request.app.state.services
+    wanted = read(await request.body(), ForkIn)
+    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
+    row = await services.run(tenant, _fork, request, identifier, wanted) if identifier else None
+    if row is None:
+        raise not_found()
+    return Response(conversation_out(row, request.user), status_code=201)
+
+
+def _restore(
+    connection: Connection, request: Request[Principal, Any, Any], conversation_id: UUID, version: int
+) -> AnyRow | None:
+    tenant = request.user.tenant_id
+    row = conversations.get(connection, tenant, conversation_id)
+    if row is None:
+        return None
+    made = branches.restore(
+        connection,
+        tenant,
+        conversation_id,
+        version,
+        request.user.policy_for(row.policy),
+        request.scope["state"]["request_uuid"],
+    )
+    return None if made is None else conversations.get(connection, tenant, conversation_id)
+
+
+def _fork(
+    connection: Connection, request: Request[Principal, Any, Any], conversation_id: UUID, wanted: ForkIn
+) -> AnyRow | None:
+    tenant = request.user.tenant_id
+    row = conversations.get(connection, tenant, conversation_id)
+    if row is None:
+        return None
+    if wanted.external_id is not None and conversations.page(
+        connection, tenant, limit=1, external_id=wanted.external_id
+    ):
+        raise ProblemError(409, "external_id_taken", "A conversation has this external_id.", pointer="/external_id")
+    made = branches.fork(
+        connection,
+        tenant,
+        conversation_id,
+        wanted.through_seq,
+        wanted.external_id,
+        request.user.policy_for(row.policy),
+        request.scope["state"]["request_uuid"],
+    )
+    if made is None:
+        raise ProblemError(422, "invalid", "There is no message with this seq.", pointer="/through_seq")
+    return conversations.get(connection, tenant, made)

@@ -1,0 +1,119 @@
+"""The whole payload, assembled under one budget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from litestar import Request, Response, post
+
+from api.auth import Principal, requires
+from api.bodies import read, read_content
+from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.problems import invalid, not_found
+from api.routes.context import working_view
+from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
+from compaction.assembly import Assembly, History, Layers, assemble
+from compaction.messages import blocks, is_blank
+from compaction.outline import ContextBlock
+from compaction.view import ViewMessage
+from store import conversations, hot_path, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from api.services import Services
+    from api.types import ContextBlockIn
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@post(
+    "/conversations/{conversation_id:str}/context",
+    status_code=200,
+    guards=[requires("context:read")],
+    summary="Assemble the payload",
+    operation_class=takes(PayloadIn),
+    responses={200: answers(PayloadOut, "What to send to the model."), **PROBLEMS},
+)
+async def assemble_payload(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
+    """Put system prompt, carried and new context, history and the user's message under the total budget.
+
+    No model, worker or broker has a part in it.
+    """
+    services: Services = request.app.state.services
+    wanted = read(await request.body(), PayloadIn)
+    user = _user_message(wanted.user_message)
+    identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
+    row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
+    if row is None or identifier is None:
+        raise not_found()
+    policy = request.user.policy_for(row.policy)
+    layers = Layers(
+        system=row.system if wanted.system is None else wanted.system,
+        tools=row.tools,
+        prior=_blocks(wanted.prior_context or ()),
+        turn=_blocks(wanted.turn_context or ()),
+        user_message=user,
+    )
+    found = await hot_path.read_context(
+        services.pool,
+        tenant_id=tenant,
+        conversation_id=identifier,
+        etag=None,
+        policy=policy,
+        # What the guard will leave to history at the most; it reckons exactly.
+        room=policy.total_token_budget,
+    )
+    if found is None:
+        raise not_found()
+    working = working_view(found, policy)
+    about = History(found.exchanges, found.factor, carries_summary=bool(found.has_summary))
+    assembly = assemble(layers._replace(history=working.view), policy, about, reserved=wanted.max_output_tokens)
+    return Response(_answer(layers.system, assembly, working.warnings), media_type="application/json")
+
+
+def _answer(system: Any, assembly: Assembly, warnings: Sequence[str]) -> bytes:
+    fitted = assembly.fitted
+    return _encode(
+        PayloadOut(
+            system=system,
+            messages=[message.as_message() for message in assembly.messages],
+            layers=PayloadLayers(
+                assembly.system_tokens,
+                assembly.prior_tokens,
+                assembly.turn_tokens,
+                fitted.tokens,
+                assembly.user_tokens,
+            ),
+            budget=assembly.budget,
+            reserved_output=assembly.reserved,
+            total=assembly.total,
+            history=PayloadHistory(
+                assembly.exchanges_total,
+                fitted.kept,
+                max(0, assembly.exchanges_total - fitted.kept),
+                fitted.cut,
+            ),
+            warnings=[*warnings, *assembly.warnings],
+        )
+    )
+
+
+def _user_message(given: Any) -> ViewMessage | None:
+    """Return the user's message from a string, a list of blocks, or a whole message."""
+    if given is None:
+        return None
+    content = given
+    if isinstance(given, dict):
+        if given.get("role") != "user" or set(given) != {"role", "content"}:
+            raise invalid("Expected a message with the role user and its content.", "/user_message")
+        content = given["content"]
+    content = read_content(msgspec.Raw(_encode(content)), "/user_message", look=True)
+    if all(is_blank(block) for block in blocks(content)):
+        raise invalid("The user's message is empty.", "/user_message")
+    return ViewMessage("user", content)
+
+
+def _blocks(given: Sequence[ContextBlockIn]) -> tuple[ContextBlock, ...]:
+    return tuple(ContextBlock(block.source, block.title, block.text) for block in given)

@@ -1,0 +1,107 @@
+"""The guard: history that fits into what the other layers leave (seed 001)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from compaction.messages import is_request
+from compaction.repair import repair
+from compaction.trimming import drop_oldest
+from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, strip_thinking, truncate_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LEVELS: Final = (40_000, 20_000, 10_000, 5_000, 2_000, 1_000, 500)
+"""Characters that long responses and results are cut to, the first that makes the history fit."""
+
+
+class Fitted(NamedTuple):
+    """History within its room, or as near to it as may be; `tokens` are estimates."""
+
+    view: View
+    tokens: int
+    kept: int
+    """Exchanges that are left."""
+    cut: int
+    """Responses and results that were cut."""
+
+
+def fit_history(
+    view: Sequence[ViewMessage], room: int, weigh: Callable[[ViewMessage], float], *, carries_summary: bool
+) -> Fitted:
+    """Return `view` within `room` tokens.
+
+    The oldest whole exchanges go first, then the oldest rounds of the last one; its request and newest round stay, and
+    so does a first message with a summary. If that is not enough, long responses and results are cut to their start.
+    What is left may still be over: the caller warns. A larger room never leaves less.
+    """
+    trim = drop_oldest(
+        view, lambda _, measured: measured <= room, measure=lambda m: _ceil(weigh(m)), carries_summary=carries_summary
+    )
+    kept, cut = trim.view, 0
+    if _tokens(kept, weigh) > room:
+        for level in LEVELS:
+            shorter, cut = cut_long(trim.view, level)
+            kept = shorter
+            if _tokens(kept, weigh) <= room:
+                break
+    if kept != tuple(view):
+        kept = strip_thinking(kept, _last_seq(view), from_index=_first_change(view, kept))
+        kept, _ = repair(kept)
+    requests = sum(is_request(message.role, message.content) for message in kept)
+    return Fitted(kept, _tokens(kept, weigh), requests, cut)
+
+
+def cut_long(view: Sequence[ViewMessage], level: int) -> tuple[View, int]:
+    """Cut assistant texts and tool results over `level` characters to their start; return how many were."""
+    count = 0
+
+    def cut(block: dict[str, Any]) -> dict[str, Any]:
+        nonlocal count
+        shorter: dict[str, Any] | None = None
+        if block.get("type") == "tool_result" and result_tail(block, len(MARKER)) != MARKER:
+            shorter = truncate_result(block, level, lambda _: MARKER)
+        elif block.get("type") == "text":
+            text = _cut_text(block["text"], level)
+            shorter = None if text is None else {**block, "text": text}
+        count += shorter is not None
+        return shorter or block
+
+    def cut_message(message: ViewMessage) -> ViewMessage:
+        nonlocal count
+        if message.role == "user":
+            return map_blocks(message, lambda block: cut(block) if block.get("type") == "tool_result" else block)
+        if isinstance(message.content, str):
+            text = _cut_text(message.content, level)
+            count += text is not None
+            return message if text is None else replace(message, content=text)
+        return map_blocks(message, cut)
+
+    return tuple(cut_message(message) for message in view), count
+
+
+def _cut_text(text: str, level: int) -> str | None:
+    if len(text) <= level or text.endswith(MARKER):
+        return None
+    return text[:level] + MARKER
+
+
+def _tokens(view: Sequence[ViewMessage], weigh: Callable[[ViewMessage], float]) -> int:
+    return sum(_ceil(weigh(message)) for message in view)
+
+
+def _ceil(value: float) -> int:
+    return -int(-value // 1)
+
+
+def _last_seq(view: Sequence[ViewMessage]) -> int:
+    return max((message.seq for message in view), default=-1)
+
+
+def _first_change(before: Sequence[ViewMessage], after: Sequence[ViewMessage]) -> int:
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        if old is not new:
+            return index
+    return min(len(before), len(after))

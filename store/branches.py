@@ -1,0 +1,189 @@
+"""Going back and branching off: restored snapshots and forked conversations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, exists, func, insert, literal, select, text, update
+
+from store import ids
+from store.runs import record
+from store.snapshots import move_head
+from store.tables import conversations, messages, snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from compaction.policy import Policy
+    from store.tables import AnyRow
+
+HOLD_FACTOR: Final = 10
+"""A restored conversation is left alone until it has grown by this many times `min_savings_tokens`."""
+
+_c, _m, _s = conversations.c, messages.c, snapshots.c
+_EMPTY: Final[Mapping[str, Any]] = {
+    "covers_through": -1,
+    "messages": "[]",
+    "seqs": [],
+    "coverage": [],
+    "tokens": 0,
+    "message_count": 0,
+    "bytes": 2,
+    "exchanges": 0,
+    "prefix_hash": b"",
+}
+
+
+class SupersededError(Exception):
+    """The version shows messages that were replaced since."""
+
+
+def restore(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int, policy: Policy, request_id: UUID
+) -> int | None:
+    """Make a new head equal to an old version (0 = no compaction) and hold automatic compaction.
+
+    Returns the new version, None if there is no such conversation or version. Nothing is deleted; a pending snapshot
+    and any run that has begun come to nothing. Raises SupersededError.
+    """
+    row = _locked(connection, tenant_id, conversation_id)
+    if row is None or not (version == 0 or _has_version(connection, conversation_id, version)):
+        return None
+    if version and _shows_superseded(connection, conversation_id, version):
+        raise SupersededError
+    new: int = row.last_version + 1
+    run_id = record(
+        connection,
+        tenant_id,
+        conversation_id,
+        trigger="restore",
+        policy=policy,
+        request_id=request_id,
+        parent_version=row.head_version,
+        snapshot_version=new,
+        reason=f"version_{version}",
+    )
+    fixed = {"version": new, "parent_version": row.head_version, "run_id": run_id, "step": "restore"}
+    if version == 0:
+        connection.execute(
+            insert(snapshots).values(tenant_id=tenant_id, conversation_id=conversation_id, **fixed, **_EMPTY)
+        )
+    else:
+        _copy(connection, snapshots, [_s.conversation_id == conversation_id, _s.version == version], fixed)
+    move_head(connection, conversation_id, new)
+    hold = policy.min_savings_tokens * HOLD_FACTOR
+    now = func.ceil((_c.context_tokens + _c.fixed_tokens) * _c.token_ratio)
+    connection.execute(
+        update(conversations)
+        .where(_c.id == conversation_id)
+        .values(
+            tool_results_hold=now + hold,
+            summary_hold=now + hold,
+            trim_hold=_c.context_bytes + hold * 4,
+            results_cut_through=-1,
+        )
+    )
+    return new
+
+
+def fork(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    through_seq: int,
+    external_id: str | None,
+    policy: Policy,
+    request_id: UUID,
+) -> UUID | None:
+    """Make a conversation with the same past up to `through_seq`; return its id, None for no such conversation or seq.
+
+    Rows are copied, not pointed to: erasing one conversation never touches the other. Superseded messages stay behind.
+    """
+    row = _locked(connection, tenant_id, conversation_id)
+    if row is None or not 0 <= through_seq < row.next_seq:
+        return None
+    new = ids.new_id()
+    kept = ("external_id", "user_ref", "model", "system", "tools", "policy", "metadata", "fixed_tokens", "token_ratio")
+    connection.execute(
+        insert(conversations).values(
+            **{name: row._mapping[name] for name in kept[1:]},  # noqa: SLF001 - SQLAlchemy's public name for it
+            id=new,
+            tenant_id=tenant_id,
+            external_id=external_id,
+            ratio_samples=row.ratio_samples,
+            next_seq=through_seq + 1,
+            last_version=row.last_version,
+            broken_through=min(row.broken_through, through_seq),
+        )
+    )
+    live = [_m.conversation_id == conversation_id, _m.seq <= through_seq, _m.superseded_at.is_(None)]
+    _copy(connection, messages, live, {"conversation_id": new})
+    head = connection.scalar(
+        text("select newest_version_below(:conversation, :from)"),
+        {"conversation": conversation_id, "from": through_seq + 1},
+    )
+    run_id = record(
+        connection,
+        tenant_id,
+        new,
+        trigger="fork",
+        policy=policy,
+        request_id=request_id,
+        parent_version=0,
+        snapshot_version=head or None,
+        reason="forked",
+    )
+    chain = text("select version from snapshot_chain(:conversation, :version)").bindparams(
+        conversation=conversation_id, version=head
+    )
+    versions = list(connection.execute(chain).scalars())
+    _copy(
+        connection,
+        snapshots,
+        [_s.conversation_id == conversation_id, _s.version.in_(versions)],
+        {"conversation_id": new, "run_id": run_id},
+    )
+    move_head(connection, new, head)
+    connection.execute(text("select recount_end(:conversation)"), {"conversation": new})
+    return new
+
+
+def _locked(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> AnyRow | None:
+    return connection.execute(
+        select(conversations).where(_c.tenant_id == tenant_id, _c.id == conversation_id).with_for_update()
+    ).one_or_none()
+
+
+def _has_version(connection: Connection, conversation_id: UUID, version: int) -> bool:
+    return bool(connection.scalar(select(exists().where(_s.conversation_id == conversation_id, _s.version == version))))
+
+
+def _shows_superseded(connection: Connection, conversation_id: UUID, version: int) -> bool:
+    """Tell whether a message that a version accounts for was replaced after the version was made."""
+    snapshot = (
+        select(_s.covers_through, _s.created_at)
+        .where(_s.conversation_id == conversation_id, _s.version == version)
+        .subquery()
+    )
+    return bool(
+        connection.scalar(
+            select(
+                exists().where(
+                    _m.conversation_id == conversation_id,
+                    _m.seq <= snapshot.c.covers_through,
+                    _m.superseded_at > snapshot.c.created_at,
+                )
+            )
+        )
+    )
+
+
+def _copy(connection: Connection, table: Any, where: list[Any], changed: Mapping[str, Any]) -> None:
+    """Copy rows of a table, some columns changed."""
+    columns = [column for column in table.c if not column.computed]
+    picked = [
+        literal(changed[column.name], column.type).label(column.name) if column.name in changed else column
+        for column in columns
+    ]
+    connection.execute(insert(table).from_select([column.name for column in columns], select(*picked).where(*where)))

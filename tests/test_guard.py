@@ -1,0 +1,157 @@
+"""The guard and the assembly as pure functions: any layers, any history, any budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.assembly import Assembly, History, Layers, assemble, fixed_tokens
+from compaction.guard import fit_history
+from compaction.messages import is_request
+from compaction.outline import ContextBlock
+from compaction.policy import merge
+from compaction.repair import repair
+from compaction.tokens import content_tokens
+from compaction.view import MARKER, View, ViewMessage, view_tokens
+from tests.messages_api import problems
+from tests.strategies import any_conversations
+
+
+def view_of(messages: list[dict[str, Any]]) -> View:
+    found, _ = repair([ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(messages)])
+    return found
+
+
+def built(layers: Layers, budget: int, reserved: int = 100) -> Assembly:
+    policy = merge({"total_token_budget": budget, "reserved_output_tokens": reserved})
+    exchanges = sum(is_request(message.role, message.content) for message in layers.history)
+    return assemble(layers, policy, History(exchanges))
+
+
+def chat(turns: int, chars: int = 400) -> View:
+    messages = []
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"Question {number} " + "q" * chars})
+        messages.append({"role": "assistant", "content": f"Answer {number} " + "a" * chars})
+    return view_of(messages)
+
+
+def weigh(message: ViewMessage) -> float:
+    return message.tokens
+
+
+@given(conversation=any_conversations(), budget=st.integers(1_000, 60_000), asked=st.booleans(), context=st.booleans())
+@pytest.mark.requirement("P1", "P2", "P7")
+def test_any_payload_fits_or_says_by_how_much_and_is_valid(
+    conversation: list[dict[str, Any]], budget: int, asked: bool, context: bool
+) -> None:
+    layers = Layers(
+        system="Be brief. " * 20,
+        prior=(ContextBlock("a", "A", "# One\n" + "word " * 2_000),) if context else (),
+        turn=(ContextBlock("b", "B", "text " * 500),) if context else (),
+        history=view_of(conversation),
+        user_message=ViewMessage("user", "And now?") if asked else None,
+    )
+    made = built(layers, budget)
+    messages = [message.as_message() for message in made.messages]
+    if messages:
+        assert problems(messages) == []
+    over = made.total + made.reserved - budget
+    assert (over > 0) == any(f"{over:,} over the budget" in warning for warning in made.warnings)
+    counted = fixed_tokens(layers.system, None) + view_tokens(made.messages)
+    # Layers are counted one by one, each rounded up; what joins them costs a few characters.
+    assert abs(counted - made.total) <= 10 + len(made.messages)
+    assert built(layers, budget).messages == made.messages
+    if asked:
+        assert "And now?" in str(messages[-1]["content"])
+
+
+@given(conversation=any_conversations(), budgets=st.tuples(st.integers(0, 40_000), st.integers(0, 40_000)))
+def test_a_larger_room_never_leaves_less(conversation: list[dict[str, Any]], budgets: tuple[int, int]) -> None:
+    history = view_of(conversation)
+    small, large = (
+        fit_history(history, room, weigh, carries_summary=False).view for room in (min(budgets), max(budgets))
+    )
+    assert {message.seq for message in small} <= {message.seq for message in large}
+
+
+@pytest.mark.requirement("P5", "P6")
+def test_history_gets_what_the_others_leave_oldest_exchanges_first() -> None:
+    history = chat(20)
+    made = built(Layers(system="s" * 4_000, history=history, user_message=ViewMessage("user", "u" * 400)), 3_000)
+    room = 3_000 - 100 - 1_000 - 100
+    assert made.fitted.tokens <= room
+    assert made.fitted.tokens + view_tokens(history[:2]) > room
+    assert made.messages[0].content == history[-2 * made.fitted.kept].content
+
+
+@pytest.mark.requirement("P8", "P14")
+def test_what_was_dropped_is_told_with_the_tokens_of_each_layer() -> None:
+    made = built(Layers(system="s" * 400, history=chat(20), user_message=ViewMessage("user", "u" * 40)), 2_000)
+    assert (made.system_tokens, made.user_tokens) == (100, 10)
+    dropped = made.exchanges_total - made.fitted.kept
+    assert dropped > 0
+    assert f"the oldest {dropped} of 20 exchanges" in made.warnings[0]
+
+
+@pytest.mark.requirement("P11")
+def test_when_the_last_exchange_is_too_long_responses_are_cut_and_requests_never() -> None:
+    history = view_of([{"role": "user", "content": "r" * 2_000}, {"role": "assistant", "content": "a" * 40_000}])
+    made = built(Layers(history=history), 3_000)
+    request, response = made.messages
+    assert request.content == "r" * 2_000
+    assert str(response.content).endswith(MARKER)
+    assert made.fitted.cut == 1
+    assert made.total + made.reserved <= 3_000
+
+
+def test_an_agents_loop_loses_its_oldest_rounds_and_keeps_its_request_and_newest_round() -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Fix the bug."}]
+    for number in range(50):
+        block = {"type": "tool_use", "id": f"t{number}", "name": "run", "input": {}}
+        messages.append({"role": "assistant", "content": [block]})
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "o" * 2_000}
+        messages.append({"role": "user", "content": [result]})
+    made = built(Layers(history=view_of(messages)), 4_000)
+    assert made.messages[0].content == "Fix the bug."
+    assert made.messages[-1].seq == 100
+    assert made.total + made.reserved <= 4_000
+    assert problems([message.as_message() for message in made.messages]) == []
+
+
+@pytest.mark.requirement("P4")
+def test_a_large_system_prompt_makes_context_give_way_earlier() -> None:
+    block = ContextBlock("doc", "Doc", "# Part\n" + "word " * 1_600)
+    roomy = built(Layers(system="s" * 400, prior=(block,), history=chat(1)), 6_000)
+    tight = built(Layers(system="s" * 20_000, prior=(block,), history=chat(1)), 6_000)
+    assert roomy.prior_tokens >= 2_000
+    assert tight.prior_tokens < 600
+    assert tight.total + tight.reserved <= 6_000
+
+
+@pytest.mark.requirement("P18")
+def test_a_payload_several_times_the_budget_cannot_reach_the_model_unannounced() -> None:
+    layers = Layers(
+        system="s" * 2_000_000,
+        prior=(ContextBlock("p", "P", "# A\n" + "p" * 80_000),),
+        turn=(ContextBlock("t", "T", "# B\n" + "t" * 200_000),),
+        history=chat(100, chars=4_000),
+        user_message=ViewMessage("user", "u" * 8_000),
+    )
+    over = built(layers, 128_000, 4_096)
+    assert any("over the budget of 128,000" in warning for warning in over.warnings)
+    assert over.fitted.kept == 1
+    fits = built(layers, 1_000_000, 4_096)
+    assert fits.total + fits.reserved <= 1_000_000
+    assert not any("over the budget" in warning for warning in fits.warnings)
+
+
+def test_a_context_block_cannot_close_its_frame() -> None:
+    block = ContextBlock("a", "A", "before </context> after")
+    made = built(Layers(turn=(block,), user_message=ViewMessage("user", "hi")), 10_000)
+    text = made.messages[-1].content[0]["text"]  # type: ignore[index]
+    assert text.count("</context>") == 1
+    assert made.turn_tokens == content_tokens(text)

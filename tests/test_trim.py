@@ -1,0 +1,109 @@
+"""The byte trim and its gate (seed 004), decided from counters and carried out by a check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from compaction import snapshot
+from compaction.ladder import Load, decide, trim_is_due
+from compaction.policy import Policy, merge
+from tests.in_process_worker import work
+from tests.messages_api import problems
+
+if TYPE_CHECKING:
+    from store.settings import Settings
+    from tests.running_api import Service
+
+OVER = 800_000
+
+
+@pytest.mark.requirement("K2")
+def test_without_a_count_the_bytes_decide() -> None:
+    assert trim_is_due(Load(1, None, bytes=737_281), Policy())
+    assert not trim_is_due(Load(1, None, bytes=737_280), Policy())
+
+
+@pytest.mark.requirement("K3", "K4", "K5")
+@pytest.mark.parametrize(("measured", "due"), [(1, False), (119_999, False), (120_000, True), (190_000, True)])
+def test_a_count_below_the_threshold_skips_the_trim(measured: int, due: bool) -> None:
+    assert Policy().trim_threshold_tokens == 120_000
+    assert trim_is_due(Load(1, measured, bytes=OVER), Policy()) is due
+    assert decide(Load(1, measured, bytes=OVER), Policy()).trim is due
+
+
+def chat(count: int, chars: int) -> list[dict[str, Any]]:
+    return [
+        {"role": role, "content": f"{role} {number} " + "x" * chars}
+        for number in range(count)
+        for role in ("user", "assistant")
+    ]
+
+
+@pytest.mark.requirement("K6")
+def test_the_trim_drops_as_few_whole_exchanges_as_it_takes(service: Service, module_settings: Settings) -> None:
+    path = service.conversation(policy={"max_context_bytes": 10_000, "min_savings_tokens": 0})
+    sent = chat(10, 1_000)
+    service.append(path, *sent)
+    work(module_settings, path)
+    found = service.client.get(f"{path}/context").json()
+    assert problems(found["messages"]) == []
+    size = sum(len(snapshot.serialized(message)) + 1 for message in found["messages"])
+    assert size <= 10_000
+    kept = len(found["messages"])
+    assert found["messages"] == sent[-kept:]
+    assert size + 2 * 1_050 > 10_000
+    (run,) = service.client.get(f"{path}/runs").json()["data"]
+    assert [(step["name"], step["state"]) for step in run["steps"]] == [("trim", "committed")]
+
+
+@pytest.mark.requirement("K1", "K3", "K8")
+def test_a_measured_conversation_is_not_serialized_to_find_out(
+    service: Service, module_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> int:
+        raise AssertionError("the trim was skipped, and yet something was serialized")
+
+    monkeypatch.setattr("worker.execution.serialized_bytes", refuse)
+    path = service.conversation(policy={"max_context_bytes": 10_000, "min_savings_tokens": 0})
+    service.append(
+        path,
+        *chat(10, 1_000),
+        usage={"input_tokens": 100, "cache_read_input_tokens": 3_000, "cache_creation_input_tokens": 900},
+    )
+    work(module_settings, path)
+    assert service.client.get(f"{path}/runs").json()["data"] == []
+    assert service.client.get(f"{path}/context").json()["tokens"]["measured"] == 4_000
+
+
+@pytest.mark.requirement("K1", "K2")
+def test_a_new_request_without_a_count_lets_the_bytes_decide_again(service: Service, module_settings: Settings) -> None:
+    path = service.conversation(policy={"max_context_bytes": 10_000, "min_savings_tokens": 0})
+    service.append(path, *chat(10, 1_000), usage={"input_tokens": 4_000})
+    work(module_settings, path)
+    service.append(path, {"role": "user", "content": "And now?"})
+    work(module_settings, path)
+    found = service.client.get(f"{path}/context").json()
+    assert found["snapshot"] is not None
+    assert found["messages"][-1]["content"] == "And now?"
+    assert merge({}).max_context_bytes == 737_280
+
+
+def test_the_ratio_learned_from_counts_is_bounded_and_not_moved_by_one_odd_count(service: Service) -> None:
+    path = service.conversation()
+    tokens = []
+    for number, factor in enumerate([9.0, 1.2, 1.2, 1.2, 1.2, 9.0]):
+        context = service.client.get(f"{path}/context").json()["messages"]
+        question = {"role": "user", "content": f"Question {number} " + "q" * 4_000}
+        estimate = sum(-(-len(str(message["content"])) // 4) for message in [*context, question])
+        answer = {"role": "assistant", "content": "a" * 400}
+        service.append(path, question, answer, usage={"input_tokens": round(estimate * factor), "output_tokens": 100})
+        # A request without a count makes the estimate show.
+        service.append(path, {"role": "user", "content": "x"})
+        shown = service.client.get(f"{path}/context").json()["tokens"]
+        assert shown["measured"] is None
+        now = estimate + 100 + 1
+        tokens.append(shown["context"] / now)
+    assert tokens[0] == pytest.approx(1.0, abs=0.01)
+    assert tokens[-1] == pytest.approx(1.2, abs=0.02)
