@@ -160,9 +160,9 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
                 continue
             until = positions[place + 1] if place + 1 < len(positions) else len(groups)
             found = _first_unused(results.get(identifier, []), position, until)
-            if found is None and place == 0:
-                # A result before the first call of its id can only have been stored too early.
-                found = _first_unused(results.get(identifier, []), -1, position)
+            if found is None and position - 2 not in positions:
+                # Directly before its call, and no second answer to the call before: it was stored too early.
+                found = _first_unused(results.get(identifier, []), position - 2, position)
             if found is None:
                 repairs.missing_results += 1
             elif found.position != position + 1:

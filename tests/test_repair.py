@@ -124,7 +124,11 @@ def user_texts(messages: list[dict[str, Any]]) -> list[str]:
     return [text for text in found if text.strip()]
 
 
-@given(any_conversations(faults=[Fault.MISPLACED_RESULT, Fault.RESULT_AFTER_TEXT, Fault.SWAP], max_exchanges=3))
+@given(
+    any_conversations(
+        faults=[Fault.MISPLACED_RESULT, Fault.RESULT_AFTER_TEXT, Fault.SWAP], max_faults=1, max_exchanges=3
+    )
+)
 def test_no_result_whose_call_is_there_is_lost_by_being_out_of_place(conversation: list[dict[str, Any]]) -> None:
     view, repairs = repair(conversation_view(conversation))
     calls = blocks_of(conversation, "tool_use")
@@ -177,6 +181,13 @@ def test_a_result_that_was_stored_before_its_call_moves_after_it() -> None:
         ("assistant", [call()]),
         ("user", [result(), text_block("and?")]),
     ]
+
+
+def test_a_second_answer_to_one_call_is_not_taken_for_an_early_one_to_the_next() -> None:
+    answers = [result(content="first"), result(content="again")]
+    after = repaired(OPEN, ("assistant", [call()]), ("user", answers), ("assistant", [call()]), ("user", "and?"))
+    assert after[2] == ("user", answers[:1])
+    assert after[4] == ("user", [missing(), text_block("and?")])
 
 
 def test_a_result_goes_before_the_text_of_its_message() -> None:
