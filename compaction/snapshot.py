@@ -193,8 +193,3 @@ def context_json(head: str | None, tail: str | None) -> str:
     if not head or head == "[]":
         return f"[{tail}]"
     return f"{head[:-1]},{tail}]"
-
-
-def render(working: Working) -> str:
-    """Return a working view as JSON text."""
-    return dump_messages(working.view)

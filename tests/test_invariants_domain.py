@@ -257,7 +257,7 @@ def without_run(new: NewSnapshot | None) -> NewSnapshot:
     return new._replace(coverage=tuple(Span(span.first, span.last, span.fate) for span in new.coverage))
 
 
-@given(any_lives())
+@given(valid_lives())
 def test_a_commit_shrinks_the_context_by_what_was_promised(life: Life) -> None:
     for _, conversation in lived(life):
         before = conversation.working()

@@ -196,10 +196,11 @@ begin
     end if;
 end $$;
 
--- Where a tail that has to fit into p_room tokens begins: at the oldest round or request from which on it fits, but
--- never after the newest round. Reads no content, and no row older than the one it answers with.
-create function tail_start(p_conversation uuid, p_covers integer, p_room double precision, p_factor double precision)
-returns integer language plpgsql stable as $$
+-- Where a tail that has to fit into p_room tokens begins: at the oldest request, or round of the last exchange, from which
+-- on it fits, but never after the newest round. Reads no content, and few rows older than the one it answers with.
+create function tail_start(
+    p_conversation uuid, p_covers integer, p_last_request integer, p_room double precision, p_factor double precision
+) returns integer language plpgsql stable as $$
 declare
     v_start integer;
     v_tokens double precision := 0;
@@ -210,7 +211,7 @@ begin
              order by seq desc loop
         v_tokens := v_tokens + m.view_tokens * p_factor;
         exit when v_tokens > p_room and v_start is not null;
-        if m.role = 'assistant' or m.is_request then
+        if m.is_request or (m.role = 'assistant' and m.seq > p_last_request) then
             v_start := m.seq;
         end if;
     end loop;
@@ -273,10 +274,11 @@ begin
             - ceil(c.fixed_tokens * factor)::integer;
     end if;
     gap := false;
-    plain := c.broken_through <= c.covers_through;
+    -- Who gives a room is going to fit other layers beside the history, and needs the messages one by one.
+    plain := p_room is null and c.broken_through <= c.covers_through;
     if c.context_tokens * factor > v_room then
         plain := false;
-        v_start := public.tail_start(p_conversation, c.covers_through, v_room, factor);
+        v_start := public.tail_start(p_conversation, c.covers_through, c.last_request, v_room, factor);
         gap := v_start > c.covers_through + 1;
     end if;
     if c.head_version > 0 then
