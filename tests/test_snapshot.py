@@ -21,7 +21,6 @@ from compaction.snapshot import (
     context_json,
     dump_messages,
     load_view,
-    render,
     settle,
 )
 from compaction.summary import Zone, rebuild
@@ -87,7 +86,7 @@ def test_a_view_is_built_from_the_snapshot_and_the_tail() -> None:
     ]
     assert built.warnings == ()
     assert built.last_seq == 4
-    assert json.loads(render(built)) == [
+    assert json.loads(dump_messages(built.view)) == [
         {"role": "user", "content": "so far"},
         {"role": "assistant", "content": "next"},
     ]
@@ -95,7 +94,7 @@ def test_a_view_is_built_from_the_snapshot_and_the_tail() -> None:
 
 def test_an_empty_conversation_has_an_empty_view() -> None:
     built = build(Snapshot(), [], POLICY)
-    assert (built.view, built.last_seq, render(built)) == ((), -1, "[]")
+    assert (built.view, built.last_seq, dump_messages(built.view)) == ((), -1, "[]")
     assert build(Snapshot(covers_through=5), [], POLICY).last_seq == 5
 
 
