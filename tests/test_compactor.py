@@ -113,7 +113,7 @@ def test_a_zone_too_small_is_accepted_with_its_reason(chat: Chat) -> None:
     chat.append(conversation, [request("small")])
     workers.settle(conversation)
     assert len(chat.runs(conversation)) == 1  # not again until it has grown
-    chat.append(conversation, [answer("large", 500)])
+    chat.append(conversation, [answer("large", 1_000)])
     workers.settle(conversation)
     assert [run.state for run in chat.runs(conversation)] == ["skipped", "committed"]
 
