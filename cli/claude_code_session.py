@@ -28,7 +28,7 @@ class _Event(msgspec.Struct, rename="camel"):
 
     @property
     def is_conversation(self) -> bool:
-        """False for bookkeeping, subagents, injected notes, the tool's own summaries and error notices."""
+        """False for bookkeeping, side chains, injected notes, the tool's own summaries and error notices."""
         return self.type in {"user", "assistant"} and not (
             self.is_sidechain or self.is_meta or self.is_compact_summary or self.is_api_error_message
         )

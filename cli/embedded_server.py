@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
@@ -44,7 +45,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class EmbeddedServer:
+class EmbeddedServer(ABC):
     """What both servers share: a directory of their own, its lock, the user they run as, their log."""
 
     name = ""
@@ -107,8 +108,9 @@ class EmbeddedServer:
             return None
         return f"{self.name} ended with {describe_status(self._process.returncode)}{self._log_tail()}"
 
+    @abstractmethod
     def _start(self, undo: contextlib.ExitStack) -> str:
-        raise NotImplementedError
+        """Start the server's process and return where it serves; `undo` takes back what was begun."""
 
     def _prepare_directory(self, undo: contextlib.ExitStack) -> None:
         if self._given is None:
