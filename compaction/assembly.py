@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.guard import Fitted, fit_history
-from compaction.messages import blocks
+from compaction.messages import blocks, is_request
 from compaction.outline import ContextBlock, outline
 from compaction.repair import repair
 from compaction.tokens import CHARS_PER_TOKEN as CHARS
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 TAG: Final = "context"
 """Element that a context block stands in, in the user's message."""
+_CLOSING: Final = re.compile(rf"</\s*{TAG}\s*>", re.IGNORECASE)
 
 
 class Layers(NamedTuple):
@@ -41,6 +43,8 @@ class History(NamedTuple):
     factor: float = 1.0
     """What estimates are multiplied by to agree with what the API counted."""
     carries_summary: bool = False
+    lacks_rounds: bool = False
+    """Whether the view holds only the newest rounds of the last exchange."""
 
 
 class Assembly(NamedTuple):
@@ -55,12 +59,19 @@ class Assembly(NamedTuple):
     exchanges_total: int
     budget: int
     reserved: int
-    warnings: tuple[str, ...]
+    blocks_shortened: int
+    """Context blocks that gave way to an outline or were left out."""
+    warnings: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
         """Tokens of the whole input."""
         return self.system_tokens + self.prior_tokens + self.turn_tokens + self.user_tokens + self.fitted.tokens
+
+    @property
+    def exchanges_dropped(self) -> int:
+        """Exchanges that were left out."""
+        return max(0, self.exchanges_total - self.fitted.kept)
 
 
 def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | None = None) -> Assembly:
@@ -75,7 +86,8 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     def scaled(tokens: float) -> int:
         return -int(-tokens * about.factor // 1)
 
-    history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=bool(layers.prior or layers.turn))
+    speaks = bool(layers.prior or layers.turn) and _last_request(layers.history) is None
+    history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=speaks)
     system = scaled(fixed_tokens(layers.system, layers.tools))
     user = scaled(asked.tokens) if asked else 0
     prior, turn, shortened = fit_blocks(
@@ -84,18 +96,23 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     prior_tokens, turn_tokens = scaled(blocks_tokens(prior)), scaled(blocks_tokens(turn))
     room = budget - held - system - prior_tokens - turn_tokens - user
     fitted = fit_history(
-        history, room, lambda message: message.tokens * about.factor, carries_summary=about.carries_summary
+        history,
+        room,
+        lambda message: message.tokens * about.factor,
+        carries_summary=about.carries_summary,
+        lacks_rounds=about.lacks_rounds,
     )
     messages = _join(fitted.view, (*prior, *turn), asked)
-    dropped = about.exchanges - fitted.kept
-    assembly = Assembly(messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, ())
-    return assembly._replace(warnings=tuple(_warnings(assembly, dropped, shortened)))
+    assembly = Assembly(
+        messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, shortened
+    )
+    return assembly._replace(warnings=tuple(_warnings(assembly)))
 
 
 def _answer_open_calls(history: View, user: ViewMessage | None, *, speaks: bool) -> tuple[View, ViewMessage | None]:
     """Return history and the user's message so that no call is left open between them.
 
-    Without a user's message, context (`speaks`) stands in one of its own, which then has to answer as well.
+    Context that has no request to stand in (`speaks`) stands in a message of its own, which then has to answer as well.
     """
     if user is None and not (speaks and history and history[-1].role == "assistant"):
         return history, None
@@ -122,64 +139,86 @@ def fit_blocks(
 ) -> tuple[tuple[ContextBlock, ...], tuple[ContextBlock, ...], int]:
     """Return both kinds of context within `room` tokens as far as outlines go, and how many were shortened.
 
-    The largest block gives way to its outline first; then the oldest prior blocks go, whole. This turn's stay.
+    The largest block gives way first: to its summary where there is one, else to its outline. Where that is not enough,
+    summaries give way to outlines; then the oldest prior blocks go, whole. This turn's stay.
     """
-    blocks = [*prior, *turn]
-    shortened = 0
-    for index in sorted(range(len(blocks)), key=lambda index: (-len(blocks[index].text), index)):
-        if blocks_tokens(blocks) <= room:
+    given = (*prior, *turn)
+    fitted = list(given)
+    weights = [blocks_tokens([block]) for block in given]
+    largest_first = sorted(range(len(given)), key=lambda index: (-len(given[index].text), index))
+    summarized = [index for index in largest_first if given[index].summary]
+    changed: set[int] = set()
+    for index, summary in [(index, given[index].summary) for index in largest_first] + [(i, None) for i in summarized]:
+        if sum(weights) <= room:
             break
-        short = outline(blocks[index].text, section_chars=policy.carry_forward_section_chars)
-        if len(short) < len(blocks[index].text):
-            blocks[index] = blocks[index]._replace(text=short)
-            shortened += 1
-    kept_prior, kept_turn = blocks[: len(prior)], blocks[len(prior) :]
-    while kept_prior and blocks_tokens(kept_prior) + blocks_tokens(kept_turn) > room:
-        kept_prior.pop(0)
-        shortened += 1
-    return tuple(kept_prior), tuple(kept_turn), shortened
+        short = summary or _outline(given[index], policy)
+        if len(short) < len(fitted[index].text):
+            fitted[index] = given[index]._replace(text=short)
+            weights[index] = blocks_tokens([fitted[index]])
+            changed.add(index)
+    oldest = 0
+    while oldest < len(prior) and sum(weights[oldest:]) > room:
+        changed.add(oldest)
+        oldest += 1
+    return tuple(fitted[oldest : len(prior)]), tuple(fitted[len(prior) :]), len(changed)
+
+
+def _outline(block: ContextBlock, policy: Policy) -> str:
+    if block.outline is not None:
+        return block.outline
+    return outline(block.text, section_chars=policy.carry_forward_section_chars)
 
 
 def render_block(block: ContextBlock) -> str:
     """Return a context block as text that its content cannot close."""
-    closing = f"</{TAG}>"
-    text = block.text.replace(closing, f"<\\/{TAG}>")
-    return f"<{TAG} source={json_text(block.source)} title={json_text(block.title)}>\n{text}\n{closing}"
+    text = _CLOSING.sub(f"<\\/{TAG}>", block.text)
+    return f"<{TAG} source={json_text(block.source)} title={json_text(block.title)}>\n{text}\n</{TAG}>"
 
 
-def _join(history: View, blocks: Sequence[ContextBlock], user: ViewMessage | None) -> View:
-    """Put context before the user's message, or with none after what the user's side said last."""
-    parts = [{"type": "text", "text": render_block(block)} for block in blocks]
-    if user is not None:
-        content = [{"type": "text", "text": user.content}] if isinstance(user.content, str) else user.content
-        joined = user.content if not parts else _after_results(content, parts)
-        return (*history, replace(user, content=joined))
-    if not parts:
-        return history
-    if history and history[-1].role == "user":
-        last = history[-1]
-        content = [{"type": "text", "text": last.content}] if isinstance(last.content, str) else last.content
-        return (*history[:-1], replace(last, content=_after_results(content, parts)))
-    return (*history, ViewMessage("user", parts, WRITTEN))
+def _join(history: View, context: Sequence[ContextBlock], user: ViewMessage | None) -> View:
+    """Put context before the text of the request it came with: the user's message, or the last request of the history.
+
+    In a tool loop it so stays where it was in the loop's first call, which keeps cached prefixes and signed thinking.
+    """
+    messages = history if user is None else (*history, user)
+    if not context:
+        return messages
+    parts = [{"type": "text", "text": render_block(block)} for block in context]
+    place = _last_request(messages)
+    if place is None and messages and messages[-1].role == "user":
+        place = len(messages) - 1
+    if place is None:
+        return (*messages, ViewMessage("user", parts, WRITTEN))
+    request = messages[place]
+    given = [{"type": "text", "text": request.content}] if isinstance(request.content, str) else request.content
+    # Tool results have to come first.
+    results = [block for block in given if block.get("type") == "tool_result"]
+    rest = [block for block in given if block.get("type") != "tool_result"]
+    return (*messages[:place], replace(request, content=[*results, *parts, *rest]), *messages[place + 1 :])
 
 
-def _after_results(content: list[dict[str, Any]], parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return content with `parts` before it, but after the tool results that have to come first."""
-    results = [block for block in content if block.get("type") == "tool_result"]
-    rest = [block for block in content if block.get("type") != "tool_result"]
-    return [*results, *parts, *rest]
+def _last_request(view: View) -> int | None:
+    found = (index for index in reversed(range(len(view))) if is_request(view[index].role, view[index].content))
+    return next(found, None)
 
 
-def _warnings(assembly: Assembly, dropped: int, shortened: int) -> list[str]:
+def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
+    """Say what the guard left out of a history of so many exchanges, and what it cut."""
     found: list[str] = []
-    if shortened:
+    if (dropped := exchanges - fitted.kept) > 0:
+        found.append(f"the oldest {dropped} of {exchanges} exchanges were left out to fit the token budget")
+    if fitted.rounds_dropped:
+        found.append("older tool rounds of the last exchange were left out to fit the token budget")
+    if fitted.cut:
+        found.append(f"{fitted.cut} long response(s) or result(s) were cut to their start to fit the token budget")
+    return found
+
+
+def _warnings(assembly: Assembly) -> list[str]:
+    found: list[str] = []
+    if shortened := assembly.blocks_shortened:
         found.append(f"{shortened} context block(s) were shortened to an outline or left out to fit the token budget")
-    if dropped > 0:
-        found.append(
-            f"the oldest {dropped} of {assembly.exchanges_total} exchanges were left out to fit the token budget"
-        )
-    if assembly.fitted.cut:
-        found.append(f"{assembly.fitted.cut} long response(s) or result(s) were cut to their start")
+    found += drop_warnings(assembly.fitted, assembly.exchanges_total)
     over = assembly.total + assembly.reserved - assembly.budget
     if over > 0:
         found.append(

@@ -15,9 +15,12 @@ CLAUSE_CHARS: Final = 220
 """Characters; longer sentences are cut between words, so that one value does not cost a paragraph."""
 GAP: Final = " \u2026 "
 """Stands where text was left out."""
+FIELD_JOINT: Final = ", "
 _SHORT_LINE: Final = 40
 _JOINED_LINES: Final = 90
-_CHUNK_CHARS: Final = 45
+_CHUNK_CHARS: Final = 20
+_WHOLE_CHARS: Final = 67
+"""Characters; a record no longer than this is one clause."""
 _INLINE_CHARS: Final = 60
 _PREVIEW_CHARS: Final = 60
 """Characters at either end of a long string that stand for it among the other fields."""
@@ -29,6 +32,8 @@ _HTML_TAGS: Final = 3
 _SENTENCE: Final = re.compile(
     r"(?<=[.!?])(?<!\b\d[.])(?<!\b\d\d[.])\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\s+(?=\u2026\s)"
 )
+_FIRST_WORD: Final = re.compile(r"^\S*\s+")
+_LAST_WORD: Final = re.compile(r"\s+\S*$")
 _LIST_MARK: Final = re.compile(r"^(?:[-*\u2022]\s+|#{1,6}\s+|>\s+)+")
 _HTML: Final = re.compile(
     r"<(?:!doctype|/?(?:html|body|div|p|table|tr|td|ul|li|span|h[1-6]|a|br|section)\b)[^<>]*>", re.IGNORECASE
@@ -45,7 +50,9 @@ class Record:
 
     lead: str = ""
     clauses: list[str] = field(default_factory=list)
-    joint: str = ", "
+    joint: str = FIELD_JOINT
+    label: str = ""
+    """How `lead` begins where it names the list or the field that the record is in."""
 
 
 def one_line(text: str) -> str:
@@ -146,7 +153,7 @@ def _object(value: Mapping[Any, Any], label: str, depth: int) -> Iterator[Record
     nested: list[tuple[str, Any]] = []
     for raw, item in value.items():
         key = one_line(str(raw))
-        inline = _inline(item)
+        inline = _inline(item, key)
         if inline is None:
             nested.append((key, item))
         elif len(inline) > CLAUSE_CHARS:
@@ -163,10 +170,10 @@ def _object(value: Mapping[Any, Any], label: str, depth: int) -> Iterator[Record
 def _text(label: str, text: str) -> Iterator[Record]:
     if len(text) <= CLAUSE_CHARS:
         if text:
-            yield Record(_lead(label), [text])
+            yield Record(_lead(label), [text], label=_lead(label))
         return
     for record in prose(text):
-        yield Record(_lead(label) + record.lead, record.clauses, record.joint)
+        yield Record(_lead(label) + record.lead, record.clauses, record.joint, _lead(label))
 
 
 def _filled(label: str, parts: Iterable[str]) -> Iterator[Record]:
@@ -175,8 +182,8 @@ def _filled(label: str, parts: Iterable[str]) -> Iterator[Record]:
     if not parts:
         return
     whole = ", ".join(parts)
-    if len(whole) <= 1.5 * _CHUNK_CHARS or len(parts) == 1:
-        yield Record(_lead(label), [whole])
+    if len(whole) <= _WHOLE_CHARS or len(parts) == 1:
+        yield Record(_lead(label), [whole], label=_lead(label))
         return
     chunks: list[str] = []
     for part in parts[1:]:
@@ -189,7 +196,7 @@ def _filled(label: str, parts: Iterable[str]) -> Iterator[Record]:
     if len(chunks) > 1 and len(chunks[-2]) < CLAUSE_CHARS and content_words(chunks[-1]) < BOUND_WORDS:
         last = chunks.pop()
         chunks[-1] += ", " + last
-    yield Record(f"{_lead(label)}{parts[0]}, ", chunks)
+    yield Record(f"{_lead(label)}{parts[0]}{FIELD_JOINT}", chunks, label=_lead(label))
 
 
 def _lead(label: str) -> str:
@@ -198,17 +205,21 @@ def _lead(label: str) -> str:
 
 def _preview(text: str) -> tuple[str, str]:
     """Return a long string's first and last words, and what follows the first words."""
-    head = text[:_PREVIEW_CHARS].rpartition(" ")[0] or text[:_PREVIEW_CHARS]
-    tail = text[-_PREVIEW_CHARS:].partition(" ")[2] or text[-_PREVIEW_CHARS:]
+    head = _LAST_WORD.sub("", text[:_PREVIEW_CHARS]) or text[:_PREVIEW_CHARS]
+    tail = _FIRST_WORD.sub("", text[-_PREVIEW_CHARS:]) or text[-_PREVIEW_CHARS:]
     return f"{one_line(head)}{GAP}{one_line(tail)}", text[len(head) :]
 
 
-def _inline(item: Any) -> str | None:
-    """Return `item` as the text of a pair; "" for nothing; None when it must become records of its own."""
+def _inline(item: Any, owner: str) -> str | None:
+    """Return `item` as the text of a pair with the key `owner`.
+
+    "" stands for nothing, None for what must become records of its own. Fields that repeat the key are left out.
+    """
     if isinstance(item, Mapping):
         if any(isinstance(part, (Mapping, list)) for part in item.values()):
             return None
-        text = ", ".join(f"{one_line(str(key))}: {_scalar(part)}" for key, part in item.items())
+        fields = ((one_line(str(key)), _scalar(part)) for key, part in item.items())
+        text = FIELD_JOINT.join(f"{key}: {part}" for key, part in fields if part != owner)
         return (f"{{{text}}}" if text else "") if len(text) <= _INLINE_CHARS else None
     if isinstance(item, list):
         if any(isinstance(part, (Mapping, list)) for part in item):

@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.clauses import GAP, Record, json_records, one_line, pieces, prose, structured
-from compaction.salience import BOUND_WORDS, Source, Weights, clean, content_words, recency, values
+from compaction.clauses import FIELD_JOINT, GAP, Record, json_records, one_line, pieces, prose, structured
+from compaction.salience import BOUND_WORDS, Source, Weights, clean, content_words, fields, recency, values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 CALL: Final = "Called "
 ARROW: Final = " \u2192 "
@@ -50,7 +51,7 @@ _LAST_LINES_CHARS: Final = 400
 _RULE: Final = re.compile(
     r"\b(?:always|never(?! mind)|(?<!there )must(?! have)|from now on|every time|under no circumstances|"
     r"at most|at least|no (?:more|less|later|earlier) than)\b|"
-    r"^(?:(?:also|and|but|so|then),? )?(?:please )?"
+    r"(?:^|(?<=[.!?;:] ))(?:(?:also|and|but|so|then),? )?(?:please )?"
     r"(?:do not|don['\u2019]t|only|keep|remember|avoid|use|make sure|ensure)\b",
     re.IGNORECASE,
 )
@@ -102,6 +103,8 @@ class Group:
     lead: str
     values: frozenset[str]
     joint: str
+    label: str = ""
+    """How `lead` begins; not said again by the next group that begins alike."""
     clauses: list[Clause] = field(default_factory=list)
     open: bool = False
 
@@ -119,6 +122,10 @@ class Group:
             before = position
         return self.lead + out
 
+    def pairs(self) -> list[str]:
+        """Return what is kept of a JSON object, field by field."""
+        return self.text().split(FIELD_JOINT)
+
 
 @dataclass(slots=True)
 class Line:
@@ -134,10 +141,10 @@ class Line:
 
     def text(self) -> str:
         """Return the line as far as its clauses are kept."""
-        said = "; ".join(group.text() for group in self.groups if group.open)
+        said = _joined(self.groups)
         if not self.is_call:
             return self.prefix + said
-        found = "; ".join(group.text() for group in self.outcome if group.open)
+        found = _joined(self.outcome, {field for group in self.groups if group.open for field in group.pairs()})
         if self.status == _ERROR_STATUS and not found.lower().startswith(_ERROR_STATUS):
             found = f"{_ERROR_STATUS}: {found}" if found else _ERROR_STATUS
         said = f"({said})" if said else ""
@@ -161,6 +168,7 @@ class Draft:
         self.weights = Weights(end)
         self.end = end
         self._said: set[str] = set()
+        self._failures: set[str] = set()
         self._requests = 0
         self._first = max_chars * _FIRST_SHARE
         self._standing = max_chars * _STANDING_SHARE
@@ -192,7 +200,9 @@ class Draft:
         worths = [0.0] * len(flat)
         if failed and flat:
             telling = next((n for n, clause in enumerate(flat) if _ERROR.search(clause)), 0)
-            worths[telling] = _ERROR_WORTH * (_REMARK_FRESH + recency(place, self.end))
+            worth = _CALL_WORTH if flat[telling] in self._failures else _ERROR_WORTH
+            worths[telling] = worth * (_REMARK_FRESH + recency(place, self.end))
+            self._failures.add(flat[telling])
         if line is None:
             line = self._line(SPEAKERS["result"], place)
             self._add(line, line.groups, records, "result", worths)
@@ -236,7 +246,8 @@ class Draft:
         remaining = iter(worths)
         for record in records:
             lead = one_line(clean(record.lead))[:_LEAD_CHARS] + (" " if record.lead.endswith(" ") else "")
-            group = Group(lead, self._mention(lead, source, line.place, strength), record.joint)
+            label = record.label if lead.startswith(record.label) else ""
+            group = Group(lead, self._mention(lead, source, line.place, strength), record.joint, label)
             groups.append(group)
             words = content_words(lead)
             for raw in record.clauses:
@@ -251,8 +262,9 @@ class Draft:
 
     def _mention(self, text: str, source: Source, place: int, strength: float) -> frozenset[str]:
         found = values(text)
+        names = fields(text) if source == "result" and found else {}
         for value in found:
-            self.weights.mention(value, source, place, strength)
+            self.weights.mention(value, source, place, strength, name=names.get(value, ""))
         return frozenset(found)
 
     def _worth(self, source: Source, text: str, position: int, place: int) -> float:
@@ -281,6 +293,23 @@ class Draft:
             self._standing -= size
             return _RULE_WORTH
         return 0.0
+
+
+def _joined(groups: Iterable[Group], given: AbstractSet[str] = frozenset()) -> str:
+    """Return what is kept of `groups` without the fields in `given`, a label that several share said once."""
+    parts: list[str] = []
+    label = ""
+    for group in groups:
+        if not group.open:
+            continue
+        text = group.text()
+        if given and group.joint == FIELD_JOINT:
+            text = FIELD_JOINT.join(field for field in group.pairs() if field not in given)
+        if not text:
+            continue
+        parts.append(text.removeprefix(label) if group.label == label else text)
+        label = group.label
+    return "; ".join(parts)
 
 
 def _carried(text: str) -> list[Record]:

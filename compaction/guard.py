@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from compaction.messages import is_request
+from compaction.messages import is_request, result_text_chars
 from compaction.repair import repair
-from compaction.trimming import drop_oldest
-from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, strip_thinking, truncate_result
+from compaction.trimming import drop_oldest, exchanges, rounds
+from compaction.view import MARKER, View, ViewMessage, map_blocks, strip_thinking, truncate_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,16 +26,24 @@ class Fitted(NamedTuple):
     """Exchanges that are left."""
     cut: int
     """Responses and results that were cut."""
+    rounds_dropped: bool
+    """Whether older rounds of the last exchange were left out."""
 
 
 def fit_history(
-    view: Sequence[ViewMessage], room: int, weigh: Callable[[ViewMessage], float], *, carries_summary: bool
+    view: Sequence[ViewMessage],
+    room: int,
+    weigh: Callable[[ViewMessage], float],
+    *,
+    carries_summary: bool,
+    lacks_rounds: bool = False,
 ) -> Fitted:
     """Return `view` within `room` tokens.
 
     The oldest whole exchanges go first, then the oldest rounds of the last one; its request and newest round stay, and
     so does a first message with a summary. If that is not enough, long responses and results are cut to their start.
-    What is left may still be over: the caller warns. A larger room never leaves less.
+    What is left may still be over: the caller warns. A larger room never leaves less. With `lacks_rounds` the view
+    holds only the newest rounds of its last exchange already.
     """
     trim = drop_oldest(
         view, lambda _, measured: measured <= room, measure=lambda m: _ceil(weigh(m)), carries_summary=carries_summary
@@ -50,19 +58,30 @@ def fit_history(
     if kept != tuple(view):
         kept = strip_thinking(kept, _last_seq(view), from_index=_first_change(view, kept))
         kept, _ = repair(kept)
-    requests = sum(is_request(message.role, message.content) for message in kept)
-    return Fitted(kept, _tokens(kept, weigh), requests, cut)
+    gone = set(trim.dropped)
+    dropped = lacks_rounds or (bool(gone) and any(part.start in gone for part in rounds(view, exchanges(view)[-1])))
+    return Fitted(kept, _tokens(kept, weigh), count_exchanges(kept), cut, dropped)
+
+
+def count_exchanges(view: Sequence[ViewMessage]) -> int:
+    """Return how many requests a view has."""
+    return sum(is_request(message.role, message.content) for message in view)
 
 
 def cut_long(view: Sequence[ViewMessage], level: int) -> tuple[View, int]:
-    """Cut assistant texts and tool results over `level` characters to their start; return how many were."""
+    """Cut assistant texts and tool results to their first `level` characters; return how many were.
+
+    What was cut before may be cut further; what the marker would make no shorter stays as it is.
+    """
     count = 0
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         nonlocal count
         shorter: dict[str, Any] | None = None
-        if block.get("type") == "tool_result" and result_tail(block, len(MARKER)) != MARKER:
+        if block.get("type") == "tool_result":
             shorter = truncate_result(block, level, lambda _: MARKER)
+            if shorter is not None and result_text_chars(shorter) >= result_text_chars(block):
+                shorter = None
         elif block.get("type") == "text":
             text = _cut_text(block["text"], level)
             shorter = None if text is None else {**block, "text": text}
@@ -83,9 +102,8 @@ def cut_long(view: Sequence[ViewMessage], level: int) -> tuple[View, int]:
 
 
 def _cut_text(text: str, level: int) -> str | None:
-    if len(text) <= level or text.endswith(MARKER):
-        return None
-    return text[:level] + MARKER
+    shorter = text[:level] + MARKER
+    return shorter if len(shorter) < len(text) else None
 
 
 def _tokens(view: Sequence[ViewMessage], weigh: Callable[[ViewMessage], float]) -> int:

@@ -11,10 +11,13 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.tokens import content_tokens
 from compaction.view import MARKER, View, ViewMessage, map_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+
+    from compaction.messages import Content
 
 _CDATA: Final = "<![CDATA["
 _CDATA_END: Final = "]]>"
@@ -85,6 +88,12 @@ def cut_inline(view: Sequence[ViewMessage], tags: Collection[str], limit: int) -
         return message if shorter == message.content else replace(message, content=shorter)
 
     return tuple(map(shortened, view)) if tags else tuple(view)
+
+
+def hidden_tokens(role: str, content: Content, tags: Collection[str], limit: int) -> int:
+    """Return how many tokens fewer a message has in the view: under 0 where the note is longer than what it hides."""
+    (shown,) = cut_inline([ViewMessage(role, content)], tags, limit)
+    return 0 if shown.content is content else content_tokens(content) - shown.tokens
 
 
 def _tokens(text: str, tag: re.Pattern[str]) -> Iterator[_Token]:

@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from compaction.policy import Policy
 
 
+BELIEVABLE_SHARE: Final = 4
+"""A count below the estimate by more than this factor is none: the learned ratio is held within two, and estimates of
+images and documents may be off by as much again. Clients that leave out cached tokens report far less."""
+
+
 class Step(StrEnum):
-    """The steps of the ladder, in order."""
+    """The steps of the ladder, in order, and those that a model's refusal and a pin bring about."""
 
     TOOL_RESULTS = "tool_results"
+    PRUNE = "prune"
     SUMMARY = "summary"
+    EXTRACT = "extract"
     FALLBACK = "fallback"
     BACKSTOP = "backstop"
     TRIM = "trim"
+    OVERFLOW = "overflow"
+    PIN = "pin"
+
+
+Strategy = Literal["auto", "tool_results", "prune", "summary", "extract", "drop", "trim"]
+"""What a run by hand may ask for: the whole ladder, or one step of it. An extract is a summary without a model."""
+Result = Literal["committed", "pending", "skipped", "failed"]
+"""What became of a step; a pending one waits for the end of a tool loop."""
+
+WAITS: Final = "waits_for_tool_loop"
+"""Reason of a step whose snapshot is pending, and of a run that found one pending."""
+BEFORE_SUMMARY: Final = (Step.TOOL_RESULTS, Step.PRUNE)
+"""The steps that stand before the summary: whoever waits for a model has them behind them."""
+_STEP_OF: Final[Mapping[Strategy, Step]] = {
+    "tool_results": Step.TOOL_RESULTS,
+    "prune": Step.PRUNE,
+    "summary": Step.SUMMARY,
+    "extract": Step.SUMMARY,
+    "drop": Step.FALLBACK,
+    "trim": Step.TRIM,
+}
 
 
 class Load(NamedTuple):
@@ -50,9 +80,10 @@ class Due(NamedTuple):
     tool_results: bool
     summary: bool
     trim: bool
+    prune: bool = False
 
     def __bool__(self) -> bool:
-        return self.tool_results or self.summary or self.trim
+        return any(self)
 
 
 def decide(load: Load, policy: Policy) -> Due:
@@ -64,16 +95,69 @@ def decide(load: Load, policy: Policy) -> Due:
         and tokens > max(policy.input_token_budget, load.tool_results_hold),
         summary=tokens > max(policy.compaction_threshold_tokens, load.summary_hold),
         trim=trim_is_due(load, policy),
+        # Whether the tool results' own share is that large, only the messages tell.
+        prune=load.has_old_results and tokens > max(prune_threshold(policy), load.tool_results_hold),
     )
+
+
+def next_step(
+    tried: Mapping[Step, Result],
+    load: Load,
+    messages: int,
+    policy: Policy,
+    *,
+    summaries: bool,
+    extracts: bool = False,
+    strategy: Strategy | None = None,
+) -> Step | None:
+    """Return the step that comes after those that a run has tried, None when it is at its end.
+
+    `load` and `messages` are what the conversation weighs after them; `summaries` tells whether summaries are on, and
+    `extracts` whether an extract takes the place of one that failed.
+    Without a strategy the thresholds decide. One step that was asked for by hand is taken whatever they say; so are
+    the steps of `auto` up to the summary, but nothing is dropped below its threshold because a summary failed.
+    """
+    if "pending" in tried.values():
+        return None
+    if strategy is not None and strategy != "auto":
+        step = _STEP_OF[strategy]
+        return None if step in tried else step
+    by_hand = strategy == "auto"
+    due = decide(load, policy)
+    summarized = "committed" in {tried.get(Step.SUMMARY), tried.get(Step.EXTRACT)}
+    after_summary = messages > policy.max_conversation_messages and summarized
+    wanted = (
+        (Step.TOOL_RESULTS, due.tool_results or (by_hand and policy.input_token_budget > 0)),
+        (Step.PRUNE, due.prune or by_hand),
+        (Step.SUMMARY, summaries and (due.summary or by_hand)),
+        (Step.EXTRACT, extracts and (due.summary or by_hand) and tried.get(Step.SUMMARY) == "failed"),
+        (Step.FALLBACK, due.summary and tried.get(Step.SUMMARY, "failed") == "failed"),
+        (Step.BACKSTOP, after_summary),
+        (Step.TRIM, due.trim),
+    )
+    return next((step for step, is_wanted in wanted if is_wanted and step not in tried), None)
+
+
+def must_wait(tokens: float, policy: Policy, *, in_signed_loop: bool) -> bool:
+    """Tell whether a new snapshot has to wait: the API refuses signed thinking whose prefix has changed.
+
+    A context of `tokens` at or over the trim threshold cannot wait: there the thinking is left out.
+    """
+    return in_signed_loop and tokens < policy.trim_threshold_tokens
+
+
+def prune_threshold(policy: Policy) -> int:
+    """Return the tokens that tool results have to be over, by themselves, to be pruned."""
+    return int(policy.prune_soft_share * policy.model_context_tokens)
 
 
 def trim_is_due(load: Load, policy: Policy) -> bool:
     """Tell whether the byte trim has to run (seed 004, R2).
 
-    Without a count from the API the bytes decide; with one below the threshold the trim is skipped, and nothing is
-    serialized to find out; at or above it the bytes decide again.
+    Without a count from the API, or with one that cannot be true, the bytes decide; with one below the threshold the
+    trim is skipped, and nothing is serialized to find out; at or above it the bytes decide again.
     """
-    if load.measured is not None and load.measured < policy.trim_threshold_tokens:
+    if load.measured is not None and load.estimated / BELIEVABLE_SHARE <= load.measured < policy.trim_threshold_tokens:
         return False
     return load.bytes > max(policy.max_context_bytes, load.trim_hold)
 

@@ -91,6 +91,19 @@ def is_call(block: Block) -> bool:
     )
 
 
+def is_signed_summary(block: Block) -> bool:
+    """Tell whether `block` is a summary that the API wrote and signed: a `compaction` block made on demand.
+
+    It stands for everything before it, so the API takes it as the first block of a conversation alone. The blocks of
+    its threshold compaction have no signature and may stand anywhere.
+    """
+    return (
+        block.get("type") == "compaction"
+        and isinstance(block.get("signature"), str)
+        and isinstance(block.get("content"), str)
+    )
+
+
 def is_server_result(block: Block) -> bool:
     """Tell whether `block` is the result of a tool that the API itself called."""
     kind = block.get("type")
@@ -198,6 +211,7 @@ def message_facts(role: str, content: Any) -> MessageFacts:
         results=tuple(tool_result_ids(staying)),
         sound=bool(parts)
         and all(new is old for new, old in zip(taken, parts, strict=True))
+        and not any(map(is_signed_summary, staying))
         and _in_order(role, [part["type"] for part in staying]),
     )
 

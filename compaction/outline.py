@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.html_text import html_text
 from compaction.sections import Kind, Section, kind_of, mark, marked, open_fence, sections
-from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,19 +20,16 @@ _LONG_SECTION: Final = 4
 
 
 class ContextBlock(NamedTuple):
-    """A context block: where it comes from, what it is called, what it says."""
+    """A context block: where it comes from, what it is called, what it says, and shorter forms that are known of it."""
 
     source: str
     title: str
     text: str
-
-    @property
-    def tokens(self) -> int:
-        """Estimated tokens, rounded up."""
-        return -(-sum(map(text_weight, self)) // CHARS_PER_TOKEN)
+    summary: str | None = None
+    outline: str | None = None
 
 
-def outline(text: str, *, section_chars: int, max_chars: int | None = None) -> str:
+def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_read: int | None = None) -> str:
     """Return the headings of `text` and the first `section_chars` characters of each section.
 
     Markdown, HTML, source code and plain text are told apart by content (`sections.kind_of`). HTML comes out as text
@@ -42,8 +38,13 @@ def outline(text: str, *, section_chars: int, max_chars: int | None = None) -> s
     of its own says how many characters were left out; what this line would not make shorter stays whole. With
     `max_chars`, less of each section is shown until the outline has at most so many characters, and in the end its
     last sections are left out. Never longer than `text`; an outline of an outline is the same or shorter, and no mark
-    follows another.
+    follows another. With `max_read`, what stands after so many characters is left out unread: reading markup and code
+    takes about a second a million characters.
     """
+    if max_read is not None and len(text) > max_read + _ROOM:
+        room = None if max_chars is None else max(0, max_chars - _ROOM)
+        start, hidden = _without_mark(outline(text[:max_read], section_chars=section_chars, max_chars=room))
+        return _with_mark(start, hidden + len(text) - max_read)[:max_chars]
     kind = kind_of(text)
     source = text
     if kind is Kind.HTML:
@@ -54,6 +55,11 @@ def outline(text: str, *, section_chars: int, max_chars: int | None = None) -> s
     parts = [part for section in sections(source, kind) for part in _windows(source, section, section_chars)]
     shown = section_chars
     result = _previews(source, parts, shown)
+    if max_chars is not None and len(result) > max_chars:
+        # Where the headings alone are too long, nothing in between would do.
+        barest = _previews(source, parts, 0)
+        shown = 0 if len(barest) > max_chars else shown // 2
+        result = _previews(source, parts, shown) if shown else barest
     while max_chars is not None and len(result) > max_chars and shown:
         shown //= 2
         result = _previews(source, parts, shown)
@@ -80,50 +86,6 @@ def split_structured(text: str, max_chars: int) -> list[str]:
         parts.append(text[position:end])
         position = end
     return parts
-
-
-def carry_forward(
-    previous: Sequence[ContextBlock], current: Sequence[ContextBlock], *, section_chars: int, max_tokens: int
-) -> list[ContextBlock]:
-    """Return the context blocks that the next turn carries over, oldest first.
-
-    `previous` are the blocks carried so far, as they are; `current` are this turn's, which come in as outlines. Of
-    blocks with the same source only the newest stays (blocks without one are told apart by their title and text).
-    The oldest are dropped until the rest has at most `max_tokens` estimated tokens; if the newest alone has more, its
-    outline is made shorter.
-    """
-    outlined = [block._replace(text=outline(block.text, section_chars=section_chars)) for block in current]
-    newest: dict[tuple[str, ...], ContextBlock] = {}
-    for block in (*previous, *outlined):
-        key = (block.source,) if block.source else ("", block.title, block.text)
-        newest.pop(key, None)
-        newest[key] = block
-    kept: list[ContextBlock] = []
-    room = max_tokens
-    for block in reversed(newest.values()):
-        if not block.text.strip():
-            continue
-        if block.tokens > room:
-            if not kept and (shorter := _shortened(block, section_chars, room)):
-                kept.append(shorter)
-            break
-        kept.append(block)
-        room -= block.tokens
-    return kept[::-1]
-
-
-def _shortened(block: ContextBlock, section_chars: int, max_tokens: int) -> ContextBlock | None:
-    """Return `block` with an outline short enough for `max_tokens`, None if not even its name fits."""
-    text = block.text
-    while text:
-        block = block._replace(text=text)
-        excess = block.tokens - max_tokens
-        if excess <= 0:
-            return block
-        # Where a character weighs more than one, so many fewer characters are more than is asked for: halve at most.
-        limit = max(len(text) // 2, len(text) - excess * CHARS_PER_TOKEN)
-        text = outline(text, section_chars=section_chars, max_chars=limit).strip()
-    return None
 
 
 def _previews(text: str, parts: Sequence[Section], chars: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
 Characters = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+TagName = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.:-]{0,99}\Z")]
+FieldName = Annotated[str, Meta(min_length=1, max_length=200)]
+ToolPattern = Annotated[str, Meta(min_length=1, max_length=200)]
 
 MINIMUM_CONTEXT_WINDOW: Final = 16_000
 """Tokens. A smaller window leaves no room to compact into (seed 003, the reference's hard minimum)."""
@@ -23,7 +28,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     input_token_budget: Tokens = 40_000
     """Tokens; older tool results are cut once the input is strictly over it. 0 = off. Seeds 000, 002."""
     tool_result_retention_chars: Characters = 500
-    """Characters kept of an older tool result. Seeds 000, 002."""
+    """Characters kept of an older tool result, and of one that stands in an element of `inline_tool_tags`. Seeds 000,
+    002."""
     max_tool_result_chars: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 40_000
     """Characters of one tool result that the view shows; the original stays stored. Seed 003."""
     compaction_enabled: bool = True
@@ -43,7 +49,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_conversation_messages: Annotated[int, Meta(ge=2, le=1_000_000)] = 50
     """Messages left by the fallback, and by the backstop after a summary. Seed 003."""
     model_context_tokens: Annotated[int, Meta(ge=MINIMUM_CONTEXT_WINDOW, le=100_000_000)] = 200_000
-    """Tokens in the window of the model that the chat product calls. Seed 004."""
+    """Tokens in the window of the model that the chat product calls; where nobody sets it, that of the conversation's
+    `model`, if it is known. Seed 004."""
     trim_threshold_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.60
     """Share of the window below which a measured count lets the trim be skipped. Seed 004."""
     max_context_bytes: Annotated[int, Meta(ge=1_000, le=1_000_000_000)] = 737_280
@@ -58,6 +65,31 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Characters of each section that a carried-over context block keeps. Seed 001."""
     min_savings_tokens: Tokens = 1_000
     """Tokens; a run that would free less is skipped."""
+    carried_context_max_tokens: Tokens = 20_000
+    """Tokens of context blocks, as outlines, that are carried over to the next turn."""
+    inline_tool_tags: Annotated[tuple[TagName, ...], Meta(max_length=100)] = ()
+    """Names of XML-like elements that tools' output stands in inside assistant text, case-sensitive; in the view each
+    shows `tool_result_retention_chars` characters of what is in it. Seed 001."""
+    pinned_max_tokens: Tokens = 2_000
+    """Tokens of pinned texts that are repeated in the context once their own messages are gone."""
+    summary_instructions: Annotated[str, Meta(max_length=2_000)] = ""
+    """Wishes about what summaries should stress: data to the summarizer, which cannot change its rules."""
+    private_result_fields: Annotated[tuple[FieldName, ...], Meta(max_length=100)] = ()
+    """Names of fields in tool results that are for the application alone: no summarizer sees them."""
+    prune_soft_share: Share = 0.3
+    """Share of the window over which tool results keep their head and tail only. Seed 003 (OpenClaw)."""
+    prune_hard_share: Share = 0.5
+    """Share of the window over which tool results then give way to a line each. Seed 003 (OpenClaw)."""
+    prune_head_chars: Characters = 1_500
+    """Characters from the start of a pruned tool result. Seed 003 (OpenClaw)."""
+    prune_tail_chars: Characters = 1_500
+    """Characters from the end of a pruned tool result. Seed 003 (OpenClaw)."""
+    prune_min_freed_tokens: Tokens = 4_000
+    """Tokens; pruning that would free less is not worth breaking the prompt cache for."""
+    prune_allow: Annotated[tuple[ToolPattern, ...], Meta(max_length=100)] = ()
+    """Patterns of tool names (`*`, `?`) whose results may be pruned; none = every tool."""
+    prune_deny: Annotated[tuple[ToolPattern, ...], Meta(max_length=100)] = ()
+    """Patterns of tool names whose results are never pruned; stronger than `prune_allow`."""
 
     @property
     def trim_threshold_tokens(self) -> int:
@@ -66,15 +98,24 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class PolicyError(ValueError):
-    """A policy that cannot hold; `field` names the key at fault, `""` when it is the whole."""
+    """A policy that cannot hold.
 
-    def __init__(self, field: str, detail: str) -> None:
+    `field` names the key at fault, `""` when it is the whole; `path` leads from the policy to the value, `fields` are
+    the keys that contradict each other.
+    """
+
+    def __init__(
+        self, field: str, detail: str, *, path: tuple[str | int, ...] = (), fields: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(detail)
         self.field = field
         self.detail = detail
+        self.path = path or tuple(filter(None, [field]))
+        self.fields = fields or (field,)
 
 
 FIELDS: Final = tuple(Policy.__struct_fields__)
+_INDEX: Final = re.compile(r" - at `\$\.\w+\[(\d+)\]`\Z")
 
 
 def merge(*overrides: Mapping[str, Any]) -> Policy:
@@ -85,15 +126,56 @@ def merge(*overrides: Mapping[str, Any]) -> Policy:
     """
     values: dict[str, Any] = {}
     for layer in overrides:
-        for key, value in layer.items():
-            if key not in FIELDS:
-                raise PolicyError(key, f"unknown policy key {key!r}")
-            try:
-                msgspec.convert({key: value}, Policy)
-            except msgspec.ValidationError as error:
-                raise PolicyError(key, str(error).split(" - at ")[0]) from None
-            values[key] = value
-    policy = msgspec.convert(values, Policy)
+        values |= layer
+    try:
+        policy = msgspec.convert(values, Policy)
+    except msgspec.ValidationError:
+        # Key by key only now: the whole at once is what nearly always holds, and many times faster.
+        for layer in overrides:
+            for key, value in layer.items():
+                _check(key, value)
+        raise
     if policy.reserved_output_tokens >= policy.total_token_budget:
-        raise PolicyError("reserved_output_tokens", "must be smaller than total_token_budget")
+        raise PolicyError(
+            "reserved_output_tokens",
+            "must be smaller than total_token_budget",
+            fields=("reserved_output_tokens", "total_token_budget"),
+        )
+    if policy.prune_soft_share > policy.prune_hard_share:
+        raise PolicyError(
+            "prune_soft_share",
+            "must not be larger than prune_hard_share",
+            fields=("prune_soft_share", "prune_hard_share"),
+        )
     return policy
+
+
+def load_policy(stored: Mapping[str, Any]) -> Policy:
+    """Return a policy that was in force when it was stored, perhaps by another version of the service.
+
+    What this version does not know, or takes no longer, is passed over; what is missing has its default.
+    """
+    try:
+        return msgspec.convert(stored, Policy)
+    except msgspec.ValidationError:
+        return msgspec.convert({key: value for key, value in stored.items() if _holds(key, value)}, Policy)
+
+
+def _holds(key: str, value: Any) -> bool:
+    try:
+        _check(key, value)
+    except PolicyError:
+        return False
+    return True
+
+
+def _check(key: str, value: Any) -> None:
+    """Raise the problem of one value by itself."""
+    if key not in FIELDS:
+        raise PolicyError(key, f"unknown policy key {key!r}")
+    try:
+        msgspec.convert({key: value}, Policy)
+    except msgspec.ValidationError as error:
+        item = _INDEX.search(str(error))
+        path = (key, int(item[1])) if item else (key,)
+        raise PolicyError(key, str(error).split(" - at ")[0], path=path) from None

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import SERVER_CALLS, THINKING, acceptable, is_server_result
-from compaction.view import View, ViewMessage
+from compaction.messages import SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
+from compaction.view import View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ def repair(view: Sequence[ViewMessage]) -> tuple[View, Repairs]:
 
 
 def _mend(view: View, repairs: Repairs) -> View:
-    drafts = [draft for message in view if (draft := _clean(message, repairs)).parts]
+    drafts = _first_summary_only([_clean(message, repairs) for message in view], repairs)
     groups = [list(group) for _, group in groupby(drafts, key=lambda draft: draft.role)]
     for group in groups:
         if group[0].role == "assistant":
@@ -91,7 +91,7 @@ def _mend(view: View, repairs: Repairs) -> View:
             _order_answer(group)
     _pair(groups, repairs)
     mended = [draft.finish() for draft in drafts if draft.parts]
-    if mended and mended[0].role != "user":
+    if mended and mended[0].role != "user" and signed_summary(mended) is None:
         repairs.opened = True
         mended.insert(0, ViewMessage("user", OPENING))
     return tuple(mended)
@@ -115,6 +115,17 @@ def _clean(message: ViewMessage, repairs: Repairs) -> _Draft:
             parts.append(kept)
         changed = changed or kept is not block
     return _Draft(message, parts, changed)
+
+
+def _first_summary_only(drafts: list[_Draft], repairs: Repairs) -> list[_Draft]:
+    """Return the drafts that hold anything, without signed summaries after the first block: the API refuses them."""
+    kept = [draft for draft in drafts if draft.parts]
+    for place, draft in enumerate(kept):
+        own = [block for at, block in enumerate(draft.parts) if place == at == 0 or not is_signed_summary(block)]
+        if len(own) != len(draft.parts):
+            repairs.dropped_blocks += len(draft.parts) - len(own)
+            draft.parts, draft.changed = own, True
+    return [draft for draft in kept if draft.parts]
 
 
 def _drop_repeated_calls(group: list[_Draft], repairs: Repairs) -> None:

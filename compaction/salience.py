@@ -34,6 +34,8 @@ _EXACT: Final = re.compile(r"[0-9@_]|/.*/")
 _FILE: Final = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z][A-Za-z0-9]{0,4}")
 _LISTED: Final = re.compile(r"(?<!\S)\d{1,6}[:|](?=\s|[^\d\s]|$)")
 """Line numbers of a file listing: they say where a line stands, not what it says."""
+_FIELD: Final = re.compile(r"([^\W\d][\w-]{0,60})[:=] ?(\S{1,160})")
+_AROUND_VALUE: Final = ".:/-,;{}()[]\"'"
 _CLOCK: Final = re.compile(r"\d:\d\d")
 _NUMBER: Final = re.compile(r"[\d.,-]+")
 _DIGIT: Final = re.compile(r"[\d@]")
@@ -43,7 +45,7 @@ _FUNCTION_WORD_LIST: Final = (
     "only other over please same should some such than that their them then there these they this those very were "
     "what when where which while will with would your yours"
 )
-_FUNCTION_WORDS: Final = frozenset(_FUNCTION_WORD_LIST.split())
+FUNCTION_WORDS: Final = frozenset(_FUNCTION_WORD_LIST.split())
 
 BOUND_WORDS: Final = 3
 """Content words beside a value from which a reader can tell what the value is."""
@@ -71,11 +73,16 @@ def values(text: str) -> list[str]:
     ]
 
 
+def fields(text: str) -> dict[str, str]:
+    """Return the names of the fields that values in `text` stand in, by value: `{"ab-12": "order_id"}`."""
+    return {match[2].lower().strip(_AROUND_VALUE): match[1].lower() for match in _FIELD.finditer(text)}
+
+
 def content_words(text: str) -> int:
     """Return how many different words of `text` say something: of four letters or more, no function words."""
     if _DIGIT.search(text):
         text = " ".join(token for token in text.split() if not _DIGIT.search(token))
-    return len(set(_WORD.findall(text.lower())) - _FUNCTION_WORDS)
+    return len(set(_WORD.findall(text.lower())) - FUNCTION_WORDS)
 
 
 def recency(place: int, end: int, half: int = 12) -> float:
@@ -95,6 +102,11 @@ _NAMED_WEIGHT: Final = 0.5
 _UNUSED_MENTIONS: Final = 4
 _UNUSED_FACTOR: Final = 0.5
 """A value that tools named more often than that without anyone using it is furniture."""
+_FIELD_RATE: Final = 0.1
+"""Share of a field's values that speakers use, where nothing is known of the field."""
+_FIELD_PRIOR: Final = 6.0
+"""How many values of a field weigh as much as knowing nothing of it."""
+_FIELD_FACTORS: Final = (0.4, 2.0)
 _CLOCK_FACTOR: Final = 0.3
 _NUMBER_FACTOR: Final = 0.7
 _MINOR_FACTOR: Final = 0.2
@@ -107,6 +119,7 @@ class _Mentions:
     last: int = 0
     count: int = 0
     regions: set[int] = field(default_factory=set)
+    field: str = ""
 
 
 class Weights:
@@ -116,9 +129,13 @@ class Weights:
         self._end = end
         self._mentions: dict[str, _Mentions] = {}
         self._known: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
 
-    def mention(self, value: str, source: Source, place: int, strength: float) -> None:
-        """Note that `source` used `value` in message number `place`; `strength` is low for one value of a crowd."""
+    def mention(self, value: str, source: Source, place: int, strength: float, *, name: str = "") -> None:
+        """Note that `source` used `value` in message number `place`.
+
+        `strength` is low for one value of a crowd, `name` is that of the field it stands in.
+        """
         seen = self._mentions.get(value)
         if seen is None:
             seen = self._mentions[value] = _Mentions(last=place)
@@ -126,6 +143,7 @@ class Weights:
         seen.strength = max(seen.strength, strength)
         seen.last = max(seen.last, place)
         seen.count += 1
+        seen.field = seen.field or name
         seen.regions.add(place // _REGION_MESSAGES)
 
     def __getitem__(self, value: str) -> float:
@@ -142,9 +160,29 @@ class Weights:
             weight += seen.spoken * (lately + _SPREAD_WEIGHT * math.log2(len(seen.regions)))
         else:
             weight *= _kind_factor(value) * (_UNUSED_FACTOR if seen.count > _UNUSED_MENTIONS else 1.0)
+            weight *= self._field_factor(seen.field)
         if len(value) < _MINOR_CHARS and value[0] not in _CURRENCY:
             weight *= _MINOR_FACTOR
         return weight
+
+    def _field_factor(self, name: str) -> float:
+        """Return what standing in a field is worth: where speakers used its values before, they will again."""
+        if not name:
+            return 1.0
+        if not self._rates:
+            self._rates = self._field_rates()
+        least, most = _FIELD_FACTORS
+        return min(most, max(least, math.sqrt(self._rates[name] / _FIELD_RATE)))
+
+    def _field_rates(self) -> dict[str, float]:
+        used: dict[str, float] = {}
+        named: dict[str, int] = {}
+        for seen in self._mentions.values():
+            if seen.field:
+                named[seen.field] = named.get(seen.field, 0) + 1
+                used[seen.field] = used.get(seen.field, 0.0) + (seen.spoken > 0)
+        prior = _FIELD_RATE * _FIELD_PRIOR
+        return {name: (used[name] + prior) / (count + _FIELD_PRIOR) for name, count in named.items()}
 
 
 def _kind_factor(value: str) -> float:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from compaction.coverage import Coverage, Fate, extend
+from compaction.inline_tags import cut_inline
 from compaction.messages import is_request
+from compaction.pins import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.repair import repair
+from compaction.summary import without_summary
 from compaction.tokens import content_tokens
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking
 
@@ -36,6 +39,8 @@ class Snapshot:
     summary: str | None = None
     coverage: Coverage = ()
     prefix_hash: bytes = b""
+    pins: tuple[Pin, ...] = ()
+    """Those in the frame of its first user message."""
 
 
 class Original(NamedTuple):
@@ -53,6 +58,8 @@ class Working(NamedTuple):
     snapshot: Snapshot
     tail: tuple[Original, ...]
     warnings: tuple[str, ...]
+    pins: tuple[Pin, ...] = ()
+    """What has to stay word for word, shown or in a frame; the view itself holds no frame then."""
 
     @property
     def last_seq(self) -> int:
@@ -72,6 +79,7 @@ class NewSnapshot(NamedTuple):
     tokens: int
     bytes: int
     exchanges: int
+    pins: tuple[Pin, ...] = ()
 
 
 def load_view(messages_json: str, seqs: Sequence[int]) -> View:
@@ -97,17 +105,50 @@ def serialized_bytes(message: ViewMessage) -> int:
     return len(serialized(message.as_message())) + 1
 
 
-def build(snapshot: Snapshot, tail: Sequence[Original], policy: Policy, *, strip_thinking_through: int = -1) -> Working:
-    """Return the view of a conversation: the snapshot and the tail, stripped, repaired and capped.
+def build(
+    snapshot: Snapshot,
+    tail: Sequence[Original],
+    policy: Policy,
+    *,
+    strip_thinking_through: int = -1,
+    pinned: Sequence[Pin] | None = None,
+) -> Working:
+    """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
 
-    Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since.
+    Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since. For a view to
+    be compacted, `pinned` has what people pinned: the frame of pins is taken off, to be put on again when the new view
+    is settled. For one to be served it is None.
     """
     stored = tuple(ViewMessage(row.role, _loads(row.content), row.seq) for row in tail)
     current = strip_thinking(stored, strip_thinking_through)
     warnings = [] if current == stored else [STRIPPED]
-    mended, repairs = repair((*snapshot.messages, *current))
-    view = cap_results(mended, policy.max_tool_result_chars)
-    return Working(view, snapshot, tuple(tail), (*warnings, *repairs.warnings()))
+    before = snapshot.messages if pinned is None else without_pins(snapshot.messages, snapshot.pins)
+    mended, repairs = repair((*before, *current))
+    view = cut_inline(
+        cap_results(mended, policy.max_tool_result_chars), policy.inline_tool_tags, policy.tool_result_retention_chars
+    )
+    working = Working(view, snapshot, tuple(tail), (*warnings, *repairs.warnings()))
+    return working if pinned is None else working._replace(pins=(*pinned, *_standing(working), *_latest(working)))
+
+
+def _standing(working: Working) -> tuple[Pin, ...]:
+    """Return the standing instructions of the conversation's first message."""
+    coverage, tail = working.snapshot.coverage, working.tail
+    first = coverage[0].first if coverage else tail[0].seq if tail else WRITTEN
+    opening = next((message for message in working.view if message.seq == first), None)
+    if opening is None or opening.role != "user":
+        return tuple(pin for pin in working.snapshot.pins if pin.source == "standing_instruction")
+    if working.snapshot.summary is not None:
+        opening = without_summary(opening, working.snapshot.summary)
+    return standing_pins(message_text(opening.content), first)
+
+
+def _latest(working: Working) -> tuple[Pin, ...]:
+    """Return the latest request, the one of an earlier snapshot where the view shows none."""
+    found = latest_request_pin(working.view)
+    if found is not None:
+        return (found,)
+    return tuple(pin for pin in working.snapshot.pins if pin.source == "latest_request")
 
 
 def settle(
@@ -118,11 +159,13 @@ def settle(
     truncated: Collection[int] = (),
     removed: Literal["summarized", "dropped"] = "dropped",
     summary: str | None = None,
+    pins: tuple[Pin, ...] = (),
 ) -> NewSnapshot:
     """Return what to write so that the context becomes `after`.
 
     The snapshot holds only what can't be read from the tail: messages at the end that are as they were stay
-    there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows.
+    there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `pins`
+    are those that stand in its frame.
     """
     cut = len(after) - _untouched(working, after)
     covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
@@ -150,6 +193,7 @@ def settle(
         tokens=sum(content_tokens(message.content) for message in kept),
         bytes=len(messages_json.encode()),
         exchanges=sum(is_request(message.role, message.content) for message in kept),
+        pins=pins,
     )
 
 

@@ -49,6 +49,8 @@ def block_weight(block: Mapping[str, Any]) -> int:  # noqa: PLR0911 - one return
             return content_weight(block.get("content", ""))
         case "thinking":
             return text_weight(_string(block.get("thinking")))
+        case "compaction" if isinstance(block.get("content"), str):
+            return text_weight(_string(block.get("content")))
         case "document":
             return _document_weight(block)
         case str(kind) if kind in _UNSIZED:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.messages import has_tool_results, is_request
+from compaction.summary import opening_length
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def drop_oldest(
     """Drop from the oldest end until `fits(messages, measured)` holds, or nothing more may go.
 
     Whole exchanges go first; then, inside the last exchange, its oldest rounds. The last exchange's request and its
-    newest round always stay, and so does a first message that carries a summary. `measured` is the sum of
+    newest round always stay, and so does what carries a summary in the beginning. `measured` is the sum of
     `measure` over what is left. An acknowledgement takes the place of what was dropped after a summary where
     roles would not alternate. A request that also answers calls of the exchange before it loses those results with it.
     """
@@ -65,34 +66,36 @@ def drop_oldest(
     bridge: View = ()
     cut: tuple[int, ...] = ()
     gone: set[int] = set()
-    for unit in _drop_order(view, carries_summary=carries_summary):
+    opening = opening_length(view, carries_summary=carries_summary)
+    acknowledged = opening > 0 and view[opening - 1].role == "user"
+    for unit in _drop_order(view, opening):
         if fits(count + len(bridge), total + sum(map(measure, bridge))):
             break
         gone.update(unit)
         count -= len(unit)
         total -= sum(sizes[index] for index in unit)
         if (first := view[unit.stop]).role == "user":
-            bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if carries_summary else ()
+            bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if acknowledged else ()
             current[unit.stop] = _without_results(first)
             cut = () if current[unit.stop] is first else (unit.stop,)
             total += measure(current[unit.stop]) - sizes[unit.stop]
             sizes[unit.stop] = measure(current[unit.stop])
     kept = [message for index, message in enumerate(current) if index not in gone]
-    kept[1:1] = bridge
+    kept[opening:opening] = bridge
     return Trim(tuple(kept), tuple(sorted(gone)), cut)
 
 
-def _drop_order(view: Sequence[ViewMessage], *, carries_summary: bool) -> Iterator[range]:
-    """Yield what may be dropped, in order."""
+def _drop_order(view: Sequence[ViewMessage], opening: int) -> Iterator[range]:
+    """Yield what may be dropped, in order; the first `opening` messages stay."""
     parts = exchanges(view)
-    start = 1 if carries_summary else 0
+    start = opening
     for exchange in parts[:-1]:
         unit = range(start, exchange.stop)
         if any(view[index].seq != WRITTEN for index in unit):
             yield unit
             start = exchange.stop
     if parts:
-        yield from rounds(view, parts[-1])[:-1]
+        yield from rounds(view, range(max(opening, parts[-1].start), parts[-1].stop))[:-1]
 
 
 def _without_results(message: ViewMessage) -> ViewMessage:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import THINKING, Content, blocks
+from compaction.messages import THINKING, Block, Content, blocks, is_signed_summary
 from compaction.tokens import content_tokens
 
 if TYPE_CHECKING:
@@ -49,6 +49,12 @@ View = tuple[ViewMessage, ...]
 def view_tokens(view: Iterable[ViewMessage]) -> int:
     """Return the estimated tokens of a view."""
     return sum(message.tokens for message in view)
+
+
+def signed_summary(view: Sequence[ViewMessage]) -> Block | None:
+    """Return the summary signed by the API that a view begins with, None where it begins with anything else."""
+    first = blocks(view[0].content)[:1] if view else []
+    return first[0] if first and is_signed_summary(first[0]) else None
 
 
 def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from compaction.policy import MINIMUM_CONTEXT_WINDOW
@@ -49,6 +50,7 @@ _STATED: Final = re.compile(r"(?:\[|:)(\d{1,5})([km])\]?\Z")
 _UNITS: Final = {"k": 1_000, "m": 1_000_000}
 
 
+@lru_cache(maxsize=1_024)
 def window_of(model: str | None, default: int) -> int:
     """Return the context window of `model` in tokens, or `default` for a model that is not known.
 

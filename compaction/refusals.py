@@ -1,0 +1,71 @@
+"""Refusals: what a model's error says about a prompt that was too long for it.
+
+The wordings are those of the Messages API (also behind Bedrock and Vertex), Gemini, OpenAI and servers that speak its
+protocol (vLLM, OpenRouter, Mistral, xAI, Moonshot, TGI), llama.cpp and LM Studio.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+LOOKED_AT_CHARS: Final = 20_000
+"""Characters of an error that are searched: errors that quote the prompt do so after what they have to say."""
+LARGEST: Final = 100_000_000
+"""Tokens; a larger number is no count."""
+
+_N: Final = r"\d{1,3}(?:[,_]\d{3})+|\d{1,12}"
+_TOKENS: Final = rf"(?P<tokens>{_N})"
+_LIMIT: Final = rf"(?P<limit>{_N})"
+_OUTPUT: Final = rf"(?P<output>{_N})"
+_CLOSE: Final = r"[^0-9]{0,80}?"
+"""Words between two numbers of one statement."""
+_SAID: Final = r"(?:resulted in|requested(?: about)?|request (?:has|contains))"
+
+_WORDINGS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"prompt is too long\D{{0,20}}{_TOKENS} tokens? > {_LIMIT}",
+        rf"exceed context limit\D{{0,20}}{_TOKENS} \+ {_OUTPUT} > {_LIMIT}",
+        rf"token count{_CLOSE}{_TOKENS}{_CLOSE}(?:maximum|only supports|limit){_CLOSE}{_LIMIT}",
+        rf"is too large: {_OUTPUT}\D{{0,60}}context length is {_LIMIT}{_CLOSE}{_SAID} {_TOKENS}",
+        rf"(?:context|prompt|input) length is (?:only )?{_LIMIT}{_CLOSE}{_SAID} {_TOKENS}",
+        rf"limit of {_LIMIT} tokens{_CLOSE}resulted in {_TOKENS}",
+        rf"prompt contains {_TOKENS} tokens.{{0,80}}?too large for model with {_LIMIT}",
+        rf"token limit: {_LIMIT} \(requested: {_TOKENS}",
+        rf"keep the first {_TOKENS} tokens{_CLOSE}context length of (?:only )?{_LIMIT}",
+        rf"length {_TOKENS} exceeds context length {_LIMIT}",
+        rf"request \({_TOKENS} tokens\){_CLOSE}context size \({_LIMIT}",
+        rf"n_prompt_tokens\W+{_TOKENS}\D{{0,40}}n_ctx\W+{_LIMIT}",
+        rf"requested tokens \({_TOKENS}\){_CLOSE}context window of {_LIMIT}",
+        rf"prompt_tokens \({_TOKENS}\){_CLOSE}max_seq_len \({_LIMIT}",
+        rf"max(?:imum)? input tokens: {_LIMIT}{_CLOSE}token count: {_TOKENS}",
+        rf"cannot exceed {_LIMIT}{_CLOSE}(?:received|got) {_TOKENS}",
+        rf"must be <= {_LIMIT}\D{{0,20}}given: {_TOKENS}{_CLOSE}and {_OUTPUT}",
+        rf"must have less than {_LIMIT} tokens\D{{0,20}}given: {_TOKENS}",
+    )
+)
+
+
+class Refused(NamedTuple):
+    """A prompt of `tokens` was refused; the model takes `limit` tokens of prompt beside the output asked for."""
+
+    tokens: int
+    limit: int
+
+
+def read_refusal(error: str) -> Refused | None:
+    """Return the numbers in a model's error, None where it has none or they do not say that the prompt was too long."""
+    text = " ".join(error[:LOOKED_AT_CHARS].split())
+    for wording in _WORDINGS:
+        if found := wording.search(text):
+            said = found.groupdict()
+            limit = _number(said["limit"]) - _number(said.get("output") or "0")
+            refused = Refused(_number(said["tokens"]), limit)
+            if 0 < refused.limit < refused.tokens <= LARGEST:
+                return refused
+    return None
+
+
+def _number(text: str) -> int:
+    return int(re.sub(r"\D", "", text))

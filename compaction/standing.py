@@ -1,0 +1,129 @@
+"""Standing instructions: the sentences of a message that state a rule for everything that comes after it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RULES_CHARS: Final = 4_000
+"""Characters of standing instructions that are taken from one message."""
+RULE_CHARS: Final = 600
+"""Characters; a longer sentence is a document and not a rule, and of a longer list the first items are taken."""
+_WRAPPED_CHARS: Final = 50
+"""Characters; the sentence of a longer line may go on in the next one."""
+
+_LINE: Final = re.compile(r"[^\n]+")
+_LIST_MARK: Final = re.compile(r"\s*(?:[-*+\u2022]|\d{1,3}[.)]|\(?[a-z][.)])\s+")
+_BROKEN: Final = re.compile(r"\s*(?:[-*+\u2022#>|`<{\[]|\d{1,3}[.)]\s)")
+_STOPS: Final = tuple(".!?:;\u3002\uff01\uff1f\uff1a")
+_CLOSERS: Final = "\"'\u201d\u2019)] \t\r"
+_SENTENCE: Final = re.compile(
+    r"\S.*?(?:(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)[.!?]{1,4}+[\"'\u201d\u2019)\]]{0,3}+(?=\s)|[\u3002\uff01\uff1f]|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
+_HEADING: Final = re.compile(
+    r"\W*(?:(?:my|our|the|some|general|important|house|ground|hard)\s+)*"
+    r"(?:rules?|constraints?|guidelines|instructions|requirements|conventions|restrictions|regeln|r\u00e8gles|reglas|regole"
+    r"|\u89c4\u5219|\u30eb\u30fc\u30eb)\b[^\n]{0,40}$",
+    re.IGNORECASE,
+)
+_TOLD: Final = re.compile(
+    r"\b(?:i|he|she|they|it|we|there|who|which|that|you)(?:['\u2019](?:ve|d|s))?\s+"
+    r"(?:(?:have|has|had|was|were|am|are|is)\s+)?(?:always|never)\b"
+    r"(?!\s+(?:want|need|have to|must|use|do|tell|ask|call|answer|reply|write|send|include|book)\b)|"
+    r"\bmust(?:n['\u2019]t)?\s+have\s+\w+(?:ed|en)\b|\bthere must\b|\bnever mind\b|\b(?:as|not|almost) always\b",
+    re.IGNORECASE,
+)
+"""Sentences that tell what happened or what is the case, in the words of rules."""
+_ANYWHERE: Final = (
+    r"always|never|must(?:n['\u2019]t)?|from now on|going forward|at all times|(?:every|each) time|no matter what|"
+    r"under no circumstances|(?:are|is) not allowed to|(?:do not|don['\u2019]t) ever|remember that|keep in mind|"
+    # German
+    r"immer|niemals|auf keinen fall|ab (?:jetzt|sofort)|unbedingt|(?:du|sie) (?:darfst|d\u00fcrfen|musst|m\u00fcssen)|"
+    # French
+    r"toujours|jamais|d\u00e9sormais|dor\u00e9navant|\u00e0 partir de maintenant|il faut|(?:tu dois|vous devez)|"
+    # Spanish, Portuguese, Italian
+    r"siempre|nunca|a partir de (?:ahora|agora)|debes|tienes que|sempre|d['\u2019]ora in poi|devi|"
+    # Dutch, Russian
+    r"altijd|nooit|vanaf nu|\u0432\u0441\u0435\u0433\u0434\u0430|\u043d\u0438\u043a\u043e\u0433\u0434\u0430|"
+    r"\u043e\u0431\u044f\u0437\u0430\u0442\u0435\u043b\u044c\u043d\u043e|\u043d\u0435\u043b\u044c\u0437\u044f"
+)
+_AT_START: Final = (
+    r"do not|don['\u2019]t|only|avoid|refrain from|make sure|ensure|be sure to|remember to|stick to|unless i|whenever|"
+    r"keep (?:it|all|every|each|your|the)|nur|verwende nur|achte darauf|utilise uniquement|assure-toi|assurez-vous|"
+    r"s\u00f3lo|aseg\u00farate|no (?:uses|hagas|escribas|digas)|n\u00e3o (?:use|fa\u00e7a)|non (?:usare|fare|scrivere)"
+)
+_UNSPACED: Final = (
+    # Chinese, Japanese, Korean
+    "\u5fc5\u987b|\u5fc5\u9808|\u52a1\u5fc5|\u4e0d\u8981|\u4e0d\u5f97|\u4e0d\u8bb8|\u4e0d\u51c6|\u7981\u6b62|\u6c38\u8fdc\u4e0d|"
+    "\u59cb\u7ec8|\u603b\u662f|\u4ece\u73b0\u5728\u8d77|\u8bb0\u4f4f|\u5fc5\u305a|\u5e38\u306b|\u7d76\u5bfe\u306b|\u4eca\u5f8c|"
+    "\u3057\u306a\u3044\u3067|\ud56d\uc0c1|\uc808\ub300|\ubc18\ub4dc\uc2dc|\uc55e\uc73c\ub85c"
+)
+_LEADS: Final = r"(?:also|and|but|so|then|again|important|note|bitte|por favor)"
+_RULE: Final = re.compile(
+    rf"\b(?:{_ANYWHERE})\b|{_UNSPACED}|^\W*(?:{_LEADS},?:? )?(?:please )?(?:{_AT_START})\b", re.IGNORECASE
+)
+
+
+def standing_instructions(text: str) -> tuple[str, ...]:
+    """Return the sentences and list items of `text` that state a lasting rule, exactly as they stand in it, in order.
+
+    A list under a heading such as "Never do any of this:" is one rule. Questions and what was merely told are left out.
+    At most `RULES_CHARS` characters in all.
+    """
+    found: list[str] = []
+    room = RULES_CHARS
+    for start, end in _rules(text):
+        rule = text[start:end].strip()
+        if rule and len(rule) <= room and rule not in found:
+            room -= len(rule)
+            found.append(rule)
+    return tuple(found)
+
+
+def _rules(text: str) -> Iterator[tuple[int, int]]:
+    lines = [match.span() for match in _LINE.finditer(text) if not match[0].isspace()]
+    index = 0
+    while index < len(lines):
+        start, end = lines[index]
+        index += 1
+        if _heads_rules(text[start:end]):
+            last = end
+            while (
+                index < len(lines) and _LIST_MARK.match(text, *lines[index]) and lines[index][1] - start <= RULE_CHARS
+            ):
+                last = lines[index][1]
+                index += 1
+            if last > end:
+                yield start, last
+                continue
+        while index < len(lines) and _goes_on(text, lines[index - 1], lines[index]):
+            end = lines[index][1]
+            index += 1
+        mark = _LIST_MARK.match(text, start, end)
+        yield from _sentences(text, mark.end() if mark else start, end)
+
+
+def _heads_rules(line: str) -> bool:
+    if len(line) > RULE_CHARS or not line.rstrip().endswith((":", "\uff1a")):
+        return False
+    return _RULE.search(line) is not None or _HEADING.match(line) is not None
+
+
+def _goes_on(text: str, line: tuple[int, int], following: tuple[int, int]) -> bool:
+    """Tell whether a sentence that a line leaves open goes on in the next line."""
+    said = text[slice(*line)]
+    if following[0] - line[1] > 1 or said.rstrip(_CLOSERS).endswith(_STOPS) or _BROKEN.match(text, *following):
+        return False
+    return len(said) >= _WRAPPED_CHARS or text[slice(*following)].lstrip()[:1].islower()
+
+
+def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for match in _SENTENCE.finditer(text, start, end):
+        sentence = match[0]
+        asks = sentence[-RULE_CHARS:].rstrip(_CLOSERS).endswith(("?", "\uff1f"))
+        if len(sentence) <= RULE_CHARS and not asks and _RULE.search(sentence) and not _TOLD.search(sentence):
+            yield match.span()
