@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import stamina
 from alembic import command
 from alembic.config import Config
+from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from store.engine import owner_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+ATTEMPTS: Final = 10
+"""Times a migration tries to have its locks; each waits for 4 seconds at most, see migrations/env.py."""
+LONGEST_WAIT_SECONDS: Final = 10.0
+"""Most seconds between two attempts: long enough for whoever queued behind the last one."""
 
 
 def configuration(connection: Connection) -> Config:
@@ -24,10 +32,21 @@ def configuration(connection: Connection) -> Config:
     return config
 
 
-def upgrade(database_url: str, revision: str = "head") -> None:
-    """Migrate the database upwards, as the login of its URL. Safe to run from several processes at once."""
-    with _connected(database_url) as connection:
-        command.upgrade(configuration(connection), revision)
+def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMPTS) -> None:
+    """Migrate the database upwards, as the login of its URL. Safe to run from several processes at once.
+
+    A lock that cannot be had, because the tables are in use, is asked for again, up to `attempts` times in all: every
+    revision begins anew, from where the last one that is done left off. Raises OperationalError after that.
+    """
+    for attempt in stamina.retry_context(
+        on=_is_in_use, attempts=attempts, timeout=None, wait_initial=0.5, wait_max=LONGEST_WAIT_SECONDS
+    ):
+        with attempt, _connected(database_url) as connection:
+            command.upgrade(configuration(connection), revision)
+
+
+def _is_in_use(error: Exception) -> bool:
+    return isinstance(error, DBAPIError) and isinstance(error.orig, LockNotAvailable | DeadlockDetected)
 
 
 def downgrade(database_url: str, revision: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from alembic import op
@@ -10,9 +11,26 @@ from alembic import op
 def run_script(name: str) -> None:
     """Run a script of several statements on the migration's connection."""
     script = (Path(__file__).parent / "sql" / name).read_text()
-    # Past SQLAlchemy: with parameters, even none, the driver takes a % for a placeholder.
-    cursor = op.get_bind().connection.cursor()
-    try:
-        cursor.execute(script)
-    finally:
-        cursor.close()
+    _execute(script)
+
+
+def run_concurrently(name: str) -> None:
+    """Run a script outside any transaction, statement by statement, as `create index concurrently` demands."""
+    script = (Path(__file__).parent / "sql" / name).read_text()
+    bare = re.sub(r"^--.*$", "", script, flags=re.MULTILINE)
+    with op.get_context().autocommit_block():
+        for statement in filter(str.strip, bare.split(";")):
+            _execute(statement)
+
+
+def restore_function(script: str, name: str) -> None:
+    """Give a function back the body that an earlier revision's script has; its owner and grants stay."""
+    text = (Path(__file__).parent / "sql" / script).read_text()
+    found = re.search(rf"^create function {name}\(.*?^(?:end )?\$\$;$", text, re.DOTALL | re.MULTILINE)
+    assert found is not None  # noqa: S101 - scripts of a revision never change
+    _execute(found[0].replace("create function", "create or replace function", 1))
+
+
+def _execute(statements: str) -> None:
+    # Without parameters, or the driver takes a % for a placeholder.
+    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})

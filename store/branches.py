@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, exists, func, insert, literal, select, text, update
 
-from store import ids
-from store.runs import record
+from store import context_blocks, ids, pins
+from store.conversations import restored_hold
+from store.requested_runs import overtake, record
 from store.snapshots import move_head
 from store.tables import conversations, messages, snapshots
 
@@ -33,6 +34,36 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "exchanges": 0,
     "prefix_hash": b"",
 }
+_COVERS_SUPERSEDED: Final = """
+    exists (select from messages as m
+            where m.conversation_id = s.conversation_id and m.superseded_at is not null
+              and (exists (select from jsonb_array_elements(s.coverage) as span
+                           where m.seq between (span ->> 0)::integer and (span ->> 1)::integer)
+                   or exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer = m.seq)))
+"""
+"""Whether a message that snapshot s accounts for, or pins, was replaced since; what was before is not in it."""
+_SHOWS_SUPERSEDED: Final = text(
+    f"select {_COVERS_SUPERSEDED} from snapshots as s"  # noqa: S608 - a constant
+    " where s.conversation_id = :conversation and s.version = :version"
+)
+_FOR_FORK: Final = text(f"""
+    select s.version,
+           s.covers_through < newest.seq or s.version = c.head_version and newest.is_last
+               or exists (select from jsonb_array_elements(s.coverage) as span
+                          where newest.seq between (span ->> 0)::integer and (span ->> 1)::integer
+                            and span ->> 2 = 'kept') as may_be_head
+    from conversations as c
+        cross join lateral snapshot_chain(c.id, c.head_version) as chain
+        join snapshots as s on s.conversation_id = c.id and s.version = chain.version
+        cross join lateral (select max(m.seq) filter (where m.seq <= :through) as seq, max(m.seq) <= :through as is_last
+                            from messages as m
+                            where m.conversation_id = c.id and m.superseded_at is null) as newest
+    where c.id = :conversation and s.covers_through <= :through and not {_COVERS_SUPERSEDED}
+        and not exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer > :through)
+    order by s.version
+""")  # noqa: S608 - a constant
+"""The head and what it came from, as far as that accounts for nothing after the fork and nothing that was replaced; the
+head of the fork has to show its newest message as it was, unless it is the newest in both."""
 
 
 class SupersededError(Exception):
@@ -45,13 +76,14 @@ def restore(
     """Make a new head equal to an old version (0 = no compaction) and hold automatic compaction.
 
     Returns the new version, None if there is no such conversation or version. Nothing is deleted; a pending snapshot
-    and any run that has begun come to nothing. Raises SupersededError.
+    and the active run, begun or queued, come to nothing. Raises SupersededError.
     """
     row = _locked(connection, tenant_id, conversation_id)
     if row is None or not (version == 0 or _has_version(connection, conversation_id, version)):
         return None
-    if version and _shows_superseded(connection, conversation_id, version):
+    if version and connection.scalar(_SHOWS_SUPERSEDED, {"conversation": conversation_id, "version": version}):
         raise SupersededError
+    overtake(connection, tenant_id, conversation_id)
     new: int = row.last_version + 1
     run_id = record(
         connection,
@@ -82,6 +114,7 @@ def restore(
             summary_hold=now + hold,
             trim_hold=_c.context_bytes + hold * 4,
             results_cut_through=-1,
+            held_by_restore=True,
         )
     )
     return new
@@ -99,6 +132,7 @@ def fork(
     """Make a conversation with the same past up to `through_seq`; return its id, None for no such conversation or seq.
 
     Rows are copied, not pointed to: erasing one conversation never touches the other. Superseded messages stay behind.
+    A restored head is held in the fork as well; a check of it is due.
     """
     row = _locked(connection, tenant_id, conversation_id)
     if row is None or not 0 <= through_seq < row.next_seq:
@@ -115,14 +149,18 @@ def fork(
             next_seq=through_seq + 1,
             last_version=row.last_version,
             broken_through=min(row.broken_through, through_seq),
+            # A part of fixed_tokens, until it is counted anew.
+            carried_tokens=row.carried_tokens,
+            check_due_at=func.now(),
+            check_request_id=request_id,
         )
     )
     live = [_m.conversation_id == conversation_id, _m.seq <= through_seq, _m.superseded_at.is_(None)]
     _copy(connection, messages, live, {"conversation_id": new})
-    head = connection.scalar(
-        text("select newest_version_below(:conversation, :from)"),
-        {"conversation": conversation_id, "from": through_seq + 1},
-    )
+    context_blocks.copy(connection, conversation_id, new, through_seq)
+    pins.copy(connection, conversation_id, new, through_seq)
+    found = connection.execute(_FOR_FORK, {"conversation": conversation_id, "through": through_seq}).all()
+    head = max((each.version for each in found if each.may_be_head), default=0)
     run_id = record(
         connection,
         tenant_id,
@@ -134,18 +172,15 @@ def fork(
         snapshot_version=head or None,
         reason="forked",
     )
-    chain = text("select version from snapshot_chain(:conversation, :version)").bindparams(
-        conversation=conversation_id, version=head
-    )
-    versions = list(connection.execute(chain).scalars())
-    _copy(
-        connection,
-        snapshots,
-        [_s.conversation_id == conversation_id, _s.version.in_(versions)],
-        {"conversation_id": new, "run_id": run_id},
-    )
+    versions = [each.version for each in found if each.version <= head]
+    for parent, version in zip([0, *versions], versions, strict=False):
+        fixed = {"conversation_id": new, "run_id": run_id, "parent_version": parent}
+        _copy(connection, snapshots, [_s.conversation_id == conversation_id, _s.version == version], fixed)
     move_head(connection, new, head)
     connection.execute(text("select recount_end(:conversation)"), {"conversation": new})
+    context_blocks.recount(connection, new)
+    if head == row.head_version and (hold := restored_hold(connection, conversation_id)):
+        connection.execute(update(conversations).where(_c.id == new).values(hold))
     return new
 
 
@@ -157,26 +192,6 @@ def _locked(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> A
 
 def _has_version(connection: Connection, conversation_id: UUID, version: int) -> bool:
     return bool(connection.scalar(select(exists().where(_s.conversation_id == conversation_id, _s.version == version))))
-
-
-def _shows_superseded(connection: Connection, conversation_id: UUID, version: int) -> bool:
-    """Tell whether a message that a version accounts for was replaced after the version was made."""
-    snapshot = (
-        select(_s.covers_through, _s.created_at)
-        .where(_s.conversation_id == conversation_id, _s.version == version)
-        .subquery()
-    )
-    return bool(
-        connection.scalar(
-            select(
-                exists().where(
-                    _m.conversation_id == conversation_id,
-                    _m.seq <= snapshot.c.covers_through,
-                    _m.superseded_at > snapshot.c.created_at,
-                )
-            )
-        )
-    )
 
 
 def _copy(connection: Connection, table: Any, where: list[Any], changed: Mapping[str, Any]) -> None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from celery import Celery
 from kombu import Queue
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 if TYPE_CHECKING:
     from store.settings import Settings
@@ -19,7 +22,20 @@ SUMMARIES: Final = "summaries"
 QUEUES: Final = (CHECKS, SUMMARIES)
 CHECK_TASK: Final = "palimpsest.check"
 RUN_TASK: Final = "palimpsest.run"
+DELIVER_TASK: Final = "palimpsest.deliver"
 
+BATCH: Final = 50
+"""Conversations that one check task carries."""
+SHARE: Final = 50
+"""Conversations of one tenant in a second, or in a sweep, whose wake-ups are as urgent as any; the rest wait LATER."""
+LATER: Final = 9
+"""Priority of messages that are taken only when no others wait (0 is the most urgent, and what a message has)."""
+
+_PREFIX: Final = "palimpsest:"
+_PRIORITIES: Final = (0, 3, 6, 9)
+"""Kombu's own steps: each is a Redis list."""
+_DEPTH_SECONDS: Final = 2.0
+"""Seconds that Redis may take to say how long a queue is."""
 _VISIBILITY_SECONDS: Final = 900
 """Longer than any task: a task that outlives it is delivered again while it still runs."""
 
@@ -55,7 +71,35 @@ def celery_app(settings: Settings, name: str) -> Celery:
             "socket_connect_timeout": 2,
             "socket_keepalive": True,
             "health_check_interval": 25,
-            "global_keyprefix": "palimpsest:",
+            "global_keyprefix": _PREFIX,
         },
     )
     return app
+
+
+def queue_keys(queue: str) -> list[str]:
+    """Return the Redis lists that a queue consists of, one for each priority; their lengths are its depth."""
+    return [f"{_PREFIX}{queue}" + (f"\x06\x16{priority}" if priority else "") for priority in _PRIORITIES]
+
+
+class QueueDepths:
+    """Asks Redis how many messages wait, without ever hanging on it. Safe to use from many threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._client = Redis.from_url(
+            settings.broker_url.get_secret_value(),
+            socket_timeout=_DEPTH_SECONDS,
+            socket_connect_timeout=_DEPTH_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def of(self, queue: str) -> int:
+        """Return the messages of a queue that nobody has taken yet. Raises RedisError."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for key in queue_keys(queue):
+                pipe.llen(key)
+            return sum(pipe.execute())
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._client.close()

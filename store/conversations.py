@@ -14,6 +14,7 @@ from store.tables import conversations, messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from sqlalchemy import ColumnElement
@@ -43,12 +44,13 @@ _SUMMARY: Final = (
 
 
 class CheckState(NamedTuple):
-    """What a check knows of a conversation; see the database function check_states."""
+    """What a check knows of a conversation; see the database function due_states."""
 
     conversation_id: UUID
     tenant_id: UUID
     tenant_policy: Mapping[str, Any]
     policy: Mapping[str, Any]
+    model: str | None
     revision: int
     estimated: int
     measured: int | None
@@ -117,8 +119,20 @@ def page(
     return connection.execute(query.order_by(_c.id.desc()).limit(limit)).all()
 
 
-def change(connection: Connection, tenant_id: UUID, conversation_id: UUID, values: Mapping[str, Any]) -> AnyRow | None:
-    """Change what a conversation was made with; a new policy lifts the holds that the old one set."""
+def change(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    values: Mapping[str, Any],
+    *,
+    result_cap: int | None = None,
+    view_changes: bool = False,
+) -> AnyRow | None:
+    """Change what a conversation was made with; a new policy lifts the holds that the old one set.
+
+    `result_cap` are the characters of a tool result that the view shows from now on: the context is counted anew by
+    it. `view_changes` tells that the view is another one for other reasons; that is counted by the next snapshot.
+    """
     statement = (
         update(conversations)
         .where(_c.tenant_id == tenant_id, _c.id == conversation_id)
@@ -130,12 +144,25 @@ def change(connection: Connection, tenant_id: UUID, conversation_id: UUID, value
             summary_hold=0,
             trim_hold=0,
             results_cut_through=-1,
+            held_by_restore=False,
             check_due_at=func.coalesce(_c.check_due_at, func.now()),
         )
-    connection.execute(statement)
+    if view_changes:
+        statement = statement.values(
+            measured_tokens=None,
+            measured_input_tokens=None,
+            measured_version=None,
+            head_moved_at=_c.next_seq,
+            strip_thinking_through=_c.next_seq - 1,
+        )
+    found = connection.execute(statement).rowcount
+    if found and result_cap is not None:
+        connection.execute(
+            text("select recount_results(:conversation, :cap)"), {"conversation": conversation_id, "cap": result_cap}
+        )
     changed = get(connection, tenant_id, conversation_id)
     if changed is not None and not {"system", "tools"}.isdisjoint(values):
-        fixed = fixed_tokens(changed.system, changed.tools)
+        fixed = fixed_tokens(changed.system, changed.tools) + changed.carried_tokens
         connection.execute(update(conversations).where(_c.id == conversation_id).values(fixed_tokens=fixed))
         return get(connection, tenant_id, conversation_id)
     return changed
@@ -147,7 +174,7 @@ def check_states(connection: Connection, conversation_ids: Sequence[UUID], *, lo
     With `lock` nothing is appended to them before the transaction ends.
     """
     rows = connection.execute(
-        text("select * from check_states(:ids, :lock)"), {"ids": list(conversation_ids), "lock": lock}
+        text("select * from due_states(:ids, :lock)"), {"ids": list(conversation_ids), "lock": lock}
     )
     return [CheckState(*row) for row in rows]
 
@@ -164,12 +191,21 @@ def clear_checks(connection: Connection, states: Sequence[CheckState]) -> set[UU
     return set(rows.scalars())
 
 
-def overdue_checks(connection: Connection, seconds: float, limit: int) -> list[UUID]:
-    """Return conversations whose check has been due for longer than `seconds`, of any tenant."""
+class OverdueCheck(NamedTuple):
+    """A check whose wake-up got lost, or is late; `nth` is its place among its tenant's, from 1."""
+
+    conversation_id: UUID
+    tenant_id: UUID
+    due_at: datetime
+    nth: int
+
+
+def overdue_checks(connection: Connection, seconds: float, limit: int) -> list[OverdueCheck]:
+    """Return checks that have been due for longer than `seconds`; tenants take turns, each with its oldest first."""
     rows = connection.execute(
-        text("select * from overdue_checks(:seconds, :limit)"), {"seconds": seconds, "limit": limit}
+        text("select * from overdue_checks_by_turns(:seconds, :limit)"), {"seconds": seconds, "limit": limit}
     )
-    return list(rows.scalars())
+    return [OverdueCheck(*row) for row in rows]
 
 
 def mark_due(connection: Connection, conversation_id: UUID) -> None:
@@ -179,6 +215,13 @@ def mark_due(connection: Connection, conversation_id: UUID) -> None:
         .where(_c.id == conversation_id)
         .values(check_due_at=func.coalesce(_c.check_due_at, func.now()), revision=_c.revision + 1)
     )
+
+
+def restored_hold(connection: Connection, conversation_id: UUID) -> dict[str, Any]:
+    """Return the columns that hold a restored conversation, empty where none does: a moved head ends the hold."""
+    columns = (_c.held_by_restore, _c.tool_results_hold, _c.summary_hold, _c.trim_hold)
+    held = connection.execute(select(*columns).where(_c.id == conversation_id, _c.held_by_restore)).one_or_none()
+    return {} if held is None else dict(zip((column.name for column in columns), held, strict=True))
 
 
 class Hold(NamedTuple):
@@ -223,4 +266,13 @@ def hold(
 
 
 def _one(tenant_id: UUID) -> Select[Any]:
-    return select(*_SUMMARY, _c.system, _c.tools).where(_c.tenant_id == tenant_id)
+    return select(
+        *_SUMMARY,
+        _c.system,
+        _c.tools,
+        _c.last_request,
+        _c.carried_tokens,
+        _c.turn_context_tokens,
+        _c.in_loop,
+        _c.loop_has_thinking,
+    ).where(_c.tenant_id == tenant_id)

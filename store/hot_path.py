@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from store.settings import Settings
 
-_APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 34))})"  # noqa: S608 - constants
-_READ = "select * from read_context($1, $2, $3, $4, $5, $6, $7)"
+_APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 40))})"  # noqa: S608 - constants
+_READ = "select * from read_context($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _FIND_KEY = "select * from find_api_key($1)"
 
 
@@ -46,6 +46,17 @@ class Usage(NamedTuple):
     input_tokens: int | None
     output_tokens: int
     version: int | None
+
+
+class TurnContext(NamedTuple):
+    """The context of a turn; see the database function add_context_blocks."""
+
+    blocks: str
+    """The blocks as JSON text."""
+    carried_max_tokens: int
+    """Tokens of blocks that are carried over, as outlines."""
+    policy: str
+    """The policy of the runs that summarize them, as JSON text."""
 
 
 class Appended(NamedTuple):
@@ -82,6 +93,7 @@ class ContextRead(NamedTuple):
     exchanges: int
     has_summary: bool | None
     gap: bool
+    model: str | None
 
 
 class KeyRow(NamedTuple):
@@ -120,9 +132,19 @@ async def append_turn(
     replace_from: int | None = None,
     idempotency_key: str | None,
     body_hash: bytes | None,
+    hidden: Sequence[int] | None = None,
+    context: TurnContext | None = None,
+    policy: Policy | None = None,
 ) -> Appended:
-    """Append a turn; `contents` are the messages' contents as the JSON text that came in."""
+    """Append a turn; `contents` are the messages' contents as the JSON text that came in.
+
+    `hidden` has the tokens of each message that inline tool results hide in the view. `policy` is the tenant's: by its
+    budget, or the conversation's own, what the model saw had been fitted before; None = never.
+    """
     messages = facts.messages
+    shown = [message.tokens for message in messages]
+    if hidden is not None:
+        shown = [tokens - less for tokens, less in zip(shown, hidden, strict=True)]
     sizes = [len(content) + MESSAGE_OVERHEAD for content in contents]
     arguments = (
         tenant_id,
@@ -138,9 +160,9 @@ async def append_turn(
         [_array(message.result_chars) for message in messages],
         [message.is_request for message in messages],
         [message.has_thinking for message in messages],
-        sum(message.tokens for message in messages),
-        sum(message.tokens for message in messages[facts.after_answer :]),
-        sum(message.tokens for message in messages[: max(0, facts.after_answer - 1)]),
+        sum(shown),
+        sum(shown[facts.after_answer :]),
+        sum(shown[: max(0, facts.after_answer - 1)]),
         sum(sizes),
         max((chars for message in messages for chars in message.result_chars), default=0),
         facts.newest_result,
@@ -158,6 +180,12 @@ async def append_turn(
         usage.input_tokens,
         usage.output_tokens,
         usage.version,
+        hidden,
+        context.blocks if context else None,
+        context.carried_max_tokens if context else None,
+        context.policy if context else None,
+        policy.total_token_budget if policy else None,
+        policy.reserved_output_tokens if policy else None,
     )
     try:
         row = await _fetch(pool, _APPEND, *arguments)
@@ -175,11 +203,12 @@ async def read_context(
     etag: str | None,
     policy: Policy,
     room: int | None = None,
+    policy_digest: str = "",
 ) -> ContextRead | None:
     """Read what the context is made of, None for no such conversation.
 
-    `policy` is the tenant's; the conversation's own overrides are applied there. `room` tokens are left for history;
-    None = what the policy leaves beside the stored system prompt and tools.
+    `policy` is the tenant's and `policy_digest` stands for it in the ETag; the conversation's own overrides are applied
+    there. `room` tokens are left for history; None = what the policy leaves beside the stored system prompt and tools.
     """
     row = await _fetch(
         pool,
@@ -191,6 +220,8 @@ async def read_context(
         policy.total_token_budget,
         policy.reserved_output_tokens,
         room,
+        bool(policy.inline_tool_tags),
+        policy_digest,
     )
     return ContextRead(*row) if row["etag"] is not None else None
 

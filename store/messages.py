@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import Connection, select
 
 from store.tables import messages
@@ -26,6 +28,20 @@ def page(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, afte
         .order_by(_m.seq)
         .limit(limit)
     ).all()
+
+
+def times(connection: Connection, conversation_id: UUID, first_seq: int, last_seq: int) -> dict[int, str]:
+    """Return when messages came, RFC 3339 by seq."""
+    rows = connection.execute(
+        select(_m.seq, _m.created_at).where(_m.conversation_id == conversation_id, _m.seq.between(first_seq, last_seq))
+    )
+    return {row.seq: row.created_at.astimezone(UTC).isoformat(timespec="seconds") for row in rows}
+
+
+def contents(connection: Connection, conversation_id: UUID, seqs: Sequence[int]) -> dict[int, Any]:
+    """Return the decoded contents of messages by seq."""
+    rows = connection.execute(select(_m.seq, _m.content).where(_m.conversation_id == conversation_id, _m.seq.in_(seqs)))
+    return {row.seq: msgspec.json.decode(row.content) for row in rows}
 
 
 def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, seq: int) -> AnyRow | None:

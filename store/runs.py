@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.ladder import growth_margin
-from compaction.policy import Policy
-from store import ids
-from store.conversations import Hold, hold
+from compaction.policy import load_policy
+from store import ids, webhooks
+from store.context_blocks import RUNS_WITH_BLOCKS
+from store.conversations import Hold, hold, mark_due
 from store.tables import conversations, run_steps, runs
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from decimal import Decimal
     from uuid import UUID
 
+    from compaction.ladder import Strategy
+    from compaction.policy import Policy
     from store.tables import AnyRow
 
 Queue = Literal["checks", "summaries"]
@@ -44,6 +47,17 @@ class Lease(NamedTuple):
     trigger: str
     policy: Policy
     request_id: UUID | None
+    block_id: UUID | None = None
+    """The context block that the run is to summarize; None for a run over the conversation."""
+    strategy: Strategy | None = None
+    """What a run by hand asks for; None for one that the thresholds brought about."""
+    instructions: str | None = None
+    """What a summary is to stress, by the wish of whoever asked for the run."""
+    parent_version: int | None = None
+    base_version: int | None = None
+    """The version before an overflow, that the run starts from; its result follows `parent_version`, the overflow's."""
+    target_tokens: int | None = None
+    """Tokens that the overflow left, and that the result may not exceed."""
 
 
 class StepRecord(NamedTuple):
@@ -103,48 +117,13 @@ def start(
             worker=worker,
             started_at=func.now(),
         )
-        .on_conflict_do_nothing(index_elements=[_r.conversation_id], index_where=_r.state.in_(_ACTIVE))
+        .on_conflict_do_nothing()
         .returning(*_LEASE)
     ).one_or_none()
     if row is None:
         return None
     connection.execute(update(conversations).where(conversations.c.id == conversation_id).values(check_due_at=None))
     return _lease(row)
-
-
-def record(
-    connection: Connection,
-    tenant_id: UUID,
-    conversation_id: UUID,
-    *,
-    trigger: str,
-    policy: Policy,
-    request_id: UUID,
-    parent_version: int,
-    snapshot_version: int | None,
-    reason: str | None = None,
-) -> UUID:
-    """Write down a run that the request itself has carried out; return its id."""
-    identifier = ids.new_id()
-    connection.execute(
-        insert(runs).values(
-            id=identifier,
-            tenant_id=tenant_id,
-            conversation_id=conversation_id,
-            trigger=trigger,
-            state="committed",
-            queue="checks",
-            reason=reason,
-            policy=msgspec.to_builtins(policy),
-            request_id=request_id,
-            attempts=1,
-            parent_version=parent_version,
-            snapshot_version=snapshot_version,
-            started_at=func.now(),
-            finished_at=func.now(),
-        )
-    )
-    return identifier
 
 
 def claim(
@@ -224,10 +203,23 @@ def add_step(connection: Connection, lease: Lease, step: StepRecord) -> None:
     )
 
 
-def end(connection: Connection, lease: Lease, state: Ended, reason: str | None, error: str | None) -> bool:
-    """Close a run with what its steps came to; False if the lease was lost."""
+def end(
+    connection: Connection,
+    lease: Lease,
+    state: Ended,
+    reason: str | None,
+    error: str | None,
+    *,
+    tokens: tuple[int, int] | None = None,
+) -> bool:
+    """Close a run with what its steps came to; False if the lease was lost.
+
+    `tokens` are those before and after the whole run, where they are not its first step's and its last one's.
+    """
     steps = [step for step in steps_of(connection, [lease.run_id]) if step.reason != LEASE_LOST]
     first, last = (steps[0], steps[-1]) if steps else (None, None)
+    if tokens is None and first and last:
+        tokens = (first.tokens_before, last.tokens_after)
     committed = [step.snapshot_version for step in steps if step.snapshot_version is not None]
     changed = connection.execute(
         update(runs)
@@ -237,8 +229,8 @@ def end(connection: Connection, lease: Lease, state: Ended, reason: str | None, 
             reason=reason,
             error=error,
             snapshot_version=max(committed, default=None),
-            tokens_before=first.tokens_before if first else None,
-            tokens_after=last.tokens_after if last else None,
+            tokens_before=tokens[0] if tokens else None,
+            tokens_after=tokens[1] if tokens else None,
             messages_before=first.messages_before if first else None,
             messages_after=last.messages_after if last else None,
             lease_token=None,
@@ -246,15 +238,9 @@ def end(connection: Connection, lease: Lease, state: Ended, reason: str | None, 
             finished_at=func.now(),
         )
     )
+    if changed.rowcount:
+        webhooks.announce(connection, lease.tenant_id, lease.run_id)
     return changed.rowcount > 0
-
-
-def stranded(connection: Connection, seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
-    """Return (run, tenant) of runs whose lease has expired or that nobody came for within `seconds`."""
-    rows = connection.execute(
-        text("select * from stranded_runs(:seconds, :limit)"), {"seconds": seconds, "limit": limit}
-    )
-    return [(row.run_id, row.tenant_id) for row in rows]
 
 
 def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | Literal["dead"] | None:
@@ -278,10 +264,15 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
             lease_expires_at=None,
             finished_at=func.now(),
         )
-        .returning(_r.conversation_id, _r.policy)
+        .returning(_r.tenant_id, _r.conversation_id, _r.policy, _r.block_id, _r.strategy, _r.base_version)
     ).one_or_none()
     if buried:
-        _hold_after_death(connection, buried.conversation_id, msgspec.convert(buried.policy, Policy))
+        webhooks.announce(connection, buried.tenant_id, run_id)
+        if buried.block_id is None:
+            if buried.strategy is None and buried.base_version is None:
+                _hold_after_death(connection, buried.conversation_id, load_policy(buried.policy))
+            # Checks that came while it was active were left to it.
+            mark_due(connection, buried.conversation_id)
         return "dead"
     queue: Queue | None = connection.execute(
         update(runs)
@@ -298,11 +289,14 @@ def page(
     *,
     conversation_id: UUID | None,
     limit: int,
+    state: str | None = None,
     after: UUID | None = None,
     before: UUID | None = None,
 ) -> Sequence[AnyRow]:
     """Return up to `limit` runs, newest first; `after` continues to older ones, `before` to newer."""
-    query = select(runs).where(_r.tenant_id == tenant_id)
+    query = RUNS_WITH_BLOCKS.where(_r.tenant_id == tenant_id)
+    if state is not None:
+        query = query.where(_r.state == state)
     if conversation_id is not None:
         query = query.where(_r.conversation_id == conversation_id)
     if before is not None:
@@ -315,7 +309,7 @@ def page(
 
 def get(connection: Connection, tenant_id: UUID, run_id: UUID) -> AnyRow | None:
     """Return one run."""
-    return connection.execute(select(runs).where(_r.tenant_id == tenant_id, _r.id == run_id)).one_or_none()
+    return connection.execute(RUNS_WITH_BLOCKS.where(_r.tenant_id == tenant_id, _r.id == run_id)).one_or_none()
 
 
 def steps_of(connection: Connection, run_ids: Sequence[UUID]) -> Sequence[AnyRow]:
@@ -334,10 +328,10 @@ def _hold_after_death(connection: Connection, conversation_id: UUID, policy: Pol
         conversation_id,
         tool_results=Hold(growth_margin(policy.input_token_budget, policy)),
         summary=Hold(growth_margin(policy.compaction_threshold_tokens, policy)),
+        trim=policy.max_context_bytes // 10,
     )
 
 
-_ACTIVE = ("queued", "running")
 _LEASE = (
     _r.id,
     _r.tenant_id,
@@ -348,6 +342,12 @@ _LEASE = (
     _r.trigger,
     _r.policy,
     _r.request_id,
+    _r.block_id,
+    _r.strategy,
+    _r.instructions,
+    _r.parent_version,
+    _r.base_version,
+    _r.target_tokens,
 )
 
 
@@ -360,8 +360,14 @@ def _lease(row: AnyRow) -> Lease:
         attempt=row.attempts,
         queue=row.queue,
         trigger=row.trigger,
-        policy=msgspec.convert(row.policy, Policy),
+        policy=load_policy(row.policy),
         request_id=row.request_id,
+        block_id=row.block_id,
+        strategy=row.strategy,
+        instructions=row.instructions,
+        parent_version=row.parent_version,
+        base_version=row.base_version,
+        target_tokens=row.target_tokens,
     )
 
 

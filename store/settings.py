@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
-from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 
-SummarizerName = Literal["anthropic", "extractive", "none"]
+SUMMARIZERS: Final = ("anthropic", "anthropic-native", "extractive", "none")
+"""Those that come with the service; others are installed beside it."""
+SUMMARIZER_GROUP: Final = "palimpsest.summarizers"
+"""Entry points in this group name summarizers: callables that are given the settings and return one."""
+Price = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
+
+
+class TokenPrices(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
+    """USD for a million tokens of each kind.
+
+    What is left out of the cache's prices follows the input's, as Claude's list prices do: writes at 1.25 times (five
+    minutes) and twice (an hour) of it, reads at a tenth. Prompts of more than `long_prompt_tokens` tokens, cached ones
+    counted, pay the prices of `long_prompt` throughout.
+    """
+
+    input: Price
+    output: Price
+    cache_write_5m: Price = Decimal(0)
+    cache_write_1h: Price = Decimal(0)
+    cache_read: Price = Decimal(0)
+    long_prompt_tokens: int | None = Field(default=None, ge=0)
+    long_prompt: TokenPrices | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cache_follows_input(cls, values: Any) -> Any:
+        shares = {"cache_write_5m": "1.25", "cache_write_1h": "2", "cache_read": "0.1"}
+        try:
+            usual = {name: Decimal(str(values["input"])) * Decimal(share) for name, share in shares.items()}
+        except (ArithmeticError, KeyError, TypeError):
+            return values
+        return usual | values
+
+    @model_validator(mode="after")
+    def _long_prompts_are_whole(self) -> Self:
+        if (self.long_prompt is None) != (self.long_prompt_tokens is None):
+            raise ValueError("long_prompt and long_prompt_tokens come together")
+        return self
 
 
 class Settings(BaseSettings):
@@ -33,14 +72,26 @@ class Settings(BaseSettings):
     """Connections a process keeps for each of its two uses (hot calls, everything else)."""
     broker_url: SecretStr = SecretStr("redis://localhost:6379/0")
     """Redis, with `maxmemory-policy noeviction`."""
-    summarizer: SummarizerName | None = None
-    """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere."""
+    summarizer: str | None = None
+    """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere. `anthropic-native` is the API's
+    own compaction, by the model of each conversation: docs/content.md says what the chat product has to send then."""
     summarizer_model: str = "claude-haiku-4-5"
-    """Model that `anthropic` asks."""
+    """Model that `anthropic` asks, and `anthropic-native` for conversations that name none."""
     summarizer_temperature: float | None = 0.0
     """Seed 003 asks for 0; None leaves it out, for models that take no temperature."""
     summarizer_deadline_seconds: float = 120.0
-    """Seconds for one summary, every attempt and every wait included."""
+    """Seconds for one question to the model, every attempt and every wait included."""
+    summarizer_context_tokens: int | None = Field(default=None, ge=1_024)
+    """Tokens of the summarizer's own window. Not set: as the model's name says, and 32,000 for names not known."""
+    summarizer_prices: dict[str, TokenPrices] = {}
+    """Prices by the beginning of a model's name, before the list prices: `{"my-model": {"input": 0.2, "output": 0.8}}`,
+    USD for a million tokens; also `cache_write_5m`, `cache_write_1h`, `cache_read`."""
+    breaker_failures: int = Field(default=5, ge=0)
+    """Failures in a row, over all workers, after which the model is not asked for a while. 0 = always ask."""
+    breaker_cooldown_seconds: float = Field(default=30.0, gt=0)
+    """Seconds until one worker asks again after that; each further failure doubles them."""
+    breaker_max_cooldown_seconds: float = Field(default=600.0, gt=0)
+    """Most seconds between two such trials; a refused key or an unpaid account is left alone for as long at once."""
     anthropic_api_key: SecretStr | None = Field(default=None, validation_alias=AliasChoices("ANTHROPIC_API_KEY"))
     """The SDK's own variable, without the prefix."""
     anthropic_base_url: str | None = Field(default=None, validation_alias=AliasChoices("ANTHROPIC_BASE_URL"))
@@ -70,8 +121,37 @@ class Settings(BaseSettings):
     summaries_concurrency: int = 64
     """Threads of any other worker: model calls wait, they do not compute."""
 
+    summaries_per_tenant: int = Field(default=16, ge=0)
+    """Summaries of one tenant that may be under way at a time, over all workers; the rest wait. 0 = any number."""
+    summaries_overall: int = Field(default=0, ge=0)
+    """Summaries of all tenants together. 0 = as many as the workers have threads."""
+    summary_limit_seconds: float = Field(default=1_800.0, gt=0)
+    """Seconds that a worker keeps a run while its summary is made, every question to the model included."""
+
+    heartbeat_seconds: float = Field(default=5.0, gt=0)
+    """Seconds between two heartbeats of a worker or sweeper; whoever misses three counts as gone."""
+    task_stuck_seconds: float = Field(default=300.0, gt=0)
+    """Seconds without progress after which a task is stuck, and the process that has it is replaced."""
+    queue_stuck_seconds: float = Field(default=120.0, gt=0)
+    """Seconds in which a worker that has room takes nothing from a queue where messages wait, until it is replaced."""
+
+    housekeeping_interval_seconds: float = Field(default=60.0, gt=0)
+    """Seconds between two rounds in which the sweeper removes what its time is over for."""
+    idempotency_key_hours: float = Field(default=24.0, gt=0)
+    """Hours for which a turn sent again with the same Idempotency-Key is recognized."""
+    webhook_delivery_retention_days: float = Field(default=30.0, ge=0)
+    """Days for which ended webhook deliveries are kept. 0 = for good."""
+    run_retention_days: float = Field(default=0.0, ge=0)
+    """Days for which ended runs and their steps are kept, unless a snapshot names them. 0 = for good."""
+    snapshot_retention_days: float = Field(default=0.0, ge=0)
+    """Days for which snapshots that an edit or a restore took off the way to the head are kept. 0 = for good."""
+
+    webhook_private_addresses: bool = False
+    """Whether webhooks may go to private addresses, and over plain HTTP: for a network of one's own."""
+
     policy: dict[str, Any] = {}
-    """Defaults of the installation; also one variable a key, as PALIMPSEST_INPUT_TOKEN_BUDGET."""
+    """Defaults of the installation; also one variable a key, as PALIMPSEST_INPUT_TOKEN_BUDGET. Lists are JSON, or their
+    items with commas between."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,8 +160,16 @@ class Settings(BaseSettings):
         found = dict(values.get("policy") or {})
         for key in FIELDS:
             if (text := os.environ.get(f"PALIMPSEST_{key.upper()}")) is not None:
-                found.setdefault(key, _number_or_word(text))
+                found.setdefault(key, _list(text) if key in _LISTS else _number_or_word(text))
         return {**values, "policy": found}
+
+    @field_validator("summarizer")
+    @classmethod
+    def _summarizer_is_there(cls, value: str | None) -> str | None:
+        known = (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
+        if value is not None and value not in known:
+            raise ValueError(f"there are {', '.join(known)}")
+        return value
 
     @field_validator("policy")
     @classmethod
@@ -93,7 +181,7 @@ class Settings(BaseSettings):
         return value
 
     @property
-    def chosen_summarizer(self) -> SummarizerName:
+    def chosen_summarizer(self) -> str:
         """The summarizer in use: `anthropic` needs a key to be chosen by itself."""
         return self.summarizer or ("anthropic" if self.anthropic_api_key else "extractive")
 
@@ -103,8 +191,25 @@ class Settings(BaseSettings):
         return merge(self.policy)
 
 
+_LISTS: Final = {key for key in FIELDS if isinstance(getattr(Policy(), key), tuple)}
+
+
+def _list(text: str) -> Any:
+    """Return a list that is given as JSON, or as its items with commas between."""
+    if text.lstrip().startswith("["):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return text
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
 def _number_or_word(text: str) -> Any:
     try:
         return msgspec.json.decode(text.strip().lower())
     except msgspec.DecodeError:
+        pass
+    try:
+        return float(text)  # `.6` and `6.` are no JSON
+    except ValueError:
         return text

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, and_, func, insert, select, text, update
 
 from compaction.coverage import Coverage
-from compaction.snapshot import NewSnapshot, Original, Snapshot, load_view
+from compaction.ladder import must_wait
+from compaction.pins import Pin
+from compaction.snapshot import Original, Snapshot, build, load_view
+from compaction.stage import Stage
+from store import pins
 from store.tables import conversations, messages, runs, snapshots
 
 if TYPE_CHECKING:
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
     from compaction.ladder import Step
     from compaction.policy import Policy
+    from compaction.snapshot import NewSnapshot
     from store.runs import Lease
     from store.tables import AnyRow
 
@@ -35,17 +40,45 @@ _SUMMARY = (
 
 
 class Material(NamedTuple):
-    """All that a compaction reads of a conversation, from one moment."""
+    """All that a compaction reads of a conversation, from one moment.
+
+    `snapshot` and `tail` are what it starts from; `head_version` and the numbers are those of the head.
+    """
 
     snapshot: Snapshot
     tail: tuple[Original, ...]
+    head_version: int
+    last_version: int
     strip_thinking_through: int
     token_ratio: float
     fixed_tokens: int
+    context_tokens: int
+    context_messages: int
     context_bytes: int
     edits: int
     measured: int | None
     pending_version: int | None
+    in_signed_loop: bool
+    overflows: int
+    pinned: tuple[Pin, ...] = ()
+
+    def stage(self, policy: Policy) -> Stage:
+        """Return the conversation as a step finds it."""
+        working = build(
+            self.snapshot,
+            self.tail,
+            policy,
+            strip_thinking_through=self.strip_thinking_through,
+            pinned=self.pinned,
+        )
+        return Stage(working, self.token_ratio, self.fixed_tokens, self.measured, self.context_bytes)
+
+    @property
+    def factor(self) -> float:
+        """What estimated tokens are multiplied by where a context is served."""
+        if self.measured is None:
+            return self.token_ratio
+        return max(self.token_ratio, self.measured / max(1, self.context_tokens + self.fixed_tokens))
 
 
 class Outcome(NamedTuple):
@@ -59,37 +92,61 @@ class Outcome(NamedTuple):
     lost: str | None = None
 
 
-def load(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Material:
-    """Read the head and the tail of a conversation, in a transaction that sees one moment."""
-    row = connection.execute(
-        select(
-            _c.head_version,
-            _c.covers_through,
-            _c.strip_thinking_through,
-            _c.token_ratio,
-            _c.fixed_tokens,
-            _c.context_bytes,
-            _c.edits,
-            _c.pending_version,
-            _c.measured_tokens,
-            _c.measured_version,
-        ).where(_c.tenant_id == tenant_id, _c.id == conversation_id)
-    ).one()
+def load(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    *,
+    base_version: int | None = None,
+    lock: Literal["write", "read"] | None = None,
+) -> Material:
+    """Read the head, or an older version, and the messages after it.
+
+    Without a `lock` on the conversation's row, the transaction has to see one moment. Raises NoResultFound.
+    """
+    query = select(
+        _c.head_version,
+        _c.last_version,
+        _c.covers_through,
+        _c.strip_thinking_through,
+        _c.token_ratio,
+        _c.fixed_tokens,
+        _c.context_tokens,
+        _c.context_messages,
+        _c.context_bytes,
+        _c.edits,
+        _c.pending_version,
+        _c.measured_tokens,
+        _c.measured_version,
+        (_c.in_loop & _c.loop_has_thinking).label("in_signed_loop"),
+        _c.overflows,
+    ).where(_c.tenant_id == tenant_id, _c.id == conversation_id)
+    if lock is not None:
+        query = query.with_for_update(read=lock == "read")
+    row = connection.execute(query).one()
+    snapshot = _read(connection, conversation_id, row.head_version if base_version is None else base_version)
     tail = connection.execute(
         select(_m.seq, _m.role, _m.content)
-        .where(_m.conversation_id == conversation_id, _m.seq > row.covers_through, _m.superseded_at.is_(None))
+        .where(_m.conversation_id == conversation_id, _m.seq > snapshot.covers_through, _m.superseded_at.is_(None))
         .order_by(_m.seq)
     )
     return Material(
-        snapshot=_read(connection, conversation_id, row.head_version),
+        snapshot=snapshot,
         tail=tuple(Original(*found) for found in tail),
+        head_version=row.head_version,
+        last_version=row.last_version,
         strip_thinking_through=row.strip_thinking_through,
         token_ratio=row.token_ratio,
         fixed_tokens=row.fixed_tokens,
+        context_tokens=row.context_tokens,
+        context_messages=row.context_messages,
         context_bytes=row.context_bytes,
         edits=row.edits,
         measured=row.measured_tokens if row.measured_version == row.head_version else None,
         pending_version=row.pending_version,
+        in_signed_loop=row.in_signed_loop,
+        overflows=row.overflows,
+        pinned=tuple(Pin(str(pin.id), pin.seq, pin.text) for pin in pins.page(connection, tenant_id, conversation_id)),
     )
 
 
@@ -106,6 +163,7 @@ def _read(connection: Connection, conversation_id: UUID, version: int) -> Snapsh
         summary=row.summary,
         coverage=msgspec.convert(row.coverage, Coverage),
         prefix_hash=row.prefix_hash,
+        pins=tuple(msgspec.convert(pin, Pin) for pin in row.pins),
     )
 
 
@@ -121,7 +179,7 @@ def commit(
 ) -> Outcome:
     """Make a new snapshot the head, if nothing it was made from has changed.
 
-    The lease has to be held still, the head to be the parent, and no message of the prefix superseded; otherwise
+    The lease has to be held still, the head to be where it was, and no message of the prefix superseded; otherwise
     nothing is written. Messages that came meanwhile are the tail. While a tool loop with signed thinking is running
     the snapshot waits as pending, unless the context has passed the trim threshold.
     """
@@ -145,16 +203,54 @@ def commit(
     )
     if held is None or row is None:
         return Outcome(None, lost="lease_lost")
-    if row.head_version != material.snapshot.version or row.edits != material.edits or row.pending_version:
+    if row.head_version != material.head_version or row.edits != material.edits or row.pending_version:
         return Outcome(None, lost="head_moved")
     version = row.last_version + 1
+    insert_new(
+        connection,
+        lease.tenant_id,
+        lease.conversation_id,
+        new,
+        version=version,
+        parent_version=row.head_version,
+        run_id=lease.run_id,
+        step=step,
+        summarizer=summarizer,
+    )
+    waits = must_wait(
+        row.context_tokens * material.token_ratio, policy, in_signed_loop=row.in_loop and row.loop_has_thinking
+    )
+    if waits:
+        connection.execute(
+            update(conversations)
+            .where(_c.id == lease.conversation_id)
+            .values(pending_version=version, last_version=version)
+        )
+    else:
+        move_head(connection, lease.conversation_id, version)
+    return Outcome(version, pending=waits)
+
+
+def insert_new(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    new: NewSnapshot,
+    *,
+    version: int,
+    parent_version: int,
+    run_id: UUID,
+    step: Step,
+    summarizer: str | None = None,
+) -> None:
+    """Write a snapshot; the head stays where it is."""
     connection.execute(
         insert(snapshots).values(
-            tenant_id=lease.tenant_id,
-            conversation_id=lease.conversation_id,
+            tenant_id=tenant_id,
+            conversation_id=conversation_id,
             version=version,
-            parent_version=material.snapshot.version,
-            run_id=lease.run_id,
+            parent_version=parent_version,
+            run_id=run_id,
             step=step,
             covers_through=new.covers_through,
             messages=new.messages_json,
@@ -167,22 +263,9 @@ def commit(
             bytes=new.bytes,
             exchanges=new.exchanges,
             prefix_hash=new.prefix_hash,
+            pins=msgspec.to_builtins(new.pins),
         )
     )
-    waits = (
-        row.in_loop
-        and row.loop_has_thinking
-        and row.context_tokens * material.token_ratio < policy.trim_threshold_tokens
-    )
-    if waits:
-        connection.execute(
-            update(conversations)
-            .where(_c.id == lease.conversation_id)
-            .values(pending_version=version, last_version=version)
-        )
-    else:
-        move_head(connection, lease.conversation_id, version)
-    return Outcome(version, pending=waits)
 
 
 def move_head(connection: Connection, conversation_id: UUID, version: int) -> None:

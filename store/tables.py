@@ -49,12 +49,12 @@ metadata = MetaData(
     }
 )
 
-_NOW = text("now()")
-_ZERO = text("0")
+NOW = text("now()")
+ZERO = text("0")
 _NONE = text("'-1'::integer")
 _FALSE = text("false")
 _EMPTY_OBJECT = text("'{}'::jsonb")
-_Time = TIMESTAMP(timezone=True)
+TIME = TIMESTAMP(timezone=True)
 
 
 class JSONText(UserDefinedType[str]):
@@ -86,7 +86,7 @@ tenants = Table(
     Column("id", Uuid, primary_key=True),
     Column("name", Text, nullable=False),
     Column("policy", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
     UniqueConstraint("name"),
 )
 
@@ -98,9 +98,9 @@ api_keys = Table(
     Column("name", Text, nullable=False),
     Column("secret_hash", LargeBinary, nullable=False),
     Column("scopes", ARRAY(Text), nullable=False),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
-    Column("expires_at", _Time),
-    Column("revoked_at", _Time),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("expires_at", TIME),
+    Column("revoked_at", TIME),
     Index(None, "tenant_id"),
 )
 
@@ -116,22 +116,22 @@ conversations = Table(
     Column("tools", JSON(none_as_null=True)),
     Column("policy", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
     Column("metadata", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
-    Column("next_seq", Integer, nullable=False, server_default=_ZERO),
-    Column("turn_count", Integer, nullable=False, server_default=_ZERO),
-    Column("revision", BigInteger, nullable=False, server_default=_ZERO),
-    Column("edits", Integer, nullable=False, server_default=_ZERO),
-    Column("head_version", Integer, nullable=False, server_default=_ZERO),
-    Column("last_version", Integer, nullable=False, server_default=_ZERO),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("next_seq", Integer, nullable=False, server_default=ZERO),
+    Column("turn_count", Integer, nullable=False, server_default=ZERO),
+    Column("revision", BigInteger, nullable=False, server_default=ZERO),
+    Column("edits", Integer, nullable=False, server_default=ZERO),
+    Column("head_version", Integer, nullable=False, server_default=ZERO),
+    Column("last_version", Integer, nullable=False, server_default=ZERO),
     Column("pending_version", Integer),
     Column("covers_through", Integer, nullable=False, server_default=_NONE),
     Column("head_moved_at", Integer, nullable=False, server_default=_NONE),
-    Column("context_tokens", Integer, nullable=False, server_default=_ZERO),
-    Column("context_messages", Integer, nullable=False, server_default=_ZERO),
-    Column("context_bytes", BigInteger, nullable=False, server_default=_ZERO),
-    Column("context_exchanges", Integer, nullable=False, server_default=_ZERO),
+    Column("context_tokens", Integer, nullable=False, server_default=ZERO),
+    Column("context_messages", Integer, nullable=False, server_default=ZERO),
+    Column("context_bytes", BigInteger, nullable=False, server_default=ZERO),
+    Column("context_exchanges", Integer, nullable=False, server_default=ZERO),
     Column("last_request", Integer, nullable=False, server_default=_NONE),
-    Column("fixed_tokens", Integer, nullable=False, server_default=_ZERO),
+    Column("fixed_tokens", Integer, nullable=False, server_default=ZERO),
     Column("token_ratio", REAL, nullable=False, server_default=text("1")),
     Column("ratio_samples", ARRAY(REAL), nullable=False, server_default=text("'{1,1}'::real[]")),
     Column("measured_tokens", Integer),
@@ -142,19 +142,22 @@ conversations = Table(
     Column("loop_has_thinking", Boolean, nullable=False, server_default=_FALSE),
     Column("broken_through", Integer, nullable=False, server_default=_NONE),
     Column("strip_thinking_through", Integer, nullable=False, server_default=_NONE),
-    Column("check_due_at", _Time),
+    Column("check_due_at", TIME),
     Column("check_request_id", Uuid),
     Column("newest_result", Integer, nullable=False, server_default=_NONE),
     Column("results_cut_through", Integer, nullable=False, server_default=_NONE),
-    Column("tool_results_hold", Integer, nullable=False, server_default=_ZERO),
-    Column("summary_hold", Integer, nullable=False, server_default=_ZERO),
-    Column("trim_hold", Integer, nullable=False, server_default=_ZERO),
-    Column("overflows", Integer, nullable=False, server_default=_ZERO),
+    Column("tool_results_hold", Integer, nullable=False, server_default=ZERO),
+    Column("summary_hold", Integer, nullable=False, server_default=ZERO),
+    Column("trim_hold", Integer, nullable=False, server_default=ZERO),
+    Column("overflows", Integer, nullable=False, server_default=ZERO),
     Column(
         "result_cap",
         Integer,
         Computed("((policy ->> 'max_tool_result_chars'::text))::integer", persisted=True),
     ),
+    Column("carried_tokens", Integer, nullable=False, server_default=ZERO),
+    Column("turn_context_tokens", Integer, nullable=False, server_default=ZERO),
+    Column("held_by_restore", Boolean, nullable=False, server_default=_FALSE),
     Index(
         "uq_conversations_external_id",
         "tenant_id",
@@ -187,8 +190,8 @@ messages = Table(
     Column("result_chars", ARRAY(Integer)),
     Column("is_request", Boolean, nullable=False),
     Column("has_thinking", Boolean, nullable=False),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
-    Column("superseded_at", _Time),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("superseded_at", TIME),
     PrimaryKeyConstraint("conversation_id", "seq"),
     CheckConstraint("role in ('user', 'assistant')", name="role"),
 )
@@ -204,7 +207,7 @@ idempotency_keys = Table(
     Column("last_seq", Integer, nullable=False),
     Column("context_tokens", Integer, nullable=False),
     Column("queued", Boolean, nullable=False),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
     PrimaryKeyConstraint("conversation_id", "key"),
 )
 
@@ -221,9 +224,9 @@ runs = Table(
     Column("error", Text),
     Column("policy", JSONB, nullable=False),
     Column("request_id", Uuid),
-    Column("attempts", Integer, nullable=False, server_default=_ZERO),
+    Column("attempts", Integer, nullable=False, server_default=ZERO),
     Column("lease_token", Uuid),
-    Column("lease_expires_at", _Time),
+    Column("lease_expires_at", TIME),
     Column("worker", Text),
     Column("parent_version", Integer),
     Column("snapshot_version", Integer),
@@ -231,13 +234,24 @@ runs = Table(
     Column("tokens_after", Integer),
     Column("messages_before", Integer),
     Column("messages_after", Integer),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
-    Column("queued_at", _Time, nullable=False, server_default=_NOW),
-    Column("started_at", _Time),
-    Column("finished_at", _Time),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("queued_at", TIME, nullable=False, server_default=NOW),
+    Column("started_at", TIME),
+    Column("finished_at", TIME),
+    Column("strategy", Text),
+    Column("instructions", Text),
+    Column("base_version", Integer),
+    Column("target_tokens", Integer),
+    Column("block_id", Uuid, ForeignKey("context_blocks.id")),
     CheckConstraint("state in ('queued', 'running', 'committed', 'skipped', 'failed', 'dead')", name="state"),
     CheckConstraint("queue in ('checks', 'summaries')", name="queue"),
-    Index("uq_runs_active", "conversation_id", unique=True, postgresql_where=text(_active("state"))),
+    Index(
+        "uq_runs_active",
+        "conversation_id",
+        unique=True,
+        postgresql_where=text(f"{_active('state')} and block_id is null"),
+    ),
+    Index("uq_runs_active_block", "block_id", unique=True, postgresql_where=text(_active("state"))),
     Index("ix_runs_conversation_id_id", "conversation_id", "id"),
     Index("ix_runs_active", "state", "queued_at", postgresql_where=text(_active("state"))),
 )
@@ -263,12 +277,12 @@ run_steps = Table(
     Column("summarizer", Text),
     Column("model", Text),
     Column("prompt_version", Text),
-    Column("model_calls", Integer, nullable=False, server_default=_ZERO),
+    Column("model_calls", Integer, nullable=False, server_default=ZERO),
     Column("model_input_tokens", Integer),
     Column("model_output_tokens", Integer),
     Column("cost_usd", Numeric(14, 6)),
     Column("duration_ms", Integer, nullable=False),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
     PrimaryKeyConstraint("run_id", "step_no"),
     CheckConstraint("state in ('committed', 'skipped', 'failed')", name="state"),
 )
@@ -293,6 +307,36 @@ snapshots = Table(
     Column("bytes", Integer, nullable=False),
     Column("exchanges", Integer, nullable=False),
     Column("prefix_hash", LargeBinary, nullable=False),
-    Column("created_at", _Time, nullable=False, server_default=_NOW),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("pins", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     PrimaryKeyConstraint("conversation_id", "version"),
+)
+
+context_blocks = Table(
+    "context_blocks",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("outline", Text, nullable=False),
+    Column("summary", Text),
+    Column("summarized_at", TIME),
+    Column("tokens", Integer, nullable=False),
+    Column("outline_tokens", Integer, nullable=False),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("carried_until", Integer),
+    Column("superseded_at", TIME),
+    UniqueConstraint("conversation_id", "seq", "position"),
+    Index(None, "conversation_id", "digest"),
+    Index(
+        "ix_context_blocks_carried",
+        "conversation_id",
+        postgresql_where=text("carried_until is null and superseded_at is null"),
+    ),
 )

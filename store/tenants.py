@@ -34,6 +34,15 @@ class Tenant(NamedTuple):
     name: str
 
 
+class TenantSettings(NamedTuple):
+    """A tenant and the policy overrides that were set for it."""
+
+    id: UUID
+    name: str
+    policy: Mapping[str, Any]
+    created_at: datetime
+
+
 class ApiKey(NamedTuple):
     """What is known of a key once its secret is gone."""
 
@@ -86,6 +95,24 @@ def find_tenant(connection: Connection, name: str) -> Tenant | None:
     return Tenant(*row)
 
 
+def named(connection: Connection, name: str | None = None) -> list[Tenant]:
+    """Return the tenant of that name, or all of them, as far as the connection's login may see them."""
+    query = select(tenants.c.id, tenants.c.name).order_by(tenants.c.name)
+    rows = connection.execute(query if name is None else query.where(tenants.c.name == name))
+    return [Tenant(*row) for row in rows]
+
+
+def settings_of(connection: Connection, tenant_id: UUID) -> TenantSettings:
+    """Return what is set for a tenant."""
+    return TenantSettings(*connection.execute(select(*_SETTINGS).where(tenants.c.id == tenant_id)).one())
+
+
+def set_policy(connection: Connection, tenant_id: UUID, policy: Mapping[str, Any]) -> TenantSettings:
+    """Replace a tenant's policy overrides; its conversations follow with the next check of each."""
+    statement = update(tenants).where(tenants.c.id == tenant_id).values(policy=dict(policy)).returning(*_SETTINGS)
+    return TenantSettings(*connection.execute(statement).one())
+
+
 def create_api_key(
     connection: Connection, tenant_id: UUID, name: str, scopes: Sequence[str] = SCOPES
 ) -> tuple[ApiKey, str]:
@@ -121,6 +148,7 @@ def revoke_api_key(connection: Connection, tenant_id: UUID, key_id: UUID) -> boo
     return changed.rowcount > 0
 
 
+_SETTINGS: Final = (tenants.c.id, tenants.c.name, tenants.c.policy, tenants.c.created_at)
 _KEY: Final = (
     api_keys.c.id,
     api_keys.c.tenant_id,

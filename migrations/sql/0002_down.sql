@@ -1,0 +1,36 @@
+drop function due_deliveries(integer);
+drop table webhook_deliveries, webhooks;
+do $$
+declare
+    v_function regprocedure;
+begin
+    -- The functions that go by a name of revision 0001 with other arguments, and those that are this revision's own.
+    for v_function in
+        select p.oid::regprocedure from pg_proc as p
+        where p.pronamespace = 'public'::regnamespace
+          and (p.proname in ('recount_carried', 'add_context_blocks', 'recount_results', 'shown_tokens', 'due_states')
+               or (p.proname = 'append_turn' and 'p_blocks' = any (p.proargnames))
+               or (p.proname = 'read_context' and 'p_inline_tags' = any (p.proargnames)))
+    loop
+        execute 'drop function ' || v_function;
+    end loop;
+end $$;
+-- The owner is bound by row-level security too; these statements are about every tenant.
+alter table conversations no force row level security;
+alter table runs no force row level security;
+alter table run_steps no force row level security;
+update conversations set fixed_tokens = fixed_tokens - carried_tokens where carried_tokens > 0;
+delete from run_steps where run_id in (select id from runs where block_id is not null);
+delete from runs where block_id is not null;
+drop index uq_runs_active_block;
+drop index uq_runs_active;
+alter table runs drop column strategy, drop column instructions, drop column base_version, drop column target_tokens,
+    drop column block_id;
+create unique index uq_runs_active on runs (conversation_id) where state in ('queued', 'running');
+revoke select (model) on conversations from palimpsest_background;
+drop table context_blocks, assemblies, pins;
+alter table snapshots drop column pins;
+alter table conversations drop column carried_tokens, drop column turn_context_tokens, drop column held_by_restore;
+alter table conversations force row level security;
+alter table runs force row level security;
+alter table run_steps force row level security;

@@ -1,0 +1,8 @@
+"""The whole schema: importing this has the tables and indexes of every module in `metadata`."""
+
+from __future__ import annotations
+
+from store import context_tables, housekeeping, processes, webhook_tables
+from store.tables import metadata
+
+__all__ = ["context_tables", "housekeeping", "metadata", "processes", "webhook_tables"]
