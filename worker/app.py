@@ -7,8 +7,7 @@ from uuid import UUID
 
 from celery.exceptions import Reject
 
-from store import runs
-from store.broker import CHECK_TASK, RUN_TASK, celery_app
+from store.broker import CHECK_TASK, DELIVER_TASK, RUN_TASK, celery_app
 from store.settings import Settings
 from worker.task import Services, ServiceTask
 
@@ -33,22 +32,21 @@ def create_app(settings: Settings | None = None) -> Celery:
 
     @app.task(base=base, bind=True, shared=False, name=RUN_TASK)
     def run(task: ServiceTask, tenant_id: str, run_id: str) -> None:
-        """Carry out a queued run, if nobody else has it."""
-        services, settings = task.services, task.services.settings
+        """Carry out a queued run, if nobody else has it and its tenant may have one more under way."""
+        services = task.services
         if services.compactor.calls.stopping:
             raise Reject("the worker stops", requeue=True)
-        with services.database.transaction(UUID(tenant_id)) as connection:
-            lease = runs.claim(
-                connection,
-                UUID(run_id),
-                worker=services.worker,
-                lease_seconds=settings.lease_seconds,
-                max_attempts=settings.max_attempts,
-            )
+        lease = services.claim(UUID(tenant_id), UUID(run_id))
         if lease is None:
             return
         services.compactor.execute(lease)
+        services.offer_place(lease)
         # Whatever came meanwhile was left to this run.
         services.checker.check([lease.conversation_id], services.compactor.execute)
+
+    @app.task(base=base, bind=True, shared=False, name=DELIVER_TASK)
+    def deliver(task: ServiceTask, tenant_id: str, delivery_id: str) -> None:
+        """Make one attempt at a webhook's delivery."""
+        task.services.courier.deliver(UUID(tenant_id), UUID(delivery_id))
 
     return app

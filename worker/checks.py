@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from compaction.ladder import decide
-from compaction.policy import PolicyError, merge
+from compaction.overrides import InForce, in_force
 from store import conversations, runs, snapshots
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
 
-    from compaction.policy import Policy
     from store.conversations import CheckState
     from store.runs import Lease
     from worker.database import Database
@@ -32,19 +31,22 @@ class Checker:
     def __init__(self, database: Database, defaults: Mapping[str, Any], *, worker: str, lease_seconds: float) -> None:
         self._database = database
         self._defaults = defaults
-        self._default_policy = merge(defaults)
+        self._default = in_force(defaults)
         self._worker = worker
         self._lease_seconds = lease_seconds
 
     def check(self, conversation_ids: Iterable[UUID], execute: Callable[[Lease], None]) -> None:
         """Check conversations and carry out what is due, until none of them has a check due."""
         waiting = list(dict.fromkeys(conversation_ids))
+        place = {conversation_id: number for number, conversation_id in enumerate(waiting)}
         for number in range(PASSES):
             if not waiting:
                 return
             # First without a lock, so that nobody's append waits for a check; where one came in between, with it.
             with self._database.transaction(None) as connection:
                 states = conversations.check_states(connection, waiting, lock=number > 0)
+                # In the order that they were given in, which is fair; the database's is that of ids or of pages.
+                states.sort(key=lambda state: place[state.conversation_id])
                 idle = [state for state in states if self._is_idle(state)]
                 done = conversations.clear_checks(connection, idle) if idle else set()
             for state in states:
@@ -52,19 +54,14 @@ class Checker:
                     execute(lease)
             waiting = [state.conversation_id for state in states if state.conversation_id not in done]
 
-    def _policy(self, state: CheckState) -> Policy:
-        if not state.tenant_policy and not state.policy:
-            return self._default_policy
-        return merge(self._defaults, state.tenant_policy, state.policy)
+    def _in_force(self, state: CheckState) -> InForce:
+        if not (state.tenant_policy or state.policy or state.model):
+            return self._default
+        return in_force(self._defaults, state.tenant_policy, state.policy, model=state.model)
 
     def _is_idle(self, state: CheckState) -> bool:
         """Tell whether nothing is to be done: an active run asks for another check when it ends."""
-        try:
-            policy = self._policy(state)
-        except PolicyError as error:
-            # Layers that no longer agree: one tenant's mistake must not keep the others from being checked.
-            log.warning("check.impossible_policy", conversation_id=str(state.conversation_id), key=error.field)
-            return True
+        policy = self._in_force(state).policy
         if state.pending_version is not None:
             return state.load.input_tokens < policy.trim_threshold_tokens
         return state.has_active_run or not decide(state.load, policy)
@@ -78,12 +75,15 @@ class Checker:
             now = conversations.check_states(connection, [state.conversation_id], lock=True)
             if not now or now[0].pending_version is not None or self._is_idle(now[0]):
                 return None
+            policy, _, ignored = self._in_force(now[0])
+            if ignored:
+                log.warning("policy.ignored", conversation_id=str(state.conversation_id), reasons=ignored)
             return runs.start(
                 connection,
                 state.tenant_id,
                 state.conversation_id,
                 trigger="check",
-                policy=self._policy(now[0]),
+                policy=policy,
                 worker=self._worker,
                 lease_seconds=self._lease_seconds,
             )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import time
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from store import runs
 from store.broker import SUMMARIES
-from worker.execution import Execution, RunLostError
+from worker.context_blocks import BlockSummary
+from worker.execution import Execution
+from worker.journal import RunLostError
 from worker.leases import Calls, StoppingError, extend
+from worker.recovery import Recovery
 from worker.summarizers import SummaryError
 
 if TYPE_CHECKING:
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
     from store.runs import Lease
     from worker.database import Database
     from worker.summarizers import Summarizer, Summary, SummaryRequest
+    from worker.summarizers.base import Model, NativeSummarizer
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -27,21 +35,26 @@ log = structlog.get_logger()
 class Compactor:
     """Carries out runs. One object a process; safe to use from many threads.
 
-    `make_summarizer` is called when the first summary is made, and is None where there are none; `wake` tells a
-    worker of a run that is queued.
+    `make_summarizer` and `make_model` are called when the first summary is made, of a conversation and of a context
+    block, and are None where there are none; `wake` tells a worker of a run that is queued. A lease is kept alive for
+    `limit_seconds` of waiting for a model at most.
     """
 
     def __init__(
         self,
         database: Database,
-        make_summarizer: Callable[[], Summarizer] | None,
+        make_summarizer: Callable[[], Summarizer | NativeSummarizer] | None,
         *,
+        make_model: Callable[[], Model] | None = None,
         lease_seconds: float,
+        limit_seconds: float = math.inf,
         wake: Callable[[Lease], None],
     ) -> None:
         self.database = database
         self._make_summarizer = make_summarizer
+        self._make_model = make_model
         self._lease_seconds = lease_seconds
+        self._limit_seconds = limit_seconds
         self._wake = wake
         self.calls = Calls()
         """The model calls under way."""
@@ -50,7 +63,7 @@ class Compactor:
         """Carry out what is due under a lease, as far as its queue goes."""
         with structlog.contextvars.bound_contextvars(run_id=str(lease.run_id), request_id=str(lease.request_id)):
             try:
-                Execution(self, lease).go()
+                self._attempt(lease).go()
             except RunLostError as error:
                 # Whoever took over writes the run's end; this attempt leaves no trace but the log's.
                 log.warning("run.lost", reason=str(error))
@@ -60,6 +73,11 @@ class Compactor:
             except Exception as error:  # noqa: BLE001 - nothing may take the other conversations' checks with it
                 log.error("run.failed", error=type(error).__name__)  # noqa: TRY400 - a traceback may show content
                 self._give_back(lease, type(error).__name__)
+
+    def _attempt(self, lease: Lease) -> Execution | Recovery | BlockSummary:
+        if lease.block_id is not None:
+            return BlockSummary(self, lease)
+        return Execution(self, lease) if lease.base_version is None else Recovery(self, lease)
 
     def _give_back(self, lease: Lease, error: str) -> None:
         """Queue the run for another attempt; where even that fails, its lease runs out."""
@@ -86,26 +104,42 @@ class Compactor:
         return self._make_summarizer is not None
 
     @cached_property
-    def summarizer(self) -> Summarizer:
+    def summarizer(self) -> Summarizer | NativeSummarizer:
         """The summarizer; only where there is one."""
         assert self._make_summarizer is not None  # noqa: S101 - can_summarize was asked
         return self._make_summarizer()
 
-    def ask(self, request: SummaryRequest, lease: Lease) -> Summary:
-        """Return a summary; the lease is kept alive meanwhile.
+    def ask(self, request: SummaryRequest, lease: Lease, summarizer: Summarizer) -> Summary:
+        """Return a summarizer's summary; the lease is kept alive meanwhile.
 
         Raises SummaryError if none could be made, StoppingError if the worker has to stop.
         """
+        return self.summarized(lambda: summarizer.summarize(request), lease)
+
+    def summarized(self, call: Callable[[], T], lease: Lease) -> T:
+        """Return what a call of a summarizer returns; see `ask`."""
         try:
-            return self.calls.wait(
-                lambda: self.summarizer.summarize(request),
-                lambda: extend(self.database, lease, self._lease_seconds),
-                self._lease_seconds / 3,
-            )
+            return self.wait(call, lease)
         except (SummaryError, StoppingError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a summarizer, the fallback is not
             raise SummaryError("summarizer_error", type(error).__name__) from None
+
+    @cached_property
+    def model(self) -> Model | None:
+        """The model that summarizes context blocks, None where there is none."""
+        return None if self._make_model is None else self._make_model()
+
+    def wait(self, call: Callable[[], T], lease: Lease) -> T:
+        """Return what `call` returns; the lease is kept alive meanwhile, up to the limit. Raises StoppingError."""
+        limit = time.monotonic() + self._limit_seconds
+
+        def beat() -> None:
+            # A call that never ends must not keep the run for ever: without a lease another worker takes it over.
+            if time.monotonic() < limit:
+                extend(self.database, lease, self._lease_seconds)
+
+        return self.calls.wait(call, beat, self._lease_seconds / 3)
 
     def hand_over(self, lease: Lease) -> None:
         """Queue the run for the workers that wait for models."""

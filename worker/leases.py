@@ -77,10 +77,16 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
 
 
 def extend(database: Database, lease: Lease, seconds: float) -> None:
-    """Extend a lease, if the database can be reached. A lost one is found out at the commit."""
+    """Extend a lease, if the database can be reached. A lost one is found out at the commit.
+
+    Only a lease that is held counts as progress: whoever waits without one is stuck in the end.
+    """
     try:
-        with database.transaction(lease.tenant_id) as connection:
-            runs.heartbeat(connection, lease, seconds)
+        with database.transaction(lease.tenant_id, is_progress=False) as connection:
+            held = runs.heartbeat(connection, lease, seconds)
     except SQLAlchemyError as error:
         # The database may be back before the lease runs out; the next beat tries again.
         log.warning("heartbeat.failed", error=type(error).__name__)
+    else:
+        if held:
+            database.mark()

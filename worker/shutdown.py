@@ -1,4 +1,4 @@
-"""Ending a worker: within a bounded time, and without waiting for what another worker can do."""
+"""Ending a worker or a sweeper: within a bounded time, and without waiting for what another worker can do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STOP_SECONDS: Final = 30.0
-"""Seconds a worker may take to finish what it computes; Celery alone would wait for ever."""
+"""Seconds a process may take to finish what it computes; Celery alone would wait for ever."""
 
 
 def end_in_time(services: Services) -> None:
@@ -25,16 +25,25 @@ def end_in_time(services: Services) -> None:
 
     def begin(**_: Any) -> None:
         services.compactor.calls.stop()
-        overdue = threading.Timer(STOP_SECONDS, _leave)
-        overdue.daemon = True
-        overdue.start()
+        leave_in_time()
 
     worker_shutting_down.connect(begin, weak=False)
 
 
-def _leave() -> None:
-    """End at once: leases run out, unacknowledged messages come again, open transactions are rolled back."""
+def leave_in_time() -> None:
+    """End this process STOP_SECONDS from now, if it is still there then."""
+    overdue = threading.Timer(STOP_SECONDS, _leave_late)
+    overdue.daemon = True
+    overdue.start()
+
+
+def _leave_late() -> None:
     log.warning("worker.stop_overdue", seconds=STOP_SECONDS)
+    leave_now()
+
+
+def leave_now() -> None:
+    """End at once: leases run out, unacknowledged messages come again, open transactions are rolled back."""
     for child in active_children():
         os.kill(child.pid, signal.SIGKILL)
     os._exit(1)

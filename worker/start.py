@@ -6,15 +6,18 @@ import logging
 import signal
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging
 
 from store.broker import CHECK_TASK, CHECKS, QUEUES, celery_app
+from store.processes import Activity
 from worker.app import create_app
-from worker.shutdown import end_in_time
+from worker.database import Database
+from worker.liveness import FROZEN_SECONDS, Heart, Watch, WorkerLife
+from worker.shutdown import end_in_time, leave_in_time, leave_now
 from worker.sweeper import Sweeper
 
 if TYPE_CHECKING:
@@ -24,9 +27,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+FROZEN_FACTOR: Final = 3
+"""Times the bound for a stuck task after which a whole task may be over: it is no bound on its progress."""
+LOST_SECONDS: Final = 60.0
+"""Seconds on top, in which the worker finds a process that has ended by itself; its message would be lost otherwise."""
+
 
 def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | None) -> int:
-    """Serve queues until SIGTERM; return the exit code.
+    """Serve queues until SIGTERM; return the exit code, 1 for a worker that gave itself up.
 
     Checks compute, so a worker that serves only them has processes; summaries wait for a model, so any other has
     threads. Raises ValueError for a queue that does not exist.
@@ -42,17 +50,22 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     if not computes and services.compactor.can_summarize:
         # The SDK takes seconds to load: now, and not while the first run's lease is running out.
         log.info("worker.summarizer", name=services.compactor.summarizer.name)
+    slots = concurrency or default
+    if computes:
+        # A process that is held by C code cannot look after itself, as it does otherwise.
+        app.conf.task_time_limit = settings.task_stuck_seconds * FROZEN_FACTOR + LOST_SECONDS
     worker = app.Worker(
         queues=list(queues),
         pool="prefork" if computes else "threads",
-        concurrency=concurrency or default,
+        concurrency=slots,
         optimization="fair",
         without_gossip=True,
         without_mingle=True,
         quiet=True,
     )
-    worker.start()
-    return int(worker.exitcode or 0)
+    with WorkerLife(settings, queues, slots, services.progress) as life:
+        worker.start()
+    return max(int(worker.exitcode or 0), int(life.was_given_up))
 
 
 def _quieten() -> None:
@@ -72,7 +85,27 @@ def _logging_is_set_up(**_: Any) -> None:
 def run_sweeper(settings: Settings) -> int:
     """Sweep until SIGTERM or SIGINT; return the exit code."""
     stop = threading.Event()
+
+    def end(*_: object) -> None:
+        leave_in_time()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    Sweeper(settings, celery_app(settings, "palimpsest-sweeper")).run(stop)
+        signal.signal(number, end)
+    sweeper = Sweeper(settings, celery_app(settings, "palimpsest-sweeper"))
+    heart = Heart(
+        Database(settings, "heartbeat"),
+        "sweeper",
+        [],
+        slots=1,
+        seconds=settings.heartbeat_seconds,
+        activity=Activity,
+    )
+    # What it does can be done again at any time: a sweeper that is stuck ends at once.
+    watch = Watch(sweeper.progress, settings.task_stuck_seconds, leave_now, frozen=FROZEN_SECONDS)
+    heart.start()
+    watch.start()
+    sweeper.run(stop)
+    watch.stop()
+    heart.stop()
     return 0

@@ -1,4 +1,7 @@
-"""The sweeper: finds due checks whose wake-up got lost, and runs that nobody works on. Any number may run."""
+"""The sweeper: finds due checks whose wake-up got lost, runs that nobody works on, and webhooks to be sent.
+
+It also removes what its time is over for. Any number may run.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,30 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from store import conversations, runs
-from store.broker import CHECK_TASK, CHECKS, RUN_TASK
+from store import conversations, runs, stranded_runs, webhooks
+from store.broker import BATCH, CHECK_TASK, CHECKS, DELIVER_TASK, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, QueueDepths
 from worker.database import Database
+from worker.housekeeping import Housekeeper
+from worker.progress import Progress
+from worker.resending import Sent
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
     from threading import Event
+    from uuid import UUID
 
     from celery import Celery
 
+    from store.conversations import OverdueCheck
     from store.settings import Settings
+    from store.stranded_runs import Stranded
 
 log = structlog.get_logger()
 
-BATCH: Final = 50
-"""Conversations that one check task carries."""
+CHECKS_LIMIT: Final = 10_000
+"""Due checks that one sweep takes on; the next has the rest."""
 LIMIT: Final = 1_000
-"""Rows that one sweep takes on; the next has the rest."""
+"""Runs, and deliveries, that one sweep takes on."""
 
 
 class Sweeper:
@@ -31,28 +41,36 @@ class Sweeper:
     def __init__(self, settings: Settings, app: Celery) -> None:
         self._settings = settings
         self._app = app
-        self._database = Database(settings, "sweeper")
+        self.progress = Progress()
+        self._database = Database(settings, "sweeper", self.progress)
+        self._depths = QueueDepths(settings)
+        self._housekeeper = Housekeeper(settings, self._database)
+        self._sent_checks, self._sent_webhooks = Sent(), Sent()
+        # A run that was offered is not stranded for a while, and the same one all the time.
+        self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
 
     def run(self, stop: Event) -> None:
         """Sweep until `stop` is set."""
         log.info("sweeper.started", interval_seconds=self._settings.sweep_interval_seconds)
         while True:
-            self.sweep()
+            with self.progress.task("sweep"):
+                self.sweep()
             if stop.wait(self._settings.sweep_interval_seconds):
                 break
         self.close()
 
     def close(self) -> None:
-        """Close every connection to the database."""
+        """Close every connection."""
         self._database.close()
+        self._depths.close()
 
     def sweep(self) -> int:
-        """Wake workers for everything overdue; return how much that was.
+        """Wake workers for everything overdue and keep house; return how much there was to wake them for.
 
         What fails is logged, and the next sweep tries again.
         """
         found = 0
-        for part in (self._runs, self._checks):
+        for part in (self._runs, self._checks, self._webhooks, self._housekeeping):
             try:
                 found += part()
             except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
@@ -61,24 +79,80 @@ class Sweeper:
 
     def _checks(self) -> int:
         with self._database.transaction(None) as connection:
-            overdue = conversations.overdue_checks(connection, self._settings.check_overdue_seconds, LIMIT)
-        for start in range(0, len(overdue), BATCH):
-            batch = [str(identifier) for identifier in overdue[start : start + BATCH]]
-            self._app.send_task(CHECK_TASK, args=[batch], queue=CHECKS)
-        if overdue:
-            log.info("sweep.checks", count=len(overdue))
-        return len(overdue)
+            overdue = conversations.overdue_checks(connection, self._settings.check_overdue_seconds, CHECKS_LIMIT)
+        unsent = self._sent_checks.unsent(overdue, _check, queue_is_empty=bool(overdue) and self._is_empty(CHECKS))
+        # Tenants took turns; what one has beyond its share lets the wake-ups that the API sends go first.
+        urgent = [check for check in unsent if check.nth <= SHARE]
+        rest = [check for check in unsent if check.nth > SHARE]
+        for checks, priority in ((urgent, 0), (rest, LATER)):
+            for start in range(0, len(checks), BATCH):
+                self._send_checks(checks[start : start + BATCH], priority)
+        if unsent:
+            log.info("sweep.checks", count=len(unsent))
+        return len(unsent)
+
+    def _send_checks(self, batch: Sequence[OverdueCheck], priority: int) -> None:
+        ids = [str(check.conversation_id) for check in batch]
+        self._app.send_task(CHECK_TASK, args=[ids], queue=CHECKS, priority=priority)
+        self._sent_checks.remember(batch, _check)
+        self.progress.mark()
 
     def _runs(self) -> int:
+        settings = self._settings
         with self._database.transaction(None) as connection:
-            stranded = runs.stranded(connection, self._settings.run_overdue_seconds, LIMIT)
-        for run_id, tenant_id in stranded:
-            with self._database.transaction(tenant_id) as connection:
-                queue = runs.requeue(connection, run_id, self._settings.max_attempts)
-            if queue == "dead":
-                log.error("run.dead", run_id=str(run_id))
-            elif queue is not None:
-                self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=queue)
-        if stranded:
-            log.info("sweep.runs", count=len(stranded))
-        return len(stranded)
+            stranded = stranded_runs.stranded(
+                connection, settings.run_overdue_seconds, LIMIT, settings.summaries_per_tenant
+            )
+        lost = [run for run in stranded if run.expired or run.attempts >= settings.max_attempts]
+        lost += self._unclaimed([run for run in stranded if run not in lost])
+        for run in lost:
+            self._requeue(run)
+        if lost:
+            log.info("sweep.runs", count=len(lost))
+        return len(lost)
+
+    def _unclaimed(self, waiting: Sequence[Stranded]) -> list[Stranded]:
+        """Return the queued runs that are to be offered again."""
+        found: list[Stranded] = []
+        for queue in QUEUES:
+            runs_there = [run for run in waiting if run.queue == queue]
+            is_empty = bool(runs_there) and self._is_empty(queue)
+            found += self._sent_runs[queue].unsent(runs_there, _run, queue_is_empty=is_empty)
+        return found
+
+    def _requeue(self, run: Stranded) -> None:
+        with self._database.transaction(run.tenant_id) as connection:
+            queue = runs.requeue(connection, run.run_id, self._settings.max_attempts)
+        if queue == "dead":
+            log.error("run.dead", run_id=str(run.run_id))
+        elif queue is not None:
+            self._app.send_task(RUN_TASK, args=[str(run.tenant_id), str(run.run_id)], queue=queue)
+            self._sent_runs[queue].remember([run], _run)
+
+    def _webhooks(self) -> int:
+        with self._database.transaction(None) as connection:
+            due = webhooks.due(connection, LIMIT)
+        unsent = self._sent_webhooks.unsent(due, _delivery, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
+        for delivery_id, tenant_id in unsent:
+            self._app.send_task(DELIVER_TASK, args=[str(tenant_id), str(delivery_id)], queue=SUMMARIES)
+            self._sent_webhooks.remember([(delivery_id, tenant_id)], _delivery)
+        return len(unsent)
+
+    def _housekeeping(self) -> int:
+        self._housekeeper.round()
+        return 0
+
+    def _is_empty(self, queue: str) -> bool:
+        return self._depths.of(queue) == 0
+
+
+def _check(check: OverdueCheck) -> tuple[UUID, Hashable]:
+    return check.conversation_id, check.due_at
+
+
+def _run(run: Stranded) -> tuple[UUID, Hashable]:
+    return run.run_id, None
+
+
+def _delivery(delivery: tuple[UUID, UUID]) -> tuple[UUID, Hashable]:
+    return delivery[0], None

@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 from celery import Task
+from sqlalchemy.exc import SQLAlchemyError
 
+from store import runs, summary_places
 from store.broker import RUN_TASK, SUMMARIES
+from store.summary_places import Places
 from worker.checks import Checker
 from worker.compactor import Compactor
 from worker.database import Database
-from worker.summarizers import choose_summarizer
+from worker.progress import Progress
+from worker.summarizers import choose_model, choose_summarizer
+from worker.webhooks import Courier
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from store.runs import Lease
     from store.settings import Settings
 
@@ -29,16 +36,57 @@ class Services:
         self._app = app
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
-        self.database = Database(settings, "worker")
+        self.progress = Progress()
+        self.database = Database(settings, "worker", self.progress)
         self.checker = Checker(self.database, settings.policy, worker=self.worker, lease_seconds=settings.lease_seconds)
         self.compactor = Compactor(
-            self.database, choose_summarizer(settings), lease_seconds=settings.lease_seconds, wake=self._wake
+            self.database,
+            choose_summarizer(settings),
+            make_model=choose_model(settings),
+            lease_seconds=settings.lease_seconds,
+            limit_seconds=settings.summary_limit_seconds,
+            wake=self._wake,
         )
+        self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
+        self.courier = Courier(self.database, private_addresses=settings.webhook_private_addresses)
+
+    def claim(self, tenant_id: UUID, run_id: UUID) -> Lease | None:
+        """Take a queued run over; None if somebody else has it, or its tenant has as many under way as it may.
+
+        One that has to wait stays queued, with no attempt counted: whoever frees a place offers it.
+        """
+        with self.database.transaction(tenant_id) as connection:
+            if self._places.are_bounded and not summary_places.is_free(connection, run_id, self._places):
+                log.info("run.waits", run_id=str(run_id))
+                return None
+            return runs.claim(
+                connection,
+                run_id,
+                worker=self.worker,
+                lease_seconds=self.settings.lease_seconds,
+                max_attempts=self.settings.max_attempts,
+            )
+
+    def offer_place(self, lease: Lease) -> None:
+        """Give the place of a run that has ended to the one whose turn it is."""
+        if lease.queue != SUMMARIES or not self._places.are_bounded or self.compactor.calls.stopping:
+            return
+        try:
+            with self.database.transaction(None) as connection:
+                offered = summary_places.offer(connection, self._places)
+        except SQLAlchemyError as error:
+            log.warning("place.not_offered", error=type(error).__name__)  # the sweeper offers it in its time
+        else:
+            if offered is not None:
+                self._send(*offered)
 
     def _wake(self, lease: Lease) -> None:
+        self._send(lease.run_id, lease.tenant_id)
+
+    def _send(self, run_id: UUID, tenant_id: UUID) -> None:
         """Tell the workers of summaries that a run waits; if nobody hears it, the sweeper will."""
         try:
-            self._app.send_task(RUN_TASK, args=[str(lease.tenant_id), str(lease.run_id)], queue=SUMMARIES)
+            self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=SUMMARIES)
         except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, the run is queued
             log.warning("wakeup.lost", error=type(error).__name__)
 
@@ -52,6 +100,11 @@ class ServiceTask(Task):  # type: ignore[misc] # Celery ships no types
 
     abstract = True
     services: ClassVar[Services]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the work, watched over."""
+        with self.services.progress.task(self.name):
+            return super().__call__(*args, **kwargs)
 
     def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
         """Log what failed."""

@@ -1,144 +1,351 @@
-"""The summarizer that asks Claude, or any server that speaks /v1/messages."""
+"""The model behind /v1/messages: Claude, or any server that speaks its API."""
 
 from __future__ import annotations
 
 import asyncio
-from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+import math
+import re
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import anthropic
 import stamina
 import structlog
+from anthropic.types import Message
 
-from compaction.summary import PROMPT_VERSION, SYSTEM_PROMPT, render_transcript
-from worker.summarizers.base import Spent, Summary, SummaryError
+from compaction.transcript import PROMPT_VERSION, SYSTEM_PROMPT, render_transcript
+from compaction.windows import LOW_CONTEXT_WINDOW, window_of
+from worker.summarizers.base import Answer, Spent, Summary, SummaryError
+from worker.summarizers.prices import Usage, cost
 
 if TYPE_CHECKING:
-    from anthropic.types import Message
+    from collections.abc import Awaitable, Callable, Mapping
+
     from stamina.instrumentation import RetryDetails
 
-    from store.settings import Settings
+    from store.settings import Settings, TokenPrices
     from worker.summarizers.base import SummaryRequest
+    from worker.summarizers.breaker import CircuitBreaker
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+Call: TypeAlias = "Callable[[anthropic.AsyncAnthropic], Awaitable[object]]"
+"""One request; its answer may be anything."""
+
 ATTEMPTS: Final = 4
+FIRST_WAIT_SECONDS: Final = 0.5
+"""Wait after the first failure, up to a second more by chance; each further one doubles it."""
+LONGEST_BACKOFF_SECONDS: Final = 8.0
+"""Longest wait where the server asks for none."""
 LONGEST_WAIT_SECONDS: Final = 20.0
 """A server that asks for more patience than this is treated as down: the context is waiting."""
+CONNECT_SECONDS: Final = 5.0
+"""A host that does not take a connection within this is tried again; the SDK's own default."""
 
-PRICES: Final = {
-    "claude-haiku-4-5": (Decimal(1), Decimal(5)),
-    "claude-sonnet-4-5": (Decimal(3), Decimal(15)),
-    "claude-opus-4-5": (Decimal(5), Decimal(25)),
+UNKNOWN_WINDOW: Final = LOW_CONTEXT_WINDOW
+"""Tokens; a model that is not known is taken for a small one, since more chunks cost less than a refused request."""
+
+_PASSING: Final = frozenset({408, 409, 429})
+"""The statuses below 500 that another attempt may mend (API reference, "Errors"); so may all from 500 on."""
+_TOO_LONG_STATUSES: Final = frozenset({400, 422, 500})
+_TOO_LONG: Final = re.compile(
+    r"too long"  # Claude: "prompt is too long: 210000 tokens > 200000 maximum"; Bedrock: "Input is too long"
+    r"|context[ _](?:size|length|window|limit)"  # Claude, llama.cpp (also with a 500), vLLM, SGLang, OpenAI's wording
+    r"|max(?:imum)?[ _]model[ _]len",  # vLLM
+    re.IGNORECASE,
+)
+_CODES: Final = {
+    401: "model_auth",
+    402: "model_billing",
+    403: "model_auth",
+    408: "model_timeout",
+    429: "model_rate_limited",
+    529: "model_overloaded",
 }
-"""USD a million input and output tokens (API documentation, pricing), by the start of the model's name."""
+"""Reason codes by status; the others are `model_error` from 500 on and `model_rejected` below."""
+_ERROR_TEXT_CHARS: Final = 2_000
+"""Characters of an error's text that are looked at: it may be a page."""
+_REQUEST_ID: Final = re.compile(r"[\w-]{1,64}")
+
+_STOPS: Final = frozenset({"end_turn", "stop_sequence", "max_tokens", None})
+"""Stop reasons of an answer; None is what servers send that know none."""
+_REFUSED: Final[Mapping[str | None, tuple[str, str]]] = {
+    "refusal": ("model_refused", "the model declined to answer"),
+    "model_context_window_exceeded": ("prompt_too_long", "the model's window was full before its answer was whole"),
+}
+"""Stop reasons without an answer: the reason code, and what it means."""
 
 
-class AnthropicSummarizer:
-    """One call, not streamed, temperature 0; retried here and nowhere else, within one deadline for all of it."""
+class AnthropicModel:
+    """Asked not streamed, at temperature 0; retried here and nowhere else, within one deadline for each question.
+
+    Without a `breaker` it is asked however often it has failed.
+    """
 
     name = "anthropic"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, breaker: CircuitBreaker | None = None) -> None:
         # The library's own hook logs the error's text, which comes from outside.
         stamina.instrumentation.set_on_retry_hooks([_log_retry])
         self.model = settings.summarizer_model
-        self._deadline = settings.summarizer_deadline_seconds
-        self._base_url = settings.anthropic_base_url
-        temperature = settings.summarizer_temperature
-        self._sampling = {} if temperature is None else {"temperature": temperature}
-        self._key = settings.anthropic_api_key.get_secret_value() if settings.anthropic_api_key else None
+        self.context_tokens = settings.summarizer_context_tokens or window_of(self.model, UNKNOWN_WINDOW)
+        self._breaker = breaker
+        self.prices = settings.summarizer_prices
+        key, temperature = settings.anthropic_api_key, settings.summarizer_temperature
+        self._service = _Service(
+            key=(key.get_secret_value() if key else "") or "none",
+            base_url=settings.anthropic_base_url,
+            deadline=settings.summarizer_deadline_seconds,
+        )
+        # The SDK has no parameter for it any more; models that know none refuse it.
+        self._extra = {} if temperature is None else {"temperature": temperature}
+
+    def ask(self, system: str, prompt: str, *, max_tokens: int) -> Answer:
+        """Return the answer; SummaryError names what went wrong, and its `spent` counts the calls all the same.
+
+        An answer that reached `max_tokens` is returned as it is, with that stop reason, and may be empty; any other
+        has text.
+        """
+
+        async def call(client: anthropic.AsyncAnthropic) -> object:
+            return await client.messages.create(
+                model=self.model,
+                max_tokens=max_tokens,
+                system=system,
+                messages=[{"role": "user", "content": prompt}],
+                extra_body=self._extra,
+            )
+
+        return self.send(call, lambda answer, calls: answer_of(answer, self.model, self.prices, calls=calls))
+
+    def send(self, call: Call, read: Callable[[object, int], T]) -> T:
+        """Return what `read` makes of an answer to `call` and of the number of requests that it took.
+
+        Both may raise SummaryError; retries, deadline and breaker are those of every question.
+        """
+        permit = self._breaker.admit() if self._breaker is not None else None
+        question = _Question(self._service, call)
+        try:
+            found = read(asyncio.run(question.ask()), question.calls)
+        except SummaryError as error:
+            if self._breaker is not None and permit is not None:
+                self._breaker.report(permit, error.code, question.asked_patience)
+            raise
+        if self._breaker is not None and permit is not None:
+            self._breaker.report(permit)
+        return found
+
+
+class _Service(NamedTuple):
+    """Where the model is asked, and how."""
+
+    key: str
+    base_url: str | None
+    deadline: float
+    """Seconds for one question."""
+
+
+class _Question:
+    """One question on its way: what was tried, and how the last attempt failed."""
+
+    def __init__(self, service: _Service, call: Call) -> None:
+        self._service = service
+        self._call = call
+        self._ends = time.monotonic() + service.deadline
+        self._failed: anthropic.APIError | None = None
+        self.calls = 0
+        """Requests sent."""
+        self.asked_patience: float | None = None
+        """Seconds that the server asked for, where that is why it was given up on."""
+
+    async def ask(self) -> object:
+        """Return what the server answered with a 200, which may be anything; raise SummaryError."""
+        try:
+            async with asyncio.timeout(self._service.deadline):
+                return await self._attempts()
+        except TimeoutError:
+            if self._failed is not None:  # the deadline came while the next attempt was waited for
+                raise failure(self._failed, self.calls) from None
+            raise SummaryError(
+                "model_timeout", f"no answer within {self._service.deadline:g} s", Spent(self.calls)
+            ) from None
+        except anthropic.APIError as error:
+            raise failure(error, self.calls) from None
+        except (ValueError, RecursionError) as error:
+            # A proxy's page or a cut body: a 200 that is not an answer.
+            raise SummaryError("model_garbage", type(error).__name__, Spent(self.calls)) from None
+
+    async def _attempts(self) -> object:
+        service = self._service
+        # The SDK's own retries are off: they know nothing of the deadline, and a wait that a server asks for has no
+        # bound there.
+        async with anthropic.AsyncAnthropic(
+            api_key=service.key,
+            base_url=service.base_url,
+            max_retries=0,
+            timeout=anthropic.Timeout(service.deadline, connect=CONNECT_SECONDS),
+        ) as client:
+            async for attempt in stamina.retry_context(
+                on=self._wait_before_retry,
+                attempts=ATTEMPTS,
+                timeout=service.deadline,
+                wait_initial=FIRST_WAIT_SECONDS,
+                wait_max=LONGEST_BACKOFF_SECONDS,
+            ):
+                with attempt:
+                    self.calls += 1
+                    self._failed = None
+                    return await self._call(client)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _wait_before_retry(self, error: Exception) -> bool | float:
+        """Tell whether to try again, and after how many seconds where the server says so."""
+        if isinstance(error, anthropic.APIConnectionError):
+            self._failed = error
+            return True
+        if not isinstance(error, anthropic.APIStatusError) or not may_pass(error):
+            return False
+        self._failed = error
+        asked = retry_after(error.response.headers)
+        if asked is None:
+            return True
+        if asked > LONGEST_WAIT_SECONDS:
+            self.asked_patience = asked
+            return False
+        return asked if asked < self._ends - time.monotonic() else False
+
+
+class AnthropicSummarizer:
+    """One question for the whole zone."""
+
+    name = "anthropic"
+
+    def __init__(self, settings: Settings, breaker: CircuitBreaker | None = None) -> None:
+        self._claude = AnthropicModel(settings, breaker)
+        self.model = self._claude.model
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """Return Claude's summary; SummaryError names what went wrong."""
-        return asyncio.run(self._summarize(request))
-
-    async def _summarize(self, request: SummaryRequest) -> Summary:
         transcript = render_transcript(request.zone, request.policy, previous=request.previous)
-        calls = 0
-        try:
-            async with (
-                asyncio.timeout(self._deadline),
-                # The SDK's own retries are off: they know nothing of the deadline, and a wait that a server asks for
-                # has no bound there.
-                anthropic.AsyncAnthropic(
-                    api_key=self._key or "none",
-                    base_url=self._base_url,
-                    max_retries=0,
-                    timeout=self._deadline,
-                ) as client,
-            ):
-                async for attempt in stamina.retry_context(
-                    on=_wait_before_retry,
-                    attempts=ATTEMPTS,
-                    timeout=self._deadline,
-                    wait_initial=0.5,
-                    wait_max=8,
-                ):
-                    with attempt:
-                        calls += 1
-                        message = await client.messages.create(
-                            model=self.model,
-                            max_tokens=request.policy.summary_max_tokens,
-                            system=SYSTEM_PROMPT,
-                            messages=[{"role": "user", "content": _frame(transcript)}],
-                            # The SDK has no parameter for it any more; models that know none refuse it.
-                            extra_body=self._sampling,
-                        )
-        except TimeoutError:
-            raise SummaryError("model_timeout", f"no answer within {self._deadline:g} s", Spent(calls)) from None
-        except anthropic.APIStatusError as error:
-            raise SummaryError(_code(error), f"status {error.status_code}", Spent(calls)) from None
-        except anthropic.APITimeoutError:
-            raise SummaryError("model_timeout", "the connection timed out", Spent(calls)) from None
-        except anthropic.APIError as error:
-            raise SummaryError("model_unreachable", type(error).__name__, Spent(calls)) from None
-        except ValueError as error:
-            # A proxy's page or a cut body: a 200 that is not an answer.
-            raise SummaryError("model_garbage", type(error).__name__, Spent(calls)) from None
-        try:
-            return self._read(message, calls)
-        except (AttributeError, TypeError):
-            # The SDK does not check what it parses: fields may be missing, or anything.
-            raise SummaryError("model_garbage", "the answer is not a message", Spent(calls)) from None
-
-    def _read(self, message: Message, calls: int) -> Summary:
-        usage = message.usage
-        read = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-        spent = Spent(calls, read, usage.output_tokens, price(self.model, read, usage.output_tokens))
-        text = "".join(block.text for block in message.content if block.type == "text").strip()
-        if message.stop_reason == "refusal":
-            raise SummaryError("model_refused", "the model declined to summarize", spent)
-        if message.stop_reason == "max_tokens":
-            raise SummaryError("summary_cut", "the summary reached its token limit", spent)
-        if not text:
-            raise SummaryError("empty_summary", "the model answered without text", spent)
-        return Summary(text, self.model, PROMPT_VERSION, spent)
+        prompt = f"<transcript>\n{transcript}\n</transcript>\n\nWrite the summary."
+        answer = self._claude.ask(SYSTEM_PROMPT, prompt, max_tokens=request.policy.summary_max_tokens)
+        if answer.stop_reason == "max_tokens":
+            raise SummaryError("summary_cut", "the summary reached its token limit", answer.spent)
+        return Summary(answer.text, self.model, PROMPT_VERSION, answer.spent)
 
 
-def price(model: str, input_tokens: int, output_tokens: int) -> Decimal | None:
-    """Return what a call cost in USD, None for a model whose price is not known."""
-    for name, (per_input, per_output) in PRICES.items():
-        if model.startswith(name):
-            return (per_input * input_tokens + per_output * output_tokens) / 1_000_000
-    return None
+def answer_of(
+    message: object,
+    model: str,
+    prices: Mapping[str, TokenPrices],
+    *,
+    calls: int = 1,
+    batch: bool = False,
+) -> Answer:
+    """Return what a message of the API answers and what it cost; SummaryError where it answers nothing.
+
+    `message` may be anything: the SDK does not check what it parses.
+    """
+    spent = Spent(calls)
+    try:
+        if not isinstance(message, Message):
+            raise TypeError  # noqa: TRY301 - one way out for all that is no message
+        usage = billed(message.usage)
+        if usage is not None:
+            spent = Spent(calls, usage.prompt, usage.output, cost(model, usage, prices, batch=batch))
+        text = storable("".join(block.text for block in message.content if block.type == "text")).strip()
+        refused = _REFUSED.get(message.stop_reason)
+    except (AttributeError, TypeError):
+        raise SummaryError("model_garbage", "the answer is not a message", spent) from None
+    if refused is not None:
+        raise SummaryError(*refused, spent)
+    if message.stop_reason not in _STOPS:
+        raise SummaryError("model_garbage", "the model stopped for another reason than its end", spent)
+    if not text and message.stop_reason != "max_tokens":
+        raise SummaryError("empty_summary", "the model answered without text", spent)
+    return Answer(text, message.stop_reason, spent)
 
 
-def _frame(transcript: str) -> str:
-    return f"<transcript>\n{transcript}\n</transcript>\n\nWrite the summary."
+def billed(told: Any) -> Usage | None:
+    """Return the tokens billed, None for a server that does not say, or says something else."""
+    try:
+        written = told.cache_creation_input_tokens or 0
+        hourly = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else 0
+        read = told.cache_read_input_tokens or 0
+        usage = Usage(told.input_tokens, told.output_tokens, written - hourly, hourly, read)
+        return usage if all(isinstance(count, int) and count >= 0 for count in usage) else None
+    except (AttributeError, TypeError):
+        return None
 
 
-def _wait_before_retry(error: Exception) -> bool | float:
-    """Tell whether to try again, and after how many seconds where the server says so."""
+def storable(text: str) -> str:
+    """Return the text with U+FFFD for what JSON can escape and neither UTF-8 nor Postgres can hold."""
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def failure(error: anthropic.APIError, calls: int) -> SummaryError:
+    """Return what an error of the SDK is called; nothing of its text, which may quote the request."""
+    spent = Spent(calls)
     if isinstance(error, anthropic.APIStatusError):
-        if error.status_code not in {408, 409, 429} and error.status_code < 500:  # noqa: PLR2004
-            return False
+        detail = f"status {error.status_code}"
+        if _REQUEST_ID.fullmatch(error.request_id or ""):
+            detail += f", request {error.request_id}"
+        return SummaryError(_code(error), detail, spent)
+    if isinstance(error, anthropic.APITimeoutError):
+        return SummaryError("model_timeout", "the connection timed out", spent)
+    if isinstance(error, anthropic.APIConnectionError):
+        return SummaryError("model_unreachable", type(error).__name__, spent)
+    return SummaryError("model_garbage", type(error).__name__, spent)
+
+
+def may_pass(error: anthropic.APIStatusError) -> bool:
+    """Return whether the same request may be answered another time."""
+    if _is_too_long(error):
+        return False
+    said = error.response.headers.get("x-should-retry")
+    if said in {"true", "false"}:
+        return said == "true"
+    return error.status_code in _PASSING or error.status_code >= 500  # noqa: PLR2004 - a server error
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds of patience a server asks for, at least 0; None if it does not say so."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
-            asked = float(error.response.headers.get("retry-after", ""))
+            asked = float(headers.get(name, "")) * unit
         except ValueError:
-            return True
-        return asked if 0 <= asked <= LONGEST_WAIT_SECONDS else False
-    return isinstance(error, anthropic.APIConnectionError)
+            continue
+        if not math.isnan(asked):
+            return max(0.0, asked)
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _code(error: anthropic.APIStatusError) -> str:
+    status = error.status_code
+    if _is_too_long(error):
+        return "prompt_too_long"
+    if code := _CODES.get(status):
+        return code
+    if status == 400 and "credit balance" in _text(error):  # noqa: PLR2004 - status codes name themselves
+        return "model_billing"
+    return "model_error" if status >= 500 else "model_rejected"  # noqa: PLR2004 - as above
+
+
+def _is_too_long(error: anthropic.APIStatusError) -> bool:
+    """Return whether a smaller prompt is what the server asks for."""
+    if error.status_code == 413:  # noqa: PLR2004 - status codes name themselves
+        return True
+    return error.status_code in _TOO_LONG_STATUSES and _TOO_LONG.search(_text(error)) is not None
+
+
+def _text(error: anthropic.APIStatusError) -> str:
+    """Return the text to look for words in; it goes nowhere else."""
+    return f"{error.message!s:.{_ERROR_TEXT_CHARS}}".lower()
 
 
 def _log_retry(details: RetryDetails) -> None:
@@ -149,16 +356,3 @@ def _log_retry(details: RetryDetails) -> None:
         status=getattr(details.caused_by, "status_code", None),
         wait_seconds=round(details.wait_for, 2),
     )
-
-
-def _code(error: anthropic.APIStatusError) -> str:
-    status = error.status_code
-    if status in {401, 403}:
-        return "model_auth"
-    if status == 429:  # noqa: PLR2004 - status codes name themselves
-        return "model_rate_limited"
-    if status == 529:  # noqa: PLR2004
-        return "model_overloaded"
-    if status in {400, 413} and "too long" in str(error.message).lower():
-        return "prompt_too_long"
-    return "model_error" if status >= 500 else "model_rejected"  # noqa: PLR2004

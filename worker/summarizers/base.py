@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from decimal import Decimal
 
     from compaction.policy import Policy
@@ -18,6 +19,18 @@ class SummaryRequest(NamedTuple):
     zone: Sequence[ViewMessage]
     previous: str | None
     policy: Policy
+    instructions: str | None = None
+    """What people want stressed: untrusted, and no more than a wish."""
+    times: Mapping[int, str] = MappingProxyType({})
+    """When messages were sent, RFC 3339 by seq, as far as it is known."""
+    pins: tuple[str, ...] = ()
+    """Texts that are kept word for word beside the summary."""
+    strip_fields: tuple[str, ...] = ()
+    """Names of fields in tool results that no model may see."""
+    canary: str | None = None
+    """The word in the model's rules that a summary may not hold; known when a summary is checked."""
+    beside: tuple[str, ...] = ()
+    """Texts that stand in the context beside the summary: what they hold, it does not have to."""
 
 
 class Spent(NamedTuple):
@@ -29,6 +42,14 @@ class Spent(NamedTuple):
     cost_usd: Decimal | None = None
 
 
+class Answer(NamedTuple):
+    """What a model answered: its text, why it stopped (the Messages API's `stop_reason`), and what the call cost."""
+
+    text: str
+    stop_reason: str | None
+    spent: Spent
+
+
 class Summary(NamedTuple):
     """A finished summary and how it was made."""
 
@@ -36,6 +57,12 @@ class Summary(NamedTuple):
     model: str | None
     prompt_version: str
     spent: Spent
+    covers: int | None = None
+    """How many messages of the zone it covers, counted from the first; None for all."""
+    notes: tuple[str, ...] = ()
+    """What a reader has to know of it: that it is partial, which messages were too large."""
+    parts: int = 1
+    """How many parts it was written in."""
 
 
 class SummaryError(Exception):
@@ -46,6 +73,25 @@ class SummaryError(Exception):
         self.code = code
         self.detail = detail
         self.spent = spent or Spent()
+
+
+class Model(Protocol):
+    """A language model. Called outside any transaction, from many threads at once."""
+
+    @property
+    def name(self) -> str:
+        """Name of the backend for the audit."""
+
+    @property
+    def model(self) -> str:
+        """The model's id."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of its context window, input and answer together."""
+
+    def ask(self, system: str, prompt: str, *, max_tokens: int) -> Answer:
+        """Return its answer of at most `max_tokens` tokens; raise SummaryError if there is none."""
 
 
 class Summarizer(Protocol):
@@ -61,3 +107,42 @@ class Summarizer(Protocol):
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """Return a summary; raise SummaryError if none can be made."""
+
+
+class Conversation(NamedTuple):
+    """The beginning of a conversation as the chat product sends it to its model."""
+
+    messages: Sequence[ViewMessage]
+    """With no tool call left open at the end."""
+    model: str
+    system: Any = None
+    tools: Any = None
+
+
+class SignedSummary(NamedTuple):
+    """The block as the API returned it, the model that wrote it, and how it was asked."""
+
+    block: dict[str, Any]
+    model: str
+    prompt_version: str
+    spent: Spent
+
+
+@runtime_checkable
+class NativeSummarizer(Protocol):
+    """Has conversations summarized by the API itself; `text` makes summaries where the API's cannot be used."""
+
+    @property
+    def name(self) -> str:
+        """Name for the audit."""
+
+    @property
+    def model(self) -> str:
+        """The model for conversations that name none."""
+
+    @property
+    def text(self) -> Summarizer:
+        """Makes the summaries of what is not the beginning of a conversation."""
+
+    def sign(self, conversation: Conversation, *, max_tokens: int, wishes: str | None = None) -> SignedSummary:
+        """Return a summary of exactly these messages; raise SummaryError if there is none."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from compaction.extract import extract
 from compaction.tokens import CHARS_PER_TOKEN
-from compaction.view import WRITTEN
+from compaction.view import WRITTEN, view_tokens
 from worker.summarizers.base import Spent, Summary, SummaryError
 
 if TYPE_CHECKING:
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 PROMPT_VERSION = "extract-1"
 
-
 SHARE: Final = 8
 """An extract may fill this part of the threshold: a larger one would have the next summary due at once."""
+REPLACED_SHARE: Final = 4
+"""It may always have this part of what it replaces: a threshold below what has to stay cannot be kept to anyway."""
+LEAST_TOKENS: Final = 64
+"""And never less than a summary can be asked to have: the least of `summary_max_tokens`."""
 
 
 class ExtractiveSummarizer:
@@ -26,8 +29,14 @@ class ExtractiveSummarizer:
     model = None
 
     def summarize(self, request: SummaryRequest) -> Summary:
-        """Return an extract of at most `summary_max_tokens`, and of no more than its share of the threshold."""
-        most = min(request.policy.summary_max_tokens, request.policy.compaction_threshold_tokens // SHARE)
+        """Return an extract of at most `summary_max_tokens`, and of no more than its share of the context.
+
+        Raises SummaryError if there was nothing to extract.
+        """
+        policy = request.policy
+        replaced = view_tokens(request.zone) + len(request.previous or "") // CHARS_PER_TOKEN
+        fair = max(policy.compaction_threshold_tokens // SHARE, replaced // REPLACED_SHARE, LEAST_TOKENS)
+        most = min(policy.summary_max_tokens, fair)
         text = extract(
             [message.as_message() for message in request.zone if message.seq != WRITTEN],
             max_chars=most * CHARS_PER_TOKEN,

@@ -2,30 +2,64 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from store.settings import SUMMARIZER_GROUP
 from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from store.settings import Settings
-    from worker.summarizers.base import Summarizer
+    from worker.summarizers.anthropic import AnthropicModel
+    from worker.summarizers.base import Model, NativeSummarizer, Summarizer
 
 
-def choose_summarizer(settings: Settings) -> Callable[[], Summarizer] | None:
+def choose_summarizer(settings: Settings) -> Callable[[], Summarizer | NativeSummarizer] | None:
     """Return what makes the summarizer that the settings name, None for `none`."""
     match settings.chosen_summarizer:
         case "anthropic":
             return lambda: _anthropic(settings)
+        case "anthropic-native":
+            return lambda: _native(settings)
         case "extractive":
             return ExtractiveSummarizer
         case "none":
             return None
+        case name:
+            return partial(_installed, name, settings)
+
+
+def _installed(name: str, settings: Settings) -> Summarizer:
+    """Return a summarizer that another package brings."""
+    (found,) = entry_points(group=SUMMARIZER_GROUP, name=name)
+    made: Summarizer = found.load()(settings)
+    return made
+
+
+def choose_model(settings: Settings) -> Callable[[], Model] | None:
+    """Return what makes the model that the settings name, None where no model is asked."""
+    return (lambda: _claude(settings)) if settings.chosen_summarizer.startswith("anthropic") else None
+
+
+def _claude(settings: Settings) -> AnthropicModel:
+    # The SDK takes longer to load than all the rest, and workers of checks never ask a model.
+    from worker.summarizers.anthropic import AnthropicModel  # noqa: PLC0415
+    from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415
+
+    return AnthropicModel(settings, CircuitBreaker.of(settings))
 
 
 def _anthropic(settings: Settings) -> Summarizer:
-    # The SDK takes longer to load than all the rest, and workers of checks never ask a model.
-    from worker.summarizers.anthropic import AnthropicSummarizer  # noqa: PLC0415
+    from worker.summarizers.guard import QualityGuard  # noqa: PLC0415 - see _claude
+    from worker.summarizers.staged import StagedSummarizer  # noqa: PLC0415
 
-    return AnthropicSummarizer(settings)
+    return StagedSummarizer(_claude(settings), QualityGuard)
+
+
+def _native(settings: Settings) -> NativeSummarizer:
+    from worker.summarizers.native import AnthropicNative  # noqa: PLC0415 - as above
+
+    return AnthropicNative(_claude(settings), _anthropic(settings))

@@ -1,0 +1,216 @@
+"""The journal of an attempt: what it reads, what it commits, and every step it writes down.
+
+Each of its calls is one short transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import structlog
+
+from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, growth_margin, prune_threshold
+from compaction.originals import cut_in, with_originals
+from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE
+from compaction.view import WRITTEN
+from store import conversations, messages, runs, snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from compaction.policy import Policy
+    from compaction.snapshot import NewSnapshot
+    from compaction.stage import Stage
+    from compaction.steps import Made
+    from compaction.view import View
+    from store.runs import Lease, StepRecord
+    from store.snapshots import Material
+    from store.tables import AnyRow
+    from worker.database import Database
+
+log = structlog.get_logger()
+
+HEAD_MOVED: Final = "head_moved"
+STOPPED: Final = "worker_stopped"
+_VOID: Final = frozenset({HEAD_MOVED, STOPPED, runs.LEASE_LOST})
+"""Reasons of steps that say nothing about whether another try would do."""
+_AT_ONCE: Final = frozenset({NOTHING_TO_CUT, NOTHING_TO_PRUNE})
+
+
+class RunLostError(Exception):
+    """The run is somebody else's now, or the conversation moved under it: nothing of this attempt may count."""
+
+
+class Reading(NamedTuple):
+    """The conversation at one moment: as it is stored, and as a step finds it."""
+
+    material: Material
+    stage: Stage
+
+
+class Asked(NamedTuple):
+    """The conversation's model, system prompt and tools, each None where the chat product has not told it."""
+
+    model: str | None
+    system: Any
+    tools: Any
+
+
+class Journal:
+    """Reads and writes on behalf of one attempt at a run."""
+
+    def __init__(self, database: Database, lease: Lease) -> None:
+        self._lease = lease
+        self._policy: Policy = lease.policy
+        self._transaction = database.transaction
+        self._started = time.monotonic()
+        self._seen: int | None = None
+        self.results_through: int | None = None
+        """Seq of the newest tool-result message that was looked at."""
+
+    def read(self, base_version: int | None = None) -> Reading:
+        """Read the head, or an older version, and what came after it."""
+        with self._transaction(self._lease.tenant_id, one_moment=True) as connection:
+            material = snapshots.load(
+                connection, self._lease.tenant_id, self._lease.conversation_id, base_version=base_version
+            )
+        stage = material.stage(self._policy)
+        self._started = time.monotonic()
+        if self._seen is None:
+            self._seen = stage.working.last_seq
+        return Reading(material, stage)
+
+    def asked(self) -> Asked:
+        """Read what the chat product sends beside the messages."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            row = conversations.get(connection, self._lease.tenant_id, self._lease.conversation_id)
+        if row is None:
+            raise RunLostError(runs.LEASE_LOST)
+        return Asked(row.model, row.system, row.tools)
+
+    def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:
+        """Return a zone with its tool results as they came, and when its messages came (RFC 3339 by seq)."""
+        seqs = [message.seq for message in zone if message.seq != WRITTEN]
+        if not seqs:
+            return zone, {}
+        with self._transaction(self._lease.tenant_id) as connection:
+            conversation = self._lease.conversation_id
+            cut = cut_in(zone, stage.working.snapshot.coverage)
+            whole = with_originals(zone, messages.contents(connection, conversation, cut) if cut else {})
+            return whole, messages.times(connection, conversation, min(seqs), max(seqs))
+
+    def record(self, made: Made, stage: Stage) -> StepRecord:
+        """Return what there is to say of a step once it is made."""
+        return runs.StepRecord(
+            name=made.step,
+            state="committed",
+            tokens_before=stage.tokens,
+            tokens_after=stage.estimate(made.view),
+            messages_before=len(stage.view),
+            messages_after=len(made.view),
+            duration_ms=self._milliseconds(),
+            detail=made.detail,
+            results_cut=made.results_cut,
+        )
+
+    def timed(self, record: StepRecord) -> StepRecord:
+        """Return a step with the time that it has taken so far."""
+        return record._replace(duration_ms=self._milliseconds())
+
+    def take(self, made: Made, reading: Reading, record: StepRecord | None = None) -> Result:
+        """Commit what a step made, or write down why not."""
+        record = record or self.record(made, reading.stage)
+        if made.reason is not None:
+            return self.skip(record, made.reason)
+        return self.commit(reading.material, made.settle(reading.stage, str(self._lease.run_id)), record)
+
+    def commit(self, material: Material, new: NewSnapshot, record: StepRecord) -> Result:
+        """Write the snapshot and its step; a pending one has to wait for the end of a tool loop.
+
+        Raises RunLostError if it comes too late.
+        """
+        with self._transaction(self._lease.tenant_id) as connection:
+            outcome = snapshots.commit(
+                connection,
+                self._lease,
+                material,
+                new,
+                step=Step(record.name),
+                summarizer=record.summarizer,
+                policy=self._policy,
+            )
+            if outcome.version is not None:
+                reason = WAITS if outcome.pending else None
+                runs.add_step(connection, self._lease, record._replace(snapshot_version=outcome.version, reason=reason))
+        if outcome.lost is not None:
+            self.skip(record, outcome.lost)
+            if outcome.lost == HEAD_MOVED:
+                # By an edit, or a restore. What was made from the old head is worth nothing.
+                self.end()
+            raise RunLostError(outcome.lost)
+        return "pending" if outcome.pending else "committed"
+
+    def skip(self, record: StepRecord, reason: str) -> Literal["skipped"]:
+        """Write a step down that changed nothing."""
+        self._write(self._unchanged(record)._replace(state="skipped", reason=reason))
+        return "skipped"
+
+    def fail(self, record: StepRecord, reason: str, error: str) -> Literal["failed"]:
+        """Write a step down that failed."""
+        self._write(self._unchanged(record)._replace(state="failed", reason=reason, error=error))
+        return "failed"
+
+    def end(self, *, state: runs.Ended | None = None, reason: str | None = None, error: str | None = None) -> None:
+        """Close the run, set how far the conversation has to grow before the next try, and ask for another check."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            steps = runs.steps_of(connection, [self._lease.run_id])
+            done = any(step.state == "committed" for step in steps)
+            last = steps[-1].reason if steps else "under_budget"
+            self._hold(connection, steps)
+            conversations.mark_due(connection, self._lease.conversation_id)
+            ended = state or ("committed" if done else "skipped")
+            if not runs.end(connection, self._lease, ended, reason or last, error):
+                raise RunLostError(runs.LEASE_LOST)
+        log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
+
+    def _unchanged(self, record: StepRecord) -> StepRecord:
+        return self.timed(record)._replace(tokens_after=record.tokens_before, messages_after=record.messages_before)
+
+    def _write(self, record: StepRecord) -> None:
+        with self._transaction(self._lease.tenant_id) as connection:
+            runs.add_step(connection, self._lease, record)
+
+    def _milliseconds(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
+
+    def _hold(self, connection: Connection, steps: Sequence[AnyRow]) -> None:
+        """Hold back what was tried, and what the counters promise although there is nothing to do."""
+        if self._lease.strategy is not None or self._lease.base_version is not None:
+            return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
+        if any(step.reason == WAITS for step in steps):
+            return  # Nothing begins while it waits, and the counters will be others when it is over.
+        policy = self._policy
+
+        def held(names: Collection[str], threshold: int) -> conversations.Hold | None:
+            reasons = {step.reason for step in steps if step.name in names}
+            if reasons and reasons <= _VOID:
+                return None
+            # With nothing to cut, the next tool-result message makes this one old at once.
+            at_once = NOTHING_TO_CUT in reasons and reasons <= _AT_ONCE
+            return conversations.Hold(
+                0 if at_once else growth_margin(threshold, policy), above=-1 if reasons else threshold
+            )
+
+        budgets = [budget for budget in (policy.input_token_budget, prune_threshold(policy)) if budget > 0]
+        conversations.hold(
+            connection,
+            self._lease.conversation_id,
+            tool_results=held(BEFORE_SUMMARY, min(budgets)),
+            summary=held({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP}, policy.compaction_threshold_tokens),
+            trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
+            results_through=self.results_through,
+            seen=self._seen,
+        )

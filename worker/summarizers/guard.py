@@ -1,0 +1,46 @@
+"""The quality guard around a model's summaries: what it is asked to hold, and beside what it will stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from compaction.frames import FRAMES
+from compaction.quality import gather, judge, mend
+from compaction.tokens import CHARS_PER_TOKEN
+from compaction.transcript import SECTIONS, SYSTEM_PROMPT
+
+if TYPE_CHECKING:
+    from compaction.quality import Verdict
+    from worker.summarizers.base import SummaryRequest
+
+ROOM: Final = 1.5
+"""A summary may have this many times the characters that its tokens are taken for: some tokens are longer than four
+characters, and what is mended needs room."""
+
+_TAGS: Final = tuple(f"{opening}{name}-" for name in FRAMES for opening in ("<", "</"))
+
+
+class QualityGuard:
+    """Judges the summaries of one request; what they replace is read once."""
+
+    def __init__(self, request: SummaryRequest) -> None:
+        self._request = request
+        self._evidence = gather(request.zone, request.previous, shown=request.beside)
+        self._max_chars = int(request.policy.summary_max_tokens * CHARS_PER_TOKEN * ROOM)
+
+    def of(self, text: str) -> Verdict:
+        """Return what is wrong with a summary."""
+        return judge(
+            text,
+            self._evidence,
+            sections=SECTIONS,
+            canary=self._request.canary,
+            prompt=SYSTEM_PROMPT,
+            max_chars=self._max_chars,
+            frames=_TAGS,
+            beside=self._request.beside,
+        )
+
+    def mend(self, text: str, verdict: Verdict) -> str:
+        """Return a summary with what it lacks added, word for word from the conversation."""
+        return mend(text, verdict, self._evidence, max_chars=self._max_chars)

@@ -1,0 +1,311 @@
+"""Summaries by a model in stages: in one request where that fits, otherwise part by part and merged.
+
+What fails is tried smaller before it is given up: in more parts, without messages too large by themselves, and at last
+only as far as it went well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+from compaction.prompts import corrected
+from compaction.quality import Reason
+from compaction.staging import WindowTooSmallError, joined, plan
+from compaction.summary import REFERENCE, without_reference
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
+from compaction.transcript import PROMPT_VERSION
+from worker.summarizers.base import Summary, SummaryError, SummaryRequest
+from worker.summarizers.parallel import answers_in_order
+from worker.summarizers.writing import Writer
+
+if TYPE_CHECKING:
+    from compaction.prompts import Prompt
+    from compaction.quality import Verdict
+    from compaction.staging import Oversized, Part, Plan
+    from worker.summarizers.base import Model
+
+
+class Judge(Protocol):
+    """Judges summaries of one request."""
+
+    def of(self, text: str) -> Verdict:
+        """Return what is wrong with a summary."""
+
+    def mend(self, text: str, verdict: Verdict) -> str:
+        """Return a summary with what it lacks added, as far as that can be done without a model."""
+
+
+Guard = Callable[[SummaryRequest], Judge]
+T = TypeVar("T")
+R = TypeVar("R")
+
+THREADS: Final = 4
+"""Requests under way at once for one summary."""
+HALVINGS: Final = 3
+"""How often a window is taken to be half as large after a request was too long for it."""
+FATAL: Final = frozenset({"model_auth", "model_billing", "model_rejected", "model_unreachable"})
+"""Reason codes after which no other request would do better."""
+LIGHTER: Final = frozenset(
+    {
+        "model_timeout",
+        "model_garbage",
+        "model_refused",
+        "model_error",
+        "summary_cut",
+        "summary_too_long",
+        "empty_summary",
+    }
+)
+"""Reason codes after which a part is asked for without its oversized messages: they may be why it failed."""
+FORM: Final = frozenset({Reason.SECTIONS_MISSING, Reason.MARKERS})
+"""Flaws of form alone: they are mended without asking again."""
+NAMED: Final = 20
+"""Messages left out that the notes name; the others are counted."""
+
+
+class StagedSummarizer:
+    """Summaries by `model`, judged by `guard` before they count.
+
+    Where something is wrong with a summary that only a model can put right, there is one more request that says what;
+    then what is missing is added. A summary that still fails is no summary (`summary_rejected`).
+    """
+
+    def __init__(self, model: Model, guard: Guard | None = None) -> None:
+        self._model = model
+        self._guard = guard
+
+    @property
+    def name(self) -> str:
+        """Name for the audit: the model's backend."""
+        return self._model.name
+
+    @property
+    def model(self) -> str:
+        """The model it calls."""
+        return self._model.model
+
+    def summarize(self, request: SummaryRequest) -> Summary:
+        """Return a summary of the zone, or of as much of its beginning as could be summarized.
+
+        Raises SummaryError with the model's code, `summary_cut`, `summary_too_long`, `summary_rejected`,
+        `prompt_too_long` or `empty_summary`; its `spent` counts every call.
+        """
+        return _Work(self._model, request, self._guard).run()
+
+
+class _Done(NamedTuple):
+    """A text that a model wrote, the request it answers, and what was named in that and not shown."""
+
+    text: str
+    prompt: Prompt | None
+    """None where texts only stand side by side."""
+    left_out: tuple[Oversized, ...] = ()
+
+
+class _Level(NamedTuple):
+    """A text on its way to be merged, and the parts that it covers: `start` inclusive, `stop` exclusive."""
+
+    done: _Done
+    start: int
+    stop: int
+
+
+class _Merged(NamedTuple):
+    """What became of the first `parts` texts; `trouble` says why they could not all be merged."""
+
+    done: _Done
+    parts: int
+    trouble: SummaryError | None = None
+
+
+class _Work:
+    """One summary on its way."""
+
+    def __init__(self, model: Model, request: SummaryRequest, guard: Guard | None) -> None:
+        self._model = model
+        self._writer = Writer(model)
+        self._request = request
+        self._guard = guard
+        self._halvings = 0
+
+    def run(self) -> Summary:
+        """Return the summary; every error tells what all calls cost."""
+        try:
+            return self._run()
+        except SummaryError as error:
+            raise SummaryError(error.code, error.detail, self._writer.spent) from None
+
+    def _run(self) -> Summary:
+        staged = self._plan(self._model.context_tokens)
+        while True:
+            texts, failed = _each(staged.parts, partial(self._part, staged))
+            if failed is None or failed.code != "prompt_too_long":
+                break
+            smaller = self._smaller(staged, staged.parts[len(texts)])
+            if smaller is None:
+                break
+            staged = smaller
+        if failed is not None and not texts:
+            raise failed
+        merged = self._merge(staged, texts) if len(texts) > 1 else _Merged(texts[0], 1)
+        if failed is None and merged.parts < len(texts):
+            failed = merged.trouble
+        return self._finish(staged, merged, texts, failed)
+
+    def _finish(self, staged: Plan, merged: _Merged, texts: Sequence[_Done], failed: SummaryError | None) -> Summary:
+        used = staged.parts[: merged.parts]
+        covers = None if failed is None else used[-1].stop
+        notes = []
+        if failed is not None:
+            here, whole = staged.place(0, merged.parts), staged.place(0, len(staged.parts))
+            notes.append(f"partial: it covers {here} of {whole}; the rest could not be summarized ({failed.code})")
+        if merged.trouble is not None and merged.done.prompt is None:
+            notes.append(f"its parts stand side by side, as they could not be merged ({merged.trouble.code})")
+        large = [each.name for text in texts[: merged.parts] for each in text.left_out]
+        notes += [f"left out for its size: {name}" for name in large[:NAMED]]
+        if len(large) > NAMED:
+            notes.append(f"left out for their size: {len(large) - NAMED:,} more messages")
+        request = self._request._replace(zone=self._request.zone[:covers], canary=staged.secret)
+        text = self._accepted(staged, merged.done, request)
+        return Summary(
+            finished(text, notes),
+            self._model.model,
+            PROMPT_VERSION,
+            self._writer.spent,
+            covers=covers,
+            notes=tuple(notes),
+            parts=merged.parts,
+        )
+
+    def _plan(self, window: int, *, without_oversized: bool = False) -> Plan:
+        request = self._request
+        try:
+            staged = plan(
+                request.zone,
+                None if request.previous is None else without_reference(request.previous),
+                request.policy,
+                window,
+                times=request.times,
+                instructions=request.instructions,
+                pins=request.pins,
+                strip_fields=request.strip_fields,
+                without_oversized=without_oversized,
+            )
+        except WindowTooSmallError as error:
+            raise SummaryError("prompt_too_long", str(error)) from None
+        if not any(entry.text for part in staged.parts for entry in part.entries):
+            raise SummaryError("empty_summary", "there is nothing to summarize")
+        return staged
+
+    def _smaller(self, staged: Plan, refused: Part) -> Plan | None:
+        """Return a plan for half of what was refused as too long, or without oversized messages, or None."""
+        if self._halvings < HALVINGS:
+            self._halvings += 1
+            size = staged.ask(refused).tokens(staged.answer_tokens)
+            with suppress(SummaryError):
+                return self._plan(min(staged.window, size) // 2)
+        if not staged.oversized:
+            return None
+        self._halvings = HALVINGS
+        return self._plan(staged.window, without_oversized=True)
+
+    def _part(self, staged: Plan, part: Part) -> _Done:
+        prompt = staged.ask(part)
+        try:
+            return _Done(self._writer.write(prompt, staged.answer_tokens), prompt, part.left_out)
+        except SummaryError as error:
+            if error.code not in LIGHTER or not part.oversized:
+                raise
+        lighter = part.lighter()
+        prompt = staged.ask(lighter)
+        return _Done(self._writer.write(prompt, staged.answer_tokens), prompt, lighter.left_out)
+
+    def _merge(self, staged: Plan, texts: Sequence[_Done]) -> _Merged:
+        """Return one text of several, in as many levels as the window asks for."""
+        level = [_Level(done, number, number + 1) for number, done in enumerate(texts)]
+        while len(level) > 1:
+            groups = [level[start:stop] for start, stop in staged.groups([each.done.text for each in level])]
+            merged, failed = _each(groups, partial(self._join, staged, final=len(groups) == 1))
+            if failed is None:
+                level = merged
+                continue
+            smaller = self._narrower(staged, groups) if failed.code == "prompt_too_long" else None
+            if smaller is None:
+                return _side_by_side(staged, level, failed)
+            staged = smaller
+        return _Merged(level[0].done, len(texts))
+
+    def _join(self, staged: Plan, group: Sequence[_Level], *, final: bool) -> _Level:
+        if len(group) == 1:
+            return group[0]
+        prompt = _merge_prompt(staged, group, final=final)
+        text = self._writer.write(prompt, staged.answer_tokens)
+        return _Level(_Done(text, prompt), group[0].start, group[-1].stop)
+
+    def _narrower(self, staged: Plan, groups: Sequence[Sequence[_Level]]) -> Plan | None:
+        """Return the plan with a window of half of what was refused as too long, or None."""
+        if self._halvings >= HALVINGS:
+            return None
+        self._halvings += 1
+        asked = [_merge_prompt(staged, group, final=len(groups) == 1) for group in groups if len(group) > 1]
+        size = max(prompt.tokens(staged.answer_tokens) for prompt in asked)
+        with suppress(WindowTooSmallError):
+            return staged.narrowed(min(staged.window, size) // 2)
+        return None
+
+    def _accepted(self, staged: Plan, done: _Done, request: SummaryRequest) -> str:
+        """Return the summary that the guard accepts: as it is, written again, or mended."""
+        text = done.text
+        if self._guard is None:
+            return text
+        judge = self._guard(request)
+        verdict = judge.of(text)
+        if done.prompt is not None and not FORM.issuperset(verdict.reasons):
+            again = self._again(staged, done.prompt, text, verdict)
+            left = verdict if again is None else judge.of(again)
+            if again is not None and len(left.reasons) <= len(verdict.reasons):
+                text, verdict = again, left
+        if not verdict.accepted:
+            text = judge.mend(text, verdict)
+            verdict = judge.of(text)
+        if not verdict.accepted:
+            # Codes alone: what is missing would be words of the conversation.
+            raise SummaryError("summary_rejected", ", ".join(verdict.reasons))
+        return text
+
+    def _again(self, staged: Plan, prompt: Prompt, draft: str, verdict: Verdict) -> str | None:
+        """Return what the model writes once it is told what was wrong, None if it writes nothing."""
+        told = corrected(prompt, draft, verdict.details, window=staged.window, answer_tokens=staged.answer_tokens)
+        try:
+            return self._writer.write(told, staged.answer_tokens)
+        except SummaryError as error:
+            if error.code in FATAL:
+                raise
+            return None
+
+
+def _merge_prompt(staged: Plan, group: Sequence[_Level], *, final: bool) -> Prompt:
+    places = [staged.place(each.start, each.stop) for each in group]
+    return staged.merge([each.done.text for each in group], places, final=final)
+
+
+def _each(items: Sequence[T], do: Callable[[T], R]) -> tuple[list[R], SummaryError | None]:
+    return answers_in_order(items, do, threads=THREADS, fatal=FATAL)
+
+
+def _side_by_side(staged: Plan, level: Sequence[_Level], trouble: SummaryError) -> _Merged:
+    """Return as many texts from the first on as a summary has room for, heading by heading."""
+    limit = staged.answer_tokens * CHARS_PER_TOKEN
+    for count in range(len(level), 1, -1):
+        text = joined([each.done.text for each in level[:count]])
+        if text_weight(text) <= limit:
+            return _Merged(_Done(text, None), level[count - 1].stop, trouble)
+    return _Merged(level[0].done, level[0].stop, trouble)
+
+
+def finished(text: str, notes: Sequence[str]) -> str:
+    """Return a summary marked as reference, with its notes at the end."""
+    return "\n\n".join([REFERENCE, text, *(["\n".join(f"Note: {note}." for note in notes)] if notes else [])])

@@ -1,0 +1,92 @@
+"""One text from a model: asked, counted, tidied, and asked for once more where it is too long."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from compaction.frames import defanged, visible
+from compaction.prompts import MARGIN, shorter
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
+from worker.summarizers.base import Spent, SummaryError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compaction.prompts import Prompt
+    from worker.summarizers.base import Model
+
+TOO_LONG: Final = frozenset({"summary_cut", "summary_too_long"})
+"""Reason codes of answers that are asked for once more, shorter."""
+
+_FENCE: Final = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
+_WRAPPED: Final = re.compile(r"\A<(summary|output|answer)>\s*(.*?)\s*</\1>\Z", re.DOTALL | re.IGNORECASE)
+_PICTURE: Final = re.compile(r"!\[([^\]\n]{0,300})\]\(([^)\s]{1,2000})[^)\n]{0,300}\)")
+
+
+class Writer:
+    """Asks a model for texts, from several threads at once, and keeps count of what they cost."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._lock = Lock()
+        self._spent: list[Spent] = []
+
+    @property
+    def spent(self) -> Spent:
+        """What every call so far cost together; what none of them tells stays unknown."""
+        with self._lock:
+            return _total(self._spent)
+
+    def write(self, prompt: Prompt, max_tokens: int) -> str:
+        """Return the model's text of about `max_tokens` tokens at most; raise SummaryError if there is none."""
+        try:
+            return self._ask(prompt, max_tokens)
+        except SummaryError as error:
+            if error.code not in TOO_LONG:
+                raise
+        return self._ask(shorter(prompt, max_tokens), max_tokens)
+
+    def _ask(self, prompt: Prompt, max_tokens: int) -> str:
+        try:
+            answer = self._model.ask(prompt.system, prompt.text, max_tokens=max_tokens)
+        except SummaryError as error:
+            self._count(error.spent)
+            raise
+        self._count(answer.spent)
+        if answer.stop_reason == "max_tokens":
+            raise SummaryError("summary_cut", f"the answer reached its limit of {max_tokens:,} tokens")
+        text = tidied(answer.text)
+        if not text:
+            raise SummaryError("empty_summary", "the model answered without text")
+        if text_weight(text) > max_tokens * CHARS_PER_TOKEN * MARGIN:
+            raise SummaryError("summary_too_long", f"the answer is longer than {max_tokens:,} tokens")
+        return text
+
+    def _count(self, spent: Spent) -> None:
+        with self._lock:
+            self._spent.append(spent)
+
+
+def tidied(answer: str) -> str:
+    """Return a model's answer without wrapping, pictures, hidden characters, and tags that could pass for a frame."""
+    text = visible(answer).strip()
+    for wrapping, group in ((_FENCE, 1), (_WRAPPED, 2)):
+        if found := wrapping.match(text):
+            text = found[group].strip()
+    # A picture's address is fetched by whatever shows it: a way to carry off what a page talked a model into writing.
+    return defanged(_PICTURE.sub(r"\1 (\2)", text)).strip()
+
+
+def _total(spent: Sequence[Spent]) -> Spent:
+    read = [each.input_tokens for each in spent if each.input_tokens is not None]
+    written = [each.output_tokens for each in spent if each.output_tokens is not None]
+    costs = [each.cost_usd for each in spent if each.cost_usd is not None]
+    return Spent(
+        sum(each.calls for each in spent),
+        sum(read) if read else None,
+        sum(written) if written else None,
+        sum(costs, Decimal()) if costs else None,
+    )

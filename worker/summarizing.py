@@ -1,0 +1,167 @@
+"""The summary step: a model is asked outside any transaction, and what it cost is written down whatever comes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from compaction import steps
+from compaction.ladder import Result, Step
+from compaction.pins import message_text
+from worker.journal import STOPPED
+from worker.leases import StoppingError
+from worker.summarizers import SummaryError, SummaryRequest
+from worker.summarizers.base import Conversation, NativeSummarizer
+from worker.summarizers.extractive import ExtractiveSummarizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compaction.policy import Policy
+    from compaction.stage import Stage
+    from compaction.summary import Zone
+    from store.runs import Lease, StepRecord
+    from worker.compactor import Compactor
+    from worker.journal import Journal, Reading
+    from worker.summarizers import Summarizer, Summary
+    from worker.summarizers.base import Spent
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+class Summarizing:
+    """Makes summaries on behalf of one attempt at a run."""
+
+    def __init__(self, compactor: Compactor, lease: Lease, journal: Journal) -> None:
+        self._compactor = compactor
+        self._lease = lease
+        self._journal = journal
+        self.is_on = lease.strategy == "extract" or (lease.policy.compaction_enabled and compactor.can_summarize)
+        """Whether summaries are made at all."""
+
+    @property
+    def _summarizer(self) -> Summarizer:
+        if self._lease.strategy == "extract":
+            return ExtractiveSummarizer()
+        chosen = self._compactor.summarizer
+        return chosen.text if isinstance(chosen, NativeSummarizer) else chosen
+
+    def step(self, now: Reading) -> Result:
+        """Put a summary into the place of the zone. Raises SummaryError, StoppingError."""
+        if self.is_on and self._lease.strategy != "extract":
+            chosen = self._compactor.summarizer
+            if isinstance(chosen, NativeSummarizer):
+                return self._sign(now, chosen)
+        return self._write(now)
+
+    def _sign(self, now: Reading, native: NativeSummarizer) -> Result:
+        """Put the API's own summary into the place of what it was made from."""
+        now = now._replace(stage=steps.pin_first_request(now.stage))
+        stage, policy = now.stage, self._lease.policy
+        asked = self._journal.asked()
+        record = self.record(stage)._replace(summarizer=native.name, model=asked.model or native.model)
+        zone = steps.find_prefix(stage, policy)
+        if isinstance(zone, str):
+            return self._journal.skip(record, zone)
+        beginning = Conversation(stage.view[: zone.stop], asked.model or native.model, asked.system, asked.tools)
+        most, wishes = policy.summary_max_tokens, self._wishes
+        signed = self._made(lambda: native.sign(beginning, max_tokens=most, wishes=wishes), record)
+        made = steps.replace_prefix(stage, zone, signed.block, policy)
+        return self._commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
+
+    def _write(self, now: Reading) -> Result:
+        stage, policy = now.stage, self._lease.policy
+        record = self.record(stage)
+        if not self.is_on:
+            return self._journal.skip(record, steps.SUMMARIES_DISABLED)
+        zone = steps.find_zone(stage, policy)
+        if isinstance(zone, str):
+            return self._journal.skip(record, zone)
+        summary = self.ask(stage, zone, policy, record)
+        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        made = made._replace(detail="; ".join([made.detail or "", *summary.notes]))
+        return self._commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+
+    def _commit(self, now: Reading, made: steps.Made, known: StepRecord, spent: Spent) -> Result:
+        record = spend(self._journal.record(made, now.stage), spent)._replace(
+            summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
+        )
+        done = self._journal.take(made, now, record)
+        if done != "skipped":
+            log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
+        return done
+
+    def extract(self, now: Reading) -> Result:
+        """Put an extract into the place of the zone whose summary failed."""
+        stage, policy = now.stage, self._lease.policy
+        extractive = ExtractiveSummarizer()
+        made = steps.Made(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
+        record = self._journal.record(made, stage)._replace(summarizer=extractive.name)
+        zone = steps.find_zone(stage, policy)
+        if isinstance(zone, str):
+            return self._journal.skip(record, zone)
+        try:
+            summary = extractive.summarize(self._request(stage, zone, policy))
+        except SummaryError as error:
+            return self._journal.fail(record, error.code, error.detail)
+        made = steps.summarize(stage, zone, summary.text, policy)._replace(step=Step.EXTRACT)
+        return self._commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+
+    def record(self, stage: Stage) -> StepRecord:
+        """Return what is known of the step before a summary is made."""
+        made = steps.Made(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self._lease.policy))
+        record = self._journal.record(made, stage)
+        if not self.is_on:
+            return record
+        summarizer = self._summarizer
+        return record._replace(summarizer=summarizer.name, model=summarizer.model)
+
+    def ask(self, stage: Stage, zone: Zone, policy: Policy, record: StepRecord) -> Summary:
+        """Return a summary of a zone; a failure is written down. Raises SummaryError, StoppingError."""
+        request = self._request(stage, zone, policy)
+        summarizer = self._summarizer
+        return self._made(lambda: summarizer.summarize(request), record)
+
+    def _request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
+        whole, times = self._journal.originals(stage, stage.view[zone.start : zone.stop])
+        pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
+        shown = tuple(message_text(message.content) for message in stage.view[: zone.start])
+        return SummaryRequest(
+            whole,
+            stage.previous_summary,
+            policy,
+            instructions=self._wishes,
+            times=times,
+            pins=pinned,
+            strip_fields=policy.private_result_fields,
+            beside=(*shown, *pinned),
+        )
+
+    @property
+    def _wishes(self) -> str | None:
+        given = (self._lease.policy.summary_instructions, self._lease.instructions)
+        return "\n".join(wish for wish in given if wish) or None
+
+    def _made(self, call: Callable[[], T], record: StepRecord) -> T:
+        try:
+            return self._compactor.summarized(call, self._lease)
+        except StoppingError:
+            self._journal.skip(record, STOPPED)
+            raise
+        except SummaryError as error:
+            self._journal.fail(spend(record, error.spent), error.code, error.detail)
+            log.warning("summary.failed", reason=error.code, detail=error.detail)
+            raise
+
+
+def spend(record: StepRecord, spent: Spent) -> StepRecord:
+    """Return a step with what its model calls cost."""
+    return record._replace(
+        model_calls=spent.calls,
+        model_input_tokens=spent.input_tokens,
+        model_output_tokens=spent.output_tokens,
+        cost_usd=spent.cost_usd,
+    )
