@@ -14,7 +14,24 @@ from litestar.openapi.spec import Components, SecurityScheme
 from api.documentation import RawSchemaPlugin
 from api.middleware import surround
 from api.problems import EXCEPTION_HANDLERS
-from api.routes import branches, context, conversations, health, messages, payload, runs, snapshots, turns
+from api.routes import (
+    branches,
+    compactions,
+    context,
+    context_blocks,
+    conversations,
+    dead_letters,
+    health,
+    messages,
+    overflow,
+    payload,
+    pins,
+    runs,
+    snapshots,
+    tenant,
+    turns,
+    webhooks,
+)
 from api.services import Services
 from store.settings import Settings
 
@@ -45,16 +62,34 @@ def create_app(settings: Settings | None = None) -> Litestar:
             conversations.change_conversation,
             turns.append_turn,
             payload.assemble_payload,
+            pins.pin_message,
+            pins.list_pins,
+            pins.unpin,
             branches.restore_snapshot,
             branches.fork_conversation,
+            compactions.compact,
+            overflow.report_overflow,
             context.read_context,
             messages.list_messages,
             messages.get_message,
+            context_blocks.list_context_blocks,
+            context_blocks.get_context_block,
             runs.list_runs,
             runs.get_run,
+            dead_letters.list_all_runs,
+            dead_letters.retry_run,
+            dead_letters.retry_runs,
             snapshots.list_snapshots,
             snapshots.get_snapshot,
             snapshots.diff_snapshot,
+            tenant.get_tenant,
+            tenant.change_tenant,
+            tenant.get_policy_preset,
+            webhooks.create_webhook,
+            webhooks.list_webhooks,
+            webhooks.remove_webhook,
+            webhooks.list_deliveries,
+            webhooks.retry_delivery,
         ],
         security=[{"key": []}],
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from api.problems import ProblemError, invalid
-from compaction.policy import Policy, merge
+from compaction.overrides import InForce, in_force
 from store import hot_path
 from store.tenants import secret_matches, split_key
 
@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
+    from compaction.policy import Policy
+
 REMEMBERED_SECONDS: Final = 5.0
-"""How long a revoked key may still work in a process that has just seen it."""
+"""How long a revoked key may still work in a process that has just seen it, and an old policy of its tenant count."""
 REMEMBERED_KEYS: Final = 10_000
+_DIGEST_CHARS: Final = 12
+"""Hex digits, 48 bits: enough to tell the policies that one tenant has had from each other."""
 
 
 class Principal(NamedTuple):
@@ -32,15 +36,24 @@ class Principal(NamedTuple):
     tenant_id: UUID
     scopes: frozenset[str]
     overrides: Mapping[str, Any]
+    """The installation's and the tenant's, as far as they are in force."""
     policy: Policy
+    policy_digest: str
+    """Another one whenever `policy` is."""
 
-    def policy_of(self, conversation_policy: str) -> Policy:
-        """Return the policy in force for a conversation with these overrides (JSON text)."""
-        return self.policy if conversation_policy == "{}" else self.policy_for(msgspec.json.decode(conversation_policy))
+    def policy_of(self, conversation_policy: str, model: str | None) -> InForce:
+        """Return what is in force for a conversation with these overrides (JSON text)."""
+        return self.in_force({} if conversation_policy == "{}" else msgspec.json.decode(conversation_policy), model)
 
-    def policy_for(self, overrides: Mapping[str, Any]) -> Policy:
+    def policy_for(self, overrides: Mapping[str, Any], model: str | None = None) -> Policy:
         """Return the policy in force for a conversation with these overrides."""
-        return merge(self.overrides, overrides) if overrides else self.policy
+        return self.in_force(overrides, model).policy
+
+    def in_force(self, overrides: Mapping[str, Any], model: str | None) -> InForce:
+        """Return the policy in force for a conversation with these overrides, and which of them are not."""
+        if overrides or model:
+            return in_force(self.overrides, overrides, model=model)
+        return InForce(self.policy, {})
 
 
 class Authenticator:
@@ -65,12 +78,18 @@ class Authenticator:
         # Compared even where there is no such key, so that the time taken does not tell which ids exist.
         if not secret_matches(parts[1], row.secret_hash if row else bytes(32)) or row is None:
             return None
-        overrides = {**self._defaults, **msgspec.json.decode(row.policy)}
-        principal = Principal(row.tenant_id, frozenset(row.scopes), overrides, merge(overrides))
+        policy, overrides, _ = in_force(self._defaults, msgspec.json.decode(row.policy))
+        version = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()[:_DIGEST_CHARS]
+        principal = Principal(row.tenant_id, frozenset(row.scopes), overrides, policy, version)
         if len(self._known) >= REMEMBERED_KEYS:
             self._known.clear()
         self._known[digest] = (time.monotonic() + REMEMBERED_SECONDS, principal)
         return principal
+
+    def forget(self, tenant_id: UUID) -> None:
+        """Read a tenant's keys and its policy anew from now on, in this process."""
+        for digest in [digest for digest, (_, known) in self._known.items() if known.tenant_id == tenant_id]:
+            del self._known[digest]
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
@@ -83,7 +102,11 @@ def presented_key(headers: Mapping[str, str]) -> str | None:
 
 def refuse_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Refuse query parameters that a route does not have: a filter with a typing error would list everything."""
-    known = handler.parsed_fn_signature.parameters
+    # `state` is a name of Litestar's own; a parameter that is called so outside has another one inside.
+    known = {
+        getattr(definition.kwarg_definition, "name", None) or name
+        for name, definition in handler.parsed_fn_signature.parameters.items()
+    }
     for unknown in (name for name in connection.query_params if name not in known):
         raise invalid("There is no such parameter here.", unknown)
 

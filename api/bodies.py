@@ -8,12 +8,19 @@ import msgspec
 
 from api.problems import ProblemError, from_msgspec, invalid, step_into
 from api.types import TurnIn
+from compaction.inline_tags import hidden_tokens
 from compaction.messages import TurnFacts, message_facts, turn_facts
-from compaction.policy import PolicyError, merge
+from compaction.outline import ContextBlock
+from compaction.overrides import in_force
+from compaction.policy import MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
+from compaction.presets import AUTO, LARGEST_CONTEXT_WINDOW, preset, window_named
+from compaction.windows import window_of, window_warning
 from store.hot_path import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from api.types import ContextBlockIn
 
 T = TypeVar("T")
 
@@ -21,6 +28,7 @@ MAX_DEPTH: Final = 200
 """Levels of nesting in a body. Decoding costs Python's stack a frame a level, and workers begin deeper in it."""
 _NUL: Final = b"\\u0000"
 
+_DEFAULT_POLICY: Final = Policy()
 _turn: Final = msgspec.json.Decoder(TurnIn).decode
 _decode: Final = msgspec.json.Decoder().decode
 _REQUIRED: Final[dict[str, tuple[tuple[str, type], ...]]] = {
@@ -40,6 +48,9 @@ class Turn(NamedTuple):
     usage: Usage
     expected_seq: int | None
     replace_from: int | None
+    hidden: list[int] | None = None
+    """Tokens of each message that inline tool results hide in the view; None for none."""
+    context: tuple[ContextBlock, ...] = ()
 
 
 def read(body: bytes, kind: type[T]) -> T:
@@ -55,8 +66,11 @@ def read(body: bytes, kind: type[T]) -> T:
     return value
 
 
-def read_turn(body: bytes) -> Turn:
-    """Return the turn in a body; raise the problem that it has, with a pointer to the field."""
+def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY) -> Turn:
+    """Return the turn in a body; raise the problem that it has, with a pointer to the field.
+
+    `policy` is the tenant's; its `inline_tool_tags` decide what of the messages counts.
+    """
     try:
         turn = _turn(body)
     except msgspec.ValidationError as error:
@@ -66,11 +80,32 @@ def read_turn(body: bytes) -> Turn:
     look = _needs_a_look(body)
     contents: list[str] = []
     facts = []
+    hidden: list[int] = []
+    tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
     for index, message in enumerate(turn.messages):
         content = read_content(message.content, f"/messages/{index}/content", look=look)
         contents.append(bytes(message.content).decode())
         facts.append(message_facts(message.role, content))
-    return Turn(contents, turn_facts(facts), _usage(turn), turn.expected_next_seq, turn.replace_from)
+        if tags:
+            hidden.append(hidden_tokens(message.role, content, tags, limit))
+    return Turn(
+        contents,
+        turn_facts(facts),
+        _usage(turn),
+        turn.expected_next_seq,
+        turn.replace_from,
+        hidden if any(hidden) else None,
+        _context_blocks(turn.context, look=look) if turn.context else (),
+    )
+
+
+def _context_blocks(given: Sequence[ContextBlockIn], *, look: bool) -> tuple[ContextBlock, ...]:
+    for index, block in enumerate(given):
+        if look:
+            _look(msgspec.to_builtins(block), f"/context/{index}")
+        if not block.text.strip():
+            raise invalid("A context block needs text.", f"/context/{index}/text")
+    return tuple(ContextBlock(block.source, block.title, block.text) for block in given)
 
 
 def read_content(raw: msgspec.Raw, pointer: str, *, look: bool) -> Any:
@@ -95,7 +130,47 @@ def read_policy(overrides: Mapping[str, Any], *below: Mapping[str, Any]) -> None
     try:
         merge(*below, overrides)
     except PolicyError as error:
-        raise invalid(error.detail, step_into("/policy", *filter(None, [error.field]))) from None
+        raise invalid(error.detail, step_into("/policy", *error.path)) from None
+
+
+def read_overrides(
+    overrides: Mapping[str, Any], named: str | int | None, *below: Mapping[str, Any], model: str | None = None
+) -> dict[str, Any]:
+    """Return the overrides that a body sets: those of the preset it names, and over them its own.
+
+    `below` are the layers they are laid over, `model` is the conversation's. Raises the problem that preset or policy
+    has.
+    """
+    chosen = {**_preset(overrides, named, *below, model=model), **overrides}
+    read_policy(chosen, *below)
+    return chosen
+
+
+def read_model(model: str | None, *layers: Mapping[str, Any]) -> None:
+    """Check the window of a model where no layer of policy overrides states it; raise the problem that it has."""
+    if model is None or any("model_context_tokens" in layer for layer in layers):
+        return
+    window = window_of(model, MINIMUM_CONTEXT_WINDOW)
+    if not MINIMUM_CONTEXT_WINDOW <= window <= LARGEST_CONTEXT_WINDOW:
+        detail = window_warning(window) or f"a context window of {window:,} tokens is no model's"
+        raise invalid(f"{detail}; policy.model_context_tokens can state another", "/model")
+
+
+def _preset(
+    overrides: Mapping[str, Any], named: str | int | None, *below: Mapping[str, Any], model: str | None
+) -> dict[str, int]:
+    if named is None:
+        return {}
+    if named == AUTO:
+        window: int | None = in_force(*below, overrides, model=model).policy.model_context_tokens
+    else:
+        window = window_named(str(named))
+    if window is None:
+        raise invalid("Expected auto, a number of tokens, or a model whose window is known.", "/policy_preset")
+    try:
+        return preset(window)
+    except PolicyError as error:
+        raise invalid(error.detail, "/policy_preset") from None
 
 
 def malformed(error: Exception) -> ProblemError:

@@ -22,6 +22,7 @@ _INTEGER_MAX = 2**31 - 1
 ConversationId = Annotated[str, PathParameter(description="A conversation's id.")]
 RunId = Annotated[str, PathParameter(description="A run's id.")]
 Seq = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A message's place in its conversation.")]
+Position = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A context block's place in its turn.")]
 Version = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A snapshot's version.")]
 AfterSeq = Annotated[
     int, QueryParameter(ge=-1, le=_INTEGER_MAX, description="The seq before the first one; -1 = from the start.")

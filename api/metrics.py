@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,8 +14,12 @@ from prometheus_client import (
     generate_latest,
 )
 
+if TYPE_CHECKING:
+    from store.assemblies import Call, Record
+
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
+_TOKENS: Final = (1e3, 2e3, 4e3, 8e3, 16e3, 32e3, 64e3, 128e3, 200e3, 400e3, 1e6, 2e6)
 
 ContextPath = Literal["plain", "mended", "not_modified"]
 WakeUp = Literal["sent", "deferred", "lost"]
@@ -61,6 +65,13 @@ class Metrics:
         outcomes: tuple[WakeUp, ...] = ("sent", "deferred", "lost")
         self.wakeups = {outcome: wakeups.labels(outcome) for outcome in outcomes}
         """Conversations in wake-ups, by what became of them."""
+        self._assemblies = _Assemblies(self._registry)
+        self.assemblies_lost = Counter(
+            "palimpsest_assemblies_lost",
+            "Assemblies that were not kept with their conversation: too many at once, or the database was away.",
+            registry=self._registry,
+        )
+        """Assemblies that nobody will read again."""
         # Finding a metric by its labels takes a lock and builds strings; a request should not.
         self._of_route: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
@@ -75,6 +86,51 @@ class Metrics:
         found[0].inc()
         found[1].observe(seconds)
 
+    def assembled(self, record: Record) -> None:
+        """Count an assembly: its tokens by layer and in all, and what had to give way."""
+        self._assemblies.count(record)
+
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+class _Assemblies:
+    """What assemblies weighed and left out, by call: `payload`, or `context` where the guard had to fit it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        calls: tuple[Call, ...] = ("payload", "context")
+        layers = ("system", "prior_context", "turn_context", "history", "user_message")
+        tokens = Histogram(
+            "palimpsest_assembly_tokens",
+            "Tokens of an assembled input, without the reserved output; of contexts only those that had to be fitted.",
+            ["call"],
+            buckets=_TOKENS,
+            registry=registry,
+        )
+        by_layer = Counter(
+            "palimpsest_assembly_layer_tokens", "Tokens assembled, by layer.", ["call", "layer"], registry=registry
+        )
+
+        def counter(name: str, description: str) -> dict[Call, Counter]:
+            made = Counter(f"palimpsest_assembly_{name}", description, ["call"], registry=registry)
+            return {call: made.labels(call) for call in calls}
+
+        self._tokens = {call: tokens.labels(call) for call in calls}
+        self._layers = {call: {layer: by_layer.labels(call, layer) for layer in layers} for call in calls}
+        self._exchanges = counter("exchanges_dropped", "Exchanges left out of assemblies.")
+        self._rounds = counter("rounds_dropped", "Assemblies that left out tool rounds of the last exchange.")
+        self._responses = counter("responses_truncated", "Responses and results that assemblies cut to their start.")
+        self._blocks = counter("blocks_shortened", "Context blocks that gave way to an outline or were left out.")
+        self._over = counter("over_budget", "Assemblies over their budget after everything that may go was gone.")
+
+    def count(self, record: Record) -> None:
+        call = record.call
+        self._tokens[call].observe(record.total)
+        for layer, tokens in record.layers.items():
+            self._layers[call][layer].inc(tokens)
+        self._exchanges[call].inc(record.exchanges_dropped)
+        self._rounds[call].inc(record.rounds_dropped)
+        self._responses[call].inc(record.responses_truncated)
+        self._blocks[call].inc(record.blocks_shortened)
+        self._over[call].inc(record.over > 0)

@@ -24,6 +24,8 @@ _TYPES: Final = "https://palimpsest.example/problems/"
 _PLACE: Final = re.compile(r"(?P<detail>.*) - at (?:`key` in )?`\$(?P<path>[^`]*)`\Z", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<index>\d+)\]")
 _FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
+_PARAMETERS: Final = {"run_state": "state", "delivery_state": "state"}
+"""Parameters of routes whose names in the URL Litestar keeps for itself."""
 _CODES: Final = {
     400: "bad_request",
     401: "unauthenticated",
@@ -138,8 +140,9 @@ def _of_parameters(errors: Sequence[Mapping[str, Any]]) -> ProblemError:
     """Return the answer for parameters of path and query; bodies are read by the routes."""
     if any(error.get("source") == "path" for error in errors):
         return not_found()
-    detail = "; ".join(f"{error.get('key')}: {error.get('message')}" for error in errors)
-    return invalid(detail, str(errors[0].get("key", "")))
+    names = [_PARAMETERS.get(name := str(error.get("key", "")), name) for error in errors]
+    detail = "; ".join(f"{name}: {error.get('message')}" for name, error in zip(names, errors, strict=True))
+    return invalid(detail, names[0])
 
 
 def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

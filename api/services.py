@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, text
-
+from api.assemblies import Assemblies
 from api.auth import Authenticator
 from api.metrics import Metrics
+from api.operations import Operations
 from api.wakeups import Wakeups
 from store import hot_path
 from store.engine import async_transaction, service_async_engine
@@ -15,6 +15,8 @@ from store.engine import async_transaction, service_async_engine
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
+
+    from sqlalchemy import Connection
 
     from store.settings import Settings
 
@@ -30,6 +32,8 @@ class Services:
         self.engine = service_async_engine(settings)
         self.metrics = Metrics()
         self.wakeups = Wakeups(settings, self.metrics)
+        self.assemblies = Assemblies(self.run, self.wakeups, self.metrics)
+        self.operations = Operations(self.look, self.wakeups, settings.heartbeat_seconds)
         self.pool: Any = None
         self.authenticator: Authenticator
 
@@ -38,9 +42,11 @@ class Services:
         self.pool = await hot_path.open_pool(self.settings)
         self.authenticator = Authenticator(self.pool, self.settings.policy)
         await self.wakeups.start()
+        self.assemblies.start()
 
     async def stop(self) -> None:
-        """Send the last wake-ups and close every connection."""
+        """Write the last assemblies, send the last wake-ups and close every connection."""
+        await self.assemblies.stop()
         await self.wakeups.stop()
         await self.pool.close()
         await self.engine.dispose()
@@ -54,13 +60,13 @@ class Services:
     ) -> R:
         """Run a query of the store in a transaction of its own, on behalf of a tenant.
 
-        The one place where a request's transaction begins and ends, but for the two hot calls, which are one
-        statement each.
+        With `look` the one place where a request's transaction begins and ends, but for the two hot calls, which are
+        one statement each.
         """
         async with async_transaction(self.engine, tenant_id) as connection:
             return await connection.run_sync(query, *args, **kwargs)
 
-    async def ping_database(self) -> None:
-        """Raise if the database does not answer."""
-        async with self.engine.connect() as connection:
-            await connection.execute(text("select 1"))
+    async def look(self, query: Callable[[Connection], R]) -> R:
+        """Run a query of the store on nobody's behalf: it sees no tenant's rows."""
+        async with self.engine.begin() as connection:
+            return await connection.run_sync(query)

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api.context_block_types import ContextBlockRef
+
 Reference = Annotated[str, Meta(min_length=1, max_length=512)]
 T = TypeVar("T")
 
@@ -37,18 +39,31 @@ class UsageIn(Struct, kw_only=True):
     cache_creation_input_tokens: TokenCount | None = None
 
 
+class ContextBlockIn(Strict):
+    """A piece of context that is not history: where it is from, what it is called, and its text."""
+
+    source: Reference
+    text: str
+    title: Annotated[str, Meta(max_length=512)] = ""
+
+
 class TurnIn(Strict):
-    """The messages of one turn and what the model call that made them counted."""
+    """The messages of one turn, what the model call that made them counted, and the context of its request."""
 
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=1_000)]
     usage: UsageIn | None = None
     snapshot_version: Number | None = None
     expected_next_seq: Number | None = None
     replace_from: Number | None = None
+    context: Annotated[list[ContextBlockIn], Meta(max_length=100)] = []
+
+
+PolicyPreset = Annotated[str, Meta(min_length=1, max_length=512)] | Annotated[int, Meta(ge=1, le=1_000_000_000)]
+"""`auto` (the window of the conversation's model), a model, or a number of tokens (`200000`, `200k`, `1m`)."""
 
 
 class ConversationIn(Strict):
-    """A new conversation."""
+    """A new conversation; what `policy` names wins over `policy_preset`."""
 
     external_id: Reference | None = None
     user_ref: Reference | None = None
@@ -56,17 +71,47 @@ class ConversationIn(Strict):
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     policy: dict[str, Any] = {}
+    policy_preset: PolicyPreset | None = None
     metadata: dict[str, Any] = {}
 
 
 class ConversationPatch(Strict):
-    """Changes to a conversation; what is not named stays. A policy replaces the overrides it had."""
+    """Changes to a conversation; what is not named stays. A policy, a preset or both replace the overrides it had."""
 
     model: Reference | UnsetType | None = UNSET
     system: str | list[dict[str, Any]] | UnsetType | None = UNSET
     tools: list[dict[str, Any]] | UnsetType | None = UNSET
     policy: dict[str, Any] | UnsetType = UNSET
+    policy_preset: PolicyPreset | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
+
+
+class TenantPatch(Strict):
+    """Changes to a tenant: a policy, a preset or both replace the overrides it had."""
+
+    policy: dict[str, Any] | UnsetType = UNSET
+    policy_preset: PolicyPreset | UnsetType = UNSET
+
+
+class TenantOut(Struct, kw_only=True):
+    """A tenant; `policy` is what its conversations begin from, `policy_overrides` what was set for it.
+
+    `warnings` tell what of the overrides is not in force, and what will do no good.
+    """
+
+    id: str
+    name: str
+    policy: dict[str, Any]
+    policy_overrides: dict[str, Any]
+    warnings: list[str]
+    created_at: datetime
+
+
+class PresetOut(Struct, kw_only=True):
+    """The overrides that fit a context window of so many tokens."""
+
+    window: int
+    policy: dict[str, int]
 
 
 class RestoreIn(Strict):
@@ -82,16 +127,8 @@ class ForkIn(Strict):
     external_id: Reference | None = None
 
 
-class ContextBlockIn(Strict):
-    """A piece of context that is not history: where it is from, what it is called, and its text."""
-
-    source: Reference
-    text: str
-    title: str = ""
-
-
 class PayloadIn(Strict):
-    """The layers of one call; `system` defaults to what the conversation stores."""
+    """The layers of one call; `system` and both kinds of context default to what the conversation stores."""
 
     system: str | list[dict[str, Any]] | None = None
     prior_context: list[ContextBlockIn] | None = None
@@ -141,8 +178,30 @@ class TurnOut(Struct):
     check: Literal["queued", "coalesced", "deferred"]
 
 
+class LastAssembly(Struct, kw_only=True):
+    """What the newest assembly was made of, in tokens: a payload, or a context that had to be fitted."""
+
+    call: Literal["payload", "context"]
+    at: datetime
+    layers: PayloadLayers
+    total: int
+    budget: int
+    reserved_output: int
+    exchanges_total: int
+    exchanges_kept: int
+    exchanges_dropped: int
+    rounds_dropped: bool
+    responses_truncated: int
+    blocks_shortened: int
+    warnings: int
+    snapshot_version: int
+
+
 class ConversationOut(Struct, kw_only=True):
-    """A conversation; `policy` is the one in force, `policy_overrides` what was set for it alone."""
+    """A conversation; `policy` is the one in force, `policy_overrides` what was set for it alone.
+
+    `warnings` tell what of the overrides is not in force, and what will do no good.
+    """
 
     id: str
     external_id: str | None
@@ -150,6 +209,7 @@ class ConversationOut(Struct, kw_only=True):
     model: str | None
     policy: dict[str, Any]
     policy_overrides: dict[str, Any]
+    warnings: list[str]
     metadata: dict[str, Any]
     created_at: datetime
     last_seq: int
@@ -160,6 +220,7 @@ class ConversationOut(Struct, kw_only=True):
     check_due_at: datetime | None
     system: Any | UnsetType = UNSET
     tools: Any | UnsetType = UNSET
+    last_assembly: LastAssembly | UnsetType | None = UNSET
 
 
 class SnapshotRef(Struct):
@@ -242,6 +303,9 @@ class RunOut(Struct, kw_only=True):
     trigger: str
     state: str
     queue: str
+    strategy: str | None
+    instructions: str | None
+    context_block: ContextBlockRef | None
     reason: str | None
     error: str | None
     request_id: str | None
@@ -263,58 +327,6 @@ class RunOut(Struct, kw_only=True):
     steps: list[StepOut]
 
 
-class SpanOut(Struct):
-    """Originals `first_seq..last_seq` with one fate."""
-
-    first_seq: int
-    last_seq: int
-    fate: str
-    run_id: str | None
-
-
-class SnapshotOut(Struct, kw_only=True):
-    """A snapshot; in full with its messages, coverage and summary."""
-
-    version: int
-    parent_version: int
-    run_id: str | None
-    step: str
-    covers_through: int
-    summarizer: str | None
-    tokens: int
-    message_count: int
-    created_at: datetime
-    messages: msgspec.Raw | UnsetType = UNSET
-    seqs: list[int | None] | UnsetType = UNSET
-    coverage: list[SpanOut] | UnsetType = UNSET
-    summary: str | UnsetType | None = UNSET
-    prefix_hash: str | UnsetType = UNSET
-
-
-class ChangeOut(Struct):
-    """Originals whose fate a snapshot changed; before it, what no snapshot covered was kept."""
-
-    first_seq: int
-    last_seq: int
-    before: str
-    after: str
-    run_id: str | None
-
-
-class DiffOut(Struct, kw_only=True):
-    """What a snapshot changed against its parent, over the originals that it covers; tokens are estimates."""
-
-    version: int
-    parent_version: int
-    changes: list[ChangeOut]
-    messages_before: int
-    messages_after: int
-    tokens_before: int
-    tokens_after: int
-    summary_before: str | None
-    summary_after: str | None
-
-
 class Page(Struct, Generic[T]):
     """One page of a list."""
 
@@ -327,5 +339,5 @@ class Page(Struct, Generic[T]):
 class HealthOut(Struct):
     """The state of the process, or of each service behind it."""
 
-    status: Literal["ok", "unavailable"]
+    status: Literal["ok", "degraded", "unavailable"]
     services: dict[str, str] | UnsetType = UNSET

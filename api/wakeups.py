@@ -1,11 +1,12 @@
-"""Wake-ups: conversations whose check is due, sent to the workers in batches of one message."""
+"""Wake-ups: conversations whose check is due, sent to the workers in batches of one message, and runs that wait."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import redis.asyncio
 import structlog
@@ -13,12 +14,25 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from store.broker import CHECK_TASK, CHECKS, celery_app
+from store.broker import (
+    BATCH,
+    CHECK_TASK,
+    CHECKS,
+    LATER,
+    QUEUES,
+    RUN_TASK,
+    SHARE,
+    SUMMARIES,
+    celery_app,
+    queue_keys,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from api.metrics import Metrics
+    from store.runs import Queue
     from store.settings import Settings
 
 log = structlog.get_logger()
@@ -31,11 +45,16 @@ FLUSH_SECONDS: Final = 3.0
 _CHANNEL: Final = "palimpsest:watch"
 
 
+class _Waiting(NamedTuple):
+    tenant_id: UUID
+    is_urgent: bool
+
+
 class Wakeups:
     """Collects ids for a few tens of milliseconds and sends them as one task, off the request path.
 
-    A batch that is lost, with the process or with the broker, loses nothing: the check is due in Postgres, and the
-    sweeper finds it.
+    A batch that is lost, with the process or with the broker, loses nothing: the check is due in Postgres, the run is
+    queued there, and the sweeper finds them.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -43,7 +62,10 @@ class Wakeups:
         self._interval = settings.wakeup_interval_seconds
         self._app = celery_app(settings, "palimpsest-api")
         self._watch = BrokerWatch(settings.broker_url.get_secret_value())
-        self._ids: dict[UUID, None] = {}
+        self._ids: dict[UUID, _Waiting] = {}
+        self._shares: Counter[UUID] = Counter()
+        self._second = 0.0
+        self._runs: dict[UUID, tuple[UUID, Queue]] = {}
         self._filled = asyncio.Event()
         # One thread: a broker that hangs holds up the next batch, never a request.
         self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wakeups")
@@ -74,14 +96,32 @@ class Wakeups:
         """Whether the broker answered last time."""
         return self._watch.reachable
 
-    def add(self, conversation_id: UUID) -> Literal["queued", "deferred"]:
-        """Put a conversation into the next batch, or leave it to the sweeper while the broker is away."""
+    def add(self, conversation_id: UUID, tenant_id: UUID) -> Literal["queued", "deferred"]:
+        """Put a conversation into the next batch, or leave it to the sweeper while the broker is away.
+
+        What a tenant has beyond its share of a second waits behind everybody else's.
+        """
         if not self._watch.reachable:
             self._metrics.wakeups["deferred"].inc()
             return "deferred"
-        self._ids[conversation_id] = None
+        now = asyncio.get_running_loop().time()
+        if now - self._second >= 1:
+            self._second = now
+            self._shares.clear()
+        self._shares[tenant_id] += 1
+        self._ids.setdefault(conversation_id, _Waiting(tenant_id, is_urgent=self._shares[tenant_id] <= SHARE))
         self._filled.set()
         return "queued"
+
+    async def depths(self) -> dict[str, int] | None:
+        """Return the messages that nobody has taken, by queue; None if the broker does not say so at once."""
+        return await self._watch.depths() if self._watch.reachable else None
+
+    def add_run(self, tenant_id: UUID, run_id: UUID, queue: Queue = SUMMARIES) -> None:
+        """Put a queued run into the next batch, or leave it to the sweeper while the broker is away."""
+        if self._watch.reachable:
+            self._runs[run_id] = tenant_id, queue
+            self._filled.set()
 
     async def _send_batches(self) -> None:
         while True:
@@ -91,18 +131,34 @@ class Wakeups:
             await self._send()
 
     async def _send(self) -> None:
-        batch, self._ids = [str(identifier) for identifier in self._ids], {}
+        batch, self._ids = self._ids, {}
+        runs, self._runs = self._runs, {}
         try:
-            await asyncio.get_running_loop().run_in_executor(self._sender, self._publish, batch)
+            await asyncio.get_running_loop().run_in_executor(self._sender, self._publish, batch, runs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the sweeper covers it
             self._metrics.wakeups["lost"].inc(len(batch))
-            log.warning("wakeups.lost", count=len(batch), error=type(error).__name__)
+            log.warning("wakeups.lost", count=len(batch) + len(runs), error=type(error).__name__)
         else:
             self._metrics.wakeups["sent"].inc(len(batch))
 
-    def _publish(self, batch: list[str]) -> None:
-        if batch:
-            self._app.send_task(CHECK_TASK, args=[batch], queue=CHECKS)
+    def _publish(self, batch: Mapping[UUID, _Waiting], runs: Mapping[UUID, tuple[UUID, Queue]]) -> None:
+        for priority in (0, LATER):
+            chosen = {key: waiting.tenant_id for key, waiting in batch.items() if waiting.is_urgent == (priority == 0)}
+            ids = [str(identifier) for identifier in by_turns(chosen)]
+            for start in range(0, len(ids), BATCH):
+                self._app.send_task(CHECK_TASK, args=[ids[start : start + BATCH]], queue=CHECKS, priority=priority)
+        for run_id, (tenant_id, queue) in runs.items():
+            self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=queue)
+
+
+def by_turns(tenants: Mapping[UUID, UUID]) -> list[UUID]:
+    """Return conversations, given with their tenants, so that tenants take turns; each one's keep their order."""
+    turns: Counter[UUID] = Counter()
+    place: dict[UUID, int] = {}
+    for conversation_id, tenant_id in tenants.items():
+        turns[tenant_id] += 1
+        place[conversation_id] = turns[tenant_id]
+    return sorted(tenants, key=place.__getitem__)
 
 
 class BrokerWatch:
@@ -135,6 +191,20 @@ class BrokerWatch:
             with suppress(asyncio.CancelledError):
                 await self._task
         await self._client.aclose()
+
+    async def depths(self) -> dict[str, int] | None:
+        """Return how many messages wait in each queue, None if the broker does not say so in time."""
+        keys = [(queue, key) for queue in QUEUES for key in queue_keys(queue)]
+        found: Counter[str] = Counter(dict.fromkeys(QUEUES, 0))
+        try:
+            async with asyncio.timeout(WATCH_SECONDS), self._client.pipeline(transaction=False) as pipe:
+                for _, key in keys:
+                    pipe.llen(key)
+                for (queue, _), length in zip(keys, await pipe.execute(), strict=True):
+                    found[queue] += length
+        except (RedisError, OSError, TimeoutError):
+            return None
+        return dict(found)
 
     async def _watch(self) -> None:
         while True:

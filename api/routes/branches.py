@@ -81,7 +81,7 @@ def _restore(
         tenant,
         conversation_id,
         version,
-        request.user.policy_for(row.policy),
+        request.user.policy_for(row.policy, row.model),
         request.scope["state"]["request_uuid"],
     )
     return None if made is None else conversations.get(connection, tenant, conversation_id)
@@ -104,7 +104,7 @@ def _fork(
         conversation_id,
         wanted.through_seq,
         wanted.external_id,
-        request.user.policy_for(row.policy),
+        request.user.policy_for(row.policy, row.model),
         request.scope["state"]["request_uuid"],
     )
     if made is None:

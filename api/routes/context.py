@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from litestar import Request, Response, get
 
+from api.assemblies import FittedContext, context_record
 from api.auth import Principal, requires
 from api.documentation import PROBLEMS, ConversationId, answers
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
-from compaction.guard import fit_history
+from compaction.assembly import History, drop_warnings
+from compaction.guard import count_exchanges, fit_history
+from compaction.messages import is_request
 from compaction.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
+from compaction.summary import opening_length
 from store import hot_path, ids
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
     from api.services import Services
     from compaction.policy import Policy
     from compaction.snapshot import Working
+    from compaction.view import View
     from store.hot_path import ContextRead
 
 _encode: Final = msgspec.json.Encoder().encode
+_content: Final = msgspec.json.Decoder().decode
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
 
 
@@ -34,34 +44,66 @@ _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
 )
 async def read_context(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Answer with the head snapshot and the tail; no model, worker or broker has a part in it."""
-    services: Services = request.app.state.services
     conversation = ids.parse("conv", conversation_id)
-    found = conversation and await hot_path.read_context(
-        services.pool,
-        tenant_id=request.user.tenant_id,
-        conversation_id=conversation,
-        etag=_etag(request.headers.get("if-none-match")),
-        policy=request.user.policy,
+    if conversation is None:
+        raise not_found()
+    return await answer_context(request, conversation, _etag(request.headers.get("if-none-match")))
+
+
+async def answer_context(
+    request: Request[Principal, Any, Any], conversation: UUID, etag: str | None = None
+) -> Response[bytes]:
+    """Return the answer that has the context; raise the problem that there is no such conversation."""
+    services: Services = request.app.state.services
+    read = partial(
+        hot_path.read_context, services.pool, tenant_id=request.user.tenant_id, policy_digest=request.user.policy_digest
     )
-    if not found:
+    found = await read(conversation_id=conversation, etag=etag, policy=request.user.policy)
+    if found is None:
         raise not_found()
     headers = {"etag": f'"{found.etag}"', "cache-control": "private, no-cache"}
     if found.not_modified:
         services.metrics.contexts["not_modified"].inc()
         return Response(b"", status_code=304, headers=headers)
     services.metrics.contexts["plain" if found.plain else "mended"].inc()
-    body = context_body(found, request.user.policy_of(found.policy))
-    return Response(body, media_type="application/json", headers=headers)
+    policy, _, ignored = request.user.policy_of(found.policy, found.model)
+    if ignored:
+        # The database has reckoned with overrides that are not in force.
+        room = policy.total_token_budget - policy.reserved_output_tokens
+        found = await read(conversation_id=conversation, etag=None, policy=policy, room=room) or found
+    served = serve(found, policy, ignored)
+    if (fitted := served.fitted) is not None and fitted.gave_way:
+        services.assemblies.add(
+            context_record(request.user.tenant_id, conversation, found.head_version, policy, fitted, served.warnings)
+        )
+    return Response(served.body, media_type="application/json", headers=headers)
 
 
-def context_body(found: ContextRead, policy: Policy) -> bytes:
-    """Return the answer's bytes; what is stored sound is passed on without being parsed."""
-    warnings: list[str] = []
-    tokens_served = found.context_tokens
-    if found.plain:
-        messages = context_json(found.head, found.tail)
+class Served(NamedTuple):
+    """An answer's bytes, how many warnings it has, and what had to be fitted for it."""
+
+    body: bytes
+    warnings: int
+    fitted: FittedContext | None
+
+
+def context_body(found: ContextRead, policy: Policy, ignored: Sequence[str] = ()) -> bytes:
+    """Return the answer's bytes; see `serve`."""
+    return serve(found, policy, ignored).body
+
+
+def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = ()) -> Served:
+    """Return the answer; what is stored sound is passed on without being parsed.
+
+    `ignored` tells what of the conversation's policy is not in force.
+    """
+    fitted = None if found.plain else _fit(found, policy)
+    if fitted is None:
+        messages, warnings, tokens_served = context_json(found.head, found.tail), [], found.context_tokens
     else:
-        messages, warnings, tokens_served = _mended(found, policy)
+        messages, warnings = dump_messages(fitted.history.view), list(fitted.warnings)
+        tokens_served = fitted.fixed + fitted.history.tokens
+    warnings += ignored
     room = policy.total_token_budget - policy.reserved_output_tokens
     if tokens_served > room:
         warnings.append(
@@ -71,41 +113,66 @@ def context_body(found: ContextRead, policy: Policy) -> bytes:
     head = SnapshotRef(found.head_version, found.covers_through) if found.head_version else None
     tokens = ContextTokens(tokens_served, found.measured_input_tokens, policy.total_token_budget)
     rest = _encode({"snapshot": head, "last_seq": found.last_seq, "tokens": tokens, "warnings": warnings})
-    return b'{"messages":' + messages.encode() + b"," + rest[1:]
+    return Served(b'{"messages":' + messages.encode() + b"," + rest[1:], len(warnings), fitted)
 
 
-def _mended(found: ContextRead, policy: Policy) -> tuple[str, list[str], int]:
-    """Return messages that had to be parsed: to be capped, stripped of stale thinking, repaired, or fitted."""
+def _fit(found: ContextRead, policy: Policy) -> FittedContext:
     working = working_view(found, policy)
+    about = history_of(found, working)
     fixed = math.ceil(found.fixed_tokens * found.factor)
-    room = policy.total_token_budget - policy.reserved_output_tokens - fixed
     fitted = fit_history(
         working.view,
-        room,
+        policy.total_token_budget - policy.reserved_output_tokens - fixed,
         lambda message: message.tokens * found.factor,
-        carries_summary=bool(found.has_summary),
+        carries_summary=about.carries_summary,
+        lacks_rounds=about.lacks_rounds,
     )
-    warnings = list(working.warnings)
-    if (dropped := found.exchanges - fitted.kept) > 0:
-        warnings.append(f"the oldest {dropped} of {found.exchanges} exchanges were left out to fit the token budget")
-    if fitted.cut:
-        warnings.append(f"{fitted.cut} long response(s) or result(s) were cut to their start to fit the token budget")
-    return dump_messages(fitted.view), warnings, fixed + fitted.tokens
+    warnings = (*working.warnings, *drop_warnings(fitted, about.exchanges))
+    return FittedContext(fitted, about.exchanges, fixed, warnings)
+
+
+def history_of(found: ContextRead, working: Working) -> History:
+    """Return what is known of the history besides its view. What repair left out of a view that is whole was none."""
+    return History(
+        found.exchanges if found.gap else count_exchanges(working.view),
+        found.factor,
+        carries_summary=bool(found.has_summary),
+        lacks_rounds=found.gap and _skips_rounds(working.view),
+    )
+
+
+def _skips_rounds(view: View) -> bool:
+    """Tell whether what follows the last request is not what was stored next to it."""
+    last = max((index for index, each in enumerate(view) if is_request(each.role, each.content)), default=-1)
+    return 0 <= last < len(view) - 1 and view[last + 1].seq != view[last].seq + 1
 
 
 def working_view(found: ContextRead, policy: Policy) -> Working:
     """Return the view of what was read."""
     messages = load_view(found.head, found.head_seqs or ()) if found.head else ()
+    tail = [Original(seq, role, bytes(content).decode()) for seq, role, content in _rows(found.tail or "[]")]
     if found.gap:
-        # Between the snapshot and the tail something is left out: of the snapshot only its summary may stand before.
-        messages = messages[:1] if found.has_summary else ()
+        messages = _before_gap(messages, tail, has_summary=bool(found.has_summary))
     snapshot = Snapshot(
         version=found.head_version,
         covers_through=found.covers_through,
         messages=messages,
     )
-    tail = [Original(seq, role, bytes(content).decode()) for seq, role, content in _rows(found.tail or "[]")]
-    return build(snapshot, tail, policy, strip_thinking_through=found.strip_thinking_through)
+    # What was thought with more before it was signed for that.
+    changed_through = found.last_seq if found.gap else found.strip_thinking_through
+    return build(snapshot, tail, policy, strip_thinking_through=changed_through)
+
+
+def _before_gap(messages: View, tail: Sequence[Original], *, has_summary: bool) -> View:
+    """Return what of a snapshot stands before a tail that begins later: its summary, and the request of a loop.
+
+    Rounds that were read follow the newest request, wherever that is.
+    """
+    kept = messages[: opening_length(messages, carries_summary=has_summary)]
+    if any(row.role == "user" and is_request(row.role, _content(row.content)) for row in tail):
+        return kept
+    requests = [each for each in messages if is_request(each.role, each.content)][-1:]
+    return (*kept, *(each for each in requests if each not in kept))
 
 
 def _etag(header: str | None) -> str | None:

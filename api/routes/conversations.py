@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request, Response, get, patch, post
 
+from api.assemblies import last_assembly
 from api.auth import Principal, requires
-from api.bodies import read, read_policy
+from api.bodies import read, read_model, read_overrides
 from api.documentation import PROBLEMS, ConversationId, Filter, answers, takes
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
 from api.types import ConversationIn, ConversationOut, ConversationPatch, Page
-from compaction.policy import merge
-from store import conversations, ids
+from compaction.overrides import policy_warnings
+from store import assemblies, conversations, ids
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
     from api.services import Services
+    from compaction.policy import Policy
+    from store.assemblies import Record
     from store.tables import AnyRow
 
 
@@ -36,11 +43,11 @@ if TYPE_CHECKING:
 async def create_conversation(request: Request[Principal, Any, Any]) -> Response[ConversationOut]:
     """Make a conversation; the same `external_id` again answers with the one that has it."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), ConversationIn)
-    read_policy(wanted.policy, request.user.overrides)
-    row, made = await services.run(
-        request.user.tenant_id, conversations.create, request.user.tenant_id, msgspec.structs.asdict(wanted)
-    )
+    wanted = msgspec.structs.asdict(read(await request.body(), ConversationIn))
+    named = wanted.pop("policy_preset")
+    wanted["policy"] = read_overrides(wanted["policy"], named, request.user.overrides, model=wanted["model"])
+    read_model(wanted["model"], request.user.overrides, wanted["policy"])
+    row, made = await services.run(request.user.tenant_id, conversations.create, request.user.tenant_id, wanted)
     return Response(conversation_out(row, request.user), status_code=201 if made else 200)
 
 
@@ -84,11 +91,17 @@ async def get_conversation(request: Request[Principal, Any, Any], conversation_i
     """Answer with one conversation, its system prompt and tools included."""
     services: Services = request.app.state.services
     identifier = ids.parse("conv", conversation_id)
-    tenant = request.user.tenant_id
-    row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
-    if row is None:
+    found = await services.run(request.user.tenant_id, _get, request.user.tenant_id, identifier) if identifier else None
+    if found is None:
         raise not_found()
-    return conversation_out(row, request.user)
+    answer = conversation_out(found[0], request.user)
+    answer.last_assembly = last_assembly(found[1]) if found[1] else None
+    return answer
+
+
+def _get(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tuple[AnyRow, Record | None] | None:
+    row = conversations.get(connection, tenant_id, conversation_id)
+    return (row, assemblies.last(connection, tenant_id, conversation_id)) if row is not None else None
 
 
 @patch(
@@ -104,27 +117,60 @@ async def change_conversation(
     """Change the policy, system prompt, tools, model or metadata; what is not named stays."""
     services: Services = request.app.state.services
     wanted = msgspec.to_builtins(read(await request.body(), ConversationPatch))
-    read_policy(wanted.get("policy", {}), request.user.overrides)
     identifier = ids.parse("conv", conversation_id)
-    tenant = request.user.tenant_id
-    row = await services.run(tenant, conversations.change, tenant, identifier, wanted) if identifier else None
-    if row is None:
+    row = await services.run(request.user.tenant_id, _change, request.user, identifier, wanted)
+    if row is None or identifier is None:
         raise not_found()
-    if "policy" in wanted and identifier is not None:
-        services.wakeups.add(identifier)
+    if "policy" in wanted:
+        services.wakeups.add(identifier, request.user.tenant_id)
     return conversation_out(row, request.user)
+
+
+def _change(
+    connection: Connection, principal: Principal, conversation_id: UUID | None, wanted: dict[str, Any]
+) -> AnyRow | None:
+    """Change a conversation; None if there is no such one. What is written is in `wanted` afterwards."""
+    named = wanted.pop("policy_preset", None)
+    stored = conversations.get(connection, principal.tenant_id, conversation_id) if conversation_id else None
+    model = wanted.get("model", stored.model if stored else None)
+    if named is not None or "policy" in wanted:
+        wanted["policy"] = read_overrides(wanted.get("policy", {}), named, principal.overrides, model=model)
+    if stored is None or conversation_id is None:
+        return None
+    if not {"policy", "model"}.isdisjoint(wanted):
+        read_model(model, principal.overrides, wanted.get("policy", stored.policy))
+    before = principal.policy_for(stored.policy, stored.model)
+    after = principal.policy_for(wanted.get("policy", stored.policy), model)
+    if after != before:
+        # Another window makes another policy.
+        wanted.setdefault("policy", stored.policy)
+    return conversations.change(
+        connection,
+        principal.tenant_id,
+        conversation_id,
+        wanted,
+        result_cap=after.max_tool_result_chars if "policy" in wanted else None,
+        view_changes=_cuts(before) != _cuts(after),
+    )
+
+
+def _cuts(policy: Policy) -> tuple[Any, ...]:
+    """Return what of a policy decides how inline tool results are shown."""
+    return (policy.inline_tool_tags, policy.inline_tool_tags and policy.tool_result_retention_chars)
 
 
 def conversation_out(row: AnyRow, principal: Principal) -> ConversationOut:
     """Return a conversation as clients see it; one from a list has no system prompt and tools."""
     stored = row._mapping  # noqa: SLF001 - SQLAlchemy's name for a row as a mapping, and public
+    policy, _, ignored = principal.in_force(row.policy, row.model)
     return ConversationOut(
         id=ids.external("conv", row.id),
         external_id=row.external_id,
         user_ref=row.user_ref,
         model=row.model,
-        policy=msgspec.to_builtins(merge(principal.overrides, row.policy)),
+        policy=msgspec.to_builtins(policy),
         policy_overrides=row.policy,
+        warnings=[*ignored, *policy_warnings(policy)],
         metadata=stored["metadata"],
         created_at=row.created_at,
         last_seq=row.next_seq - 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response, get
@@ -13,7 +12,6 @@ from api.types import HealthOut
 if TYPE_CHECKING:
     from api.services import Services
 
-PING_SECONDS: Final = 2.0
 # Litestar adds the charset to text of every kind.
 METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 
@@ -26,25 +24,17 @@ async def healthz() -> HealthOut:
 
 @get("/readyz", summary="Can requests be served?")
 async def readyz(request: Request[Any, Any, Any]) -> Response[HealthOut]:
-    """Answer 200 if the database answers. Without the broker turns are still taken, so it only shows."""
+    """Answer 200 if the database answers and has the schema; `degraded` if something else is missing.
+
+    Turns are taken and contexts served then, but compactions may have to wait.
+    """
     services: Services = request.app.state.services
-    try:
-        async with asyncio.timeout(PING_SECONDS):
-            await services.ping_database()
-    except Exception:  # noqa: BLE001 - whatever keeps it from answering
-        database = "unavailable"
-    else:
-        database = "ok"
-    broker = "ok" if services.wakeups.broker_reachable else "unavailable"
-    ready = database == "ok"
-    return Response(
-        HealthOut("ok" if ready else "unavailable", {"database": database, "broker": broker}),
-        status_code=200 if ready else 503,
-    )
+    status, parts = await services.operations.readiness()
+    return Response(HealthOut(status, dict(parts)), status_code=503 if status == "unavailable" else 200)
 
 
 @get("/metrics", summary="Prometheus metrics", media_type=METRICS_TYPE)
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """Answer with this process's metrics."""
+    """Answer with this process's metrics, and with those of the whole installation."""
     services: Services = request.app.state.services
-    return Response(services.metrics.text(), media_type=METRICS_TYPE)
+    return Response(services.metrics.text() + await services.operations.metrics(), media_type=METRICS_TYPE)

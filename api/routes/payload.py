@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from litestar import Request, Response, post
 
+from api.assemblies import payload_record
 from api.auth import Principal, requires
 from api.bodies import read, read_content
+from api.context_layers import context_layers
 from api.documentation import PROBLEMS, ConversationId, answers, takes
 from api.problems import invalid, not_found
-from api.routes.context import working_view
+from api.routes.context import history_of, working_view
 from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
-from compaction.assembly import Assembly, History, Layers, assemble
+from compaction.assembly import Assembly, Layers, assemble
 from compaction.messages import blocks, is_blank
-from compaction.outline import ContextBlock
 from compaction.view import ViewMessage
 from store import conversations, hot_path, ids
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from api.services import Services
-    from api.types import ContextBlockIn
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -48,12 +48,13 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
     if row is None or identifier is None:
         raise not_found()
-    policy = request.user.policy_for(row.policy)
+    policy, _, ignored = request.user.in_force(row.policy, row.model)
+    context = await context_layers(services, tenant, row, wanted, user, policy)
     layers = Layers(
         system=row.system if wanted.system is None else wanted.system,
         tools=row.tools,
-        prior=_blocks(wanted.prior_context or ()),
-        turn=_blocks(wanted.turn_context or ()),
+        prior=context.prior,
+        turn=context.turn,
         user_message=user,
     )
     found = await hot_path.read_context(
@@ -68,9 +69,11 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     if found is None:
         raise not_found()
     working = working_view(found, policy)
-    about = History(found.exchanges, found.factor, carries_summary=bool(found.has_summary))
+    about = history_of(found, working)
     assembly = assemble(layers._replace(history=working.view), policy, about, reserved=wanted.max_output_tokens)
-    return Response(_answer(layers.system, assembly, working.warnings), media_type="application/json")
+    told = len(working.warnings) + len(assembly.warnings)
+    services.assemblies.add(payload_record(tenant, identifier, found.head_version, assembly, told))
+    return Response(_answer(layers.system, assembly, (*working.warnings, *ignored)), media_type="application/json")
 
 
 def _answer(system: Any, assembly: Assembly, warnings: Sequence[str]) -> bytes:
@@ -92,7 +95,7 @@ def _answer(system: Any, assembly: Assembly, warnings: Sequence[str]) -> bytes:
             history=PayloadHistory(
                 assembly.exchanges_total,
                 fitted.kept,
-                max(0, assembly.exchanges_total - fitted.kept),
+                assembly.exchanges_dropped,
                 fitted.cut,
             ),
             warnings=[*warnings, *assembly.warnings],
@@ -113,7 +116,3 @@ def _user_message(given: Any) -> ViewMessage | None:
     if all(is_blank(block) for block in blocks(content)):
         raise invalid("The user's message is empty.", "/user_message")
     return ViewMessage("user", content)
-
-
-def _blocks(given: Sequence[ContextBlockIn]) -> tuple[ContextBlock, ...]:
-    return tuple(ContextBlock(block.source, block.title, block.text) for block in given)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, get
 
 from api.auth import Principal, requires
+from api.context_block_types import ContextBlockRef
 from api.documentation import PROBLEMS, ConversationId, RunId, Wait
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
@@ -80,6 +81,11 @@ def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
         trigger=row.trigger,
         state=row.state,
         queue=row.queue,
+        strategy=row.strategy,
+        instructions=row.instructions,
+        context_block=None
+        if row.block_seq is None
+        else ContextBlockRef(row.block_seq, row.block_position, row.block_source),
         reason=row.reason,
         error=row.error,
         request_id=ids.external("req", row.request_id) if row.request_id else None,
@@ -114,21 +120,29 @@ def _money(amount: Decimal | int) -> str:
     return f"{amount:.6f}"
 
 
-def _page(
-    connection: Connection, tenant_id: UUID, conversation_id: UUID | None, span: Window[UUID]
-) -> list[RunOut] | None:
-    if conversation_id is None or conversations.get(connection, tenant_id, conversation_id) is None:
-        return None
+def run_page(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID | None, span: Window[UUID], state: str | None = None
+) -> list[RunOut]:
+    """Return the runs of a window, of one conversation or of all; one more than the page has."""
     rows = runs.page(
         connection,
         tenant_id,
         conversation_id=conversation_id,
         limit=span.limit + 1,
+        state=state,
         after=span.after,
         before=span.before,
     )
     steps = runs.steps_of(connection, [row.id for row in rows])
     return [run_out(row, [step for step in steps if step.run_id == row.id]) for row in rows]
+
+
+def _page(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID | None, span: Window[UUID]
+) -> list[RunOut] | None:
+    if conversation_id is None or conversations.get(connection, tenant_id, conversation_id) is None:
+        return None
+    return run_page(connection, tenant_id, conversation_id, span)
 
 
 def _one(connection: Connection, tenant_id: UUID, run_id: UUID) -> RunOut | None:

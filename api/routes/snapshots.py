@@ -11,8 +11,10 @@ from api.auth import Principal, requires
 from api.documentation import PROBLEMS, ConversationId, Version
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
-from api.types import ChangeOut, DiffOut, Page, SnapshotOut, SpanOut
+from api.snapshot_types import ChangeOut, DiffOut, PinnedOut, SnapshotOut, SpanOut
+from api.types import Page  # noqa: TC001 - Litestar reads the annotations of handlers
 from compaction.coverage import Coverage, changes
+from compaction.pins import Pin
 from compaction.view import WRITTEN
 from store import conversations, ids, snapshots
 
@@ -117,6 +119,7 @@ def full(row: AnyRow) -> SnapshotOut:
         coverage=[SpanOut(span.first, span.last, span.fate, ids.external_text("run", span.run_id)) for span in spans],
         summary=row.summary,
         prefix_hash=row.prefix_hash.hex(),
+        pins=[PinnedOut(pin.seq, pin.source, pin.text) for pin in (msgspec.convert(pin, Pin) for pin in row.pins)],
     )
 
 

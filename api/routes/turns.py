@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -13,13 +14,16 @@ from api.bodies import Turn, read_turn
 from api.documentation import PROBLEMS, ConversationId, answers, takes
 from api.problems import ProblemError, invalid, not_found
 from api.types import TurnIn, TurnOut
-from store import hot_path, ids
+from compaction.context_blocks import prepare
+from store import conversations, hot_path, ids
+from store.context_blocks import new_blocks
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from api.services import Services
-    from store.hot_path import Appended
+    from store.context_blocks import NewBlocks
+    from store.hot_path import Appended, TurnContext
 
 MAX_KEY_LENGTH: Final = 255
 _encode: Final = msgspec.json.Encoder().encode
@@ -40,12 +44,15 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
     if conversation is None:
         raise not_found()
     body = await request.body()
-    turn = read_turn(body)
+    turn = read_turn(body, request.user.policy)
     key = _idempotency_key(request.headers.get("idempotency-key"))
-    done = await _append(services, request, conversation, turn, key, body)
+    blocks = await _new_blocks(services, request, conversation, turn) if turn.context else None
+    done = await _append(services, request, conversation, turn, key, body, blocks and blocks.context)
     replayed = _refuse_or_accept(done)
+    for run_id in blocks.run_ids if blocks and not replayed else ():
+        services.wakeups.add_run(request.user.tenant_id, run_id)
     (services.metrics.turns_replayed if replayed else services.metrics.turns_appended).inc()
-    check = _check(services, conversation, queued=done.queued)
+    check = _check(services, request.user.tenant_id, conversation, queued=done.queued)
     return Response(
         _encode(TurnOut(done.first_seq, done.last_seq, done.context_tokens, check)),
         media_type="application/json",
@@ -60,6 +67,7 @@ async def _append(
     turn: Turn,
     key: str | None,
     body: bytes,
+    context: TurnContext | None,
 ) -> Appended:
     return await hot_path.append_turn(
         services.pool,
@@ -69,12 +77,28 @@ async def _append(
         contents=turn.contents,
         facts=turn.facts,
         usage=turn.usage,
+        hidden=turn.hidden,
         result_cap=request.user.policy.max_tool_result_chars,
         expected_seq=turn.expected_seq,
         replace_from=turn.replace_from,
         idempotency_key=key,
         body_hash=hashlib.sha256(body).digest() if key else None,
+        context=context,
+        policy=request.user.policy,
     )
+
+
+async def _new_blocks(
+    services: Services, request: Request[Principal, Any, Any], conversation: UUID, turn: Turn
+) -> NewBlocks:
+    """Return what is to be stored of the turn's context under the conversation's policy."""
+    tenant = request.user.tenant_id
+    row = await services.run(tenant, conversations.get, tenant, conversation)
+    if row is None:
+        raise not_found()
+    policy = request.user.policy_for(row.policy, row.model)
+    # Outlining megabytes takes its time: not on the thread that answers everybody.
+    return await asyncio.to_thread(lambda: new_blocks(prepare(turn.context, policy), policy))
 
 
 def _refuse_or_accept(done: Appended) -> bool:
@@ -97,10 +121,12 @@ def _refuse_or_accept(done: Appended) -> bool:
     return done.outcome == "replayed"
 
 
-def _check(services: Services, conversation: UUID, *, queued: bool) -> Literal["queued", "coalesced", "deferred"]:
+def _check(
+    services: Services, tenant: UUID, conversation: UUID, *, queued: bool
+) -> Literal["queued", "coalesced", "deferred"]:
     """Wake the workers, unless a check of this conversation is pending already."""
     if queued:
-        return services.wakeups.add(conversation)
+        return services.wakeups.add(conversation, tenant)
     return "coalesced" if services.wakeups.broker_reachable else "deferred"
 
 

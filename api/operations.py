@@ -1,0 +1,156 @@
+"""The installation as one process sees it: what is left to do, who is there to do it, how long the queues are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import structlog
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import text
+
+from migrations.revisions import is_enough
+from store import processes
+from store.broker import QUEUES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from prometheus_client import Metric
+    from sqlalchemy import Connection
+
+    from api.wakeups import Wakeups
+    from store.processes import Backlog, Process
+
+log = structlog.get_logger()
+
+CACHE_SECONDS: Final = 5.0
+"""Seconds for which what was read for one scrape answers others."""
+LOOK_SECONDS: Final = 2.0
+"""Seconds that the database, or the broker, may take before it counts as away."""
+SWEEPER: Final = "sweeper"
+
+State = Literal["ok", "unavailable", "behind", "missing", "unknown"]
+
+
+class Readiness(NamedTuple):
+    """Whether requests can be served, and the state of every part."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    parts: Mapping[str, State]
+
+
+class Seen(NamedTuple):
+    """What the database and the broker said; None where they did not answer, so that no old number stands for it."""
+
+    backlog: Backlog | None
+    alive: Sequence[Process]
+    depths: Mapping[str, int] | None
+
+
+class Operations:
+    """Looks at the installation for `/readyz` and for `/metrics`.
+
+    `look` runs a query of the store in a transaction on nobody's behalf.
+    """
+
+    def __init__(
+        self, look: Callable[[Callable[[Connection], Any]], Awaitable[Any]], wakeups: Wakeups, beat_seconds: float
+    ) -> None:
+        self._look = look
+        self._wakeups = wakeups
+        self._beat_seconds = beat_seconds
+        self._lock = asyncio.Lock()
+        self._seen: Seen = Seen(None, (), None)
+        self._fresh_until = 0.0
+
+    async def readiness(self) -> Readiness:
+        """Ask every part. Only the database and its schema decide whether requests can be served."""
+        parts: dict[str, State] = dict.fromkeys(("database", "migrations", *QUEUES, SWEEPER), "unknown")
+        parts["broker"] = "ok" if self._wakeups.broker_reachable else "unavailable"
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                alive = await self._look(self._who_is_there)
+        except Exception:  # noqa: BLE001 - whatever keeps it from answering
+            parts["database"] = "unavailable"
+            return Readiness("unavailable", parts)
+        parts["database"] = "ok"
+        parts["migrations"] = "behind" if alive is None else "ok"
+        if alive is None:
+            return Readiness("unavailable", parts)
+        served = {queue for process in alive for queue in process.queues}
+        parts |= {queue: "ok" if queue in served else "missing" for queue in QUEUES}
+        parts[SWEEPER] = "ok" if any(process.kind == SWEEPER for process in alive) else "missing"
+        return Readiness("ok" if set(parts.values()) == {"ok"} else "degraded", parts)
+
+    async def metrics(self) -> bytes:
+        """Return the gauges in Prometheus' text format; at most one look every few seconds."""
+        async with self._lock:
+            if time.monotonic() >= self._fresh_until:
+                self._seen = await self._see()
+                self._fresh_until = time.monotonic() + CACHE_SECONDS
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(_Gauges(self._seen))
+            return generate_latest(registry)
+
+    async def _see(self) -> Seen:
+        backlog, alive = None, []
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                backlog, alive = await self._look(self._all)
+        except Exception as error:  # noqa: BLE001 - a scrape has to answer whatever is wrong
+            log.warning("operations.unknown", error=type(error).__name__)
+        return Seen(backlog, alive, await self._wakeups.depths())
+
+    def _who_is_there(self, connection: Connection) -> list[Process] | None:
+        """Return the processes seen lately, None if the schema is older than the code."""
+        known = connection.scalar(text("select to_regclass('alembic_version') is not null"))
+        readable = known and connection.scalar(text("select has_table_privilege('alembic_version', 'select')"))
+        if not readable or not is_enough(connection.scalar(text("select version_num from alembic_version"))):
+            return None
+        return processes.alive(connection, self._beat_seconds)
+
+    def _all(self, connection: Connection) -> tuple[Backlog, list[Process]]:
+        return processes.backlog(connection), processes.alive(connection, self._beat_seconds)
+
+
+class _Gauges(Collector):
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    def collect(self) -> Iterator[Metric]:
+        backlog, alive, depths = self._seen
+        if backlog is not None:
+            yield from _backlog(backlog)
+            workers = [process for process in alive if process.kind == "worker"]
+            by_queue = {queue: [each for each in workers if queue in each.queues] for queue in QUEUES}
+            yield _gauge("workers_alive", "Workers seen lately.", {q: len(found) for q, found in by_queue.items()})
+            slots = {queue: sum(each.slots for each in found) for queue, found in by_queue.items()}
+            yield _gauge("worker_slots", "Tasks that those workers can be at.", slots)
+            sweepers = sum(process.kind == SWEEPER for process in alive)
+            yield GaugeMetricFamily("palimpsest_sweepers_alive", "Sweepers seen lately.", value=sweepers)
+        if depths is not None:
+            yield _gauge("queue_depth", "Messages that nobody has taken.", depths)
+
+
+def _backlog(backlog: Backlog) -> Iterator[Metric]:
+    named = {
+        "due_checks": "Conversations whose check is due.",
+        "oldest_due_check_seconds": "Seconds for which the oldest of them has been.",
+        "expired_leases": "Running runs whose worker has not been heard of in time.",
+        "dead_runs": "Runs out of attempts that nobody has retried.",
+    }
+    for name, description in named.items():
+        yield GaugeMetricFamily(f"palimpsest_{name}", description, value=getattr(backlog, name))
+    active = {"queued": backlog.queued_runs, "running": backlog.running_runs}
+    yield _gauge("active_runs", "Runs that wait or are under way.", active, label="state")
+
+
+def _gauge(name: str, description: str, values: Mapping[str, int], label: str = "queue") -> Metric:
+    family = GaugeMetricFamily(f"palimpsest_{name}", description, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -1,0 +1,174 @@
+"""Compaction by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from litestar import Request, Response, post
+
+from api.auth import Principal, requires
+from api.bodies import read, read_policy
+from api.compaction_types import CompactionIn, CompactionOut, PlannedStepOut, PlanOut
+from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.problems import ProblemError, invalid, not_found
+from compaction.ladder import must_wait
+from compaction.plan import plan_run
+from compaction.steps import SUMMARIES_DISABLED
+from store import conversations, ids, requested_runs, snapshots
+from store.broker import CHECKS, SUMMARIES
+from store.requested_runs import ManualRun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from compaction.ladder import Strategy
+    from compaction.plan import Plan
+    from compaction.policy import Policy
+    from store.runs import Queue
+    from store.snapshots import Material
+
+RETRY_AFTER_SECONDS: Final = 1
+"""Seconds after which to look at a queued run; `?wait=` is better."""
+_TO_A_MODEL: Final[frozenset[Strategy]] = frozenset({"auto", "summary"})
+"""Strategies that may ask a model: what instructions are for."""
+
+
+@post(
+    "/conversations/{conversation_id:str}/compactions",
+    status_code=202,
+    guards=[requires("turns:write")],
+    summary="Compact by hand",
+    operation_class=takes(CompactionIn),
+    responses={
+        200: answers(PlanOut, "The plan of a dry run; nothing was changed."),
+        202: answers(CompactionOut, "The run is queued."),
+        **PROBLEMS,
+    },
+)
+async def compact(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId
+) -> Response[CompactionOut] | Response[PlanOut]:
+    """Queue a run that the thresholds do not ask for, or answer with what it would do."""
+    services: Services = request.app.state.services
+    wanted = read(await request.body() or b"{}", CompactionIn)
+    if wanted.instructions is not None and wanted.strategy not in _TO_A_MODEL:
+        raise invalid(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", "/instructions")
+    identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
+    if wanted.dry_run:
+        found = await services.run(tenant, _material, request.user, identifier, wanted.policy or {})
+        plan = await asyncio.to_thread(_plan, found, wanted.strategy, services.settings.chosen_summarizer)
+        return Response(plan, status_code=200)
+    return await _queue(services, request, identifier, wanted)
+
+
+class _Found(NamedTuple):
+    material: Material
+    policy: Policy
+
+
+async def _queue(
+    services: Services, request: Request[Principal, Any, Any], identifier: UUID | None, wanted: CompactionIn
+) -> Response[CompactionOut]:
+    queue: Queue = SUMMARIES if wanted.strategy == "summary" else CHECKS
+    tenant = request.user.tenant_id
+    run_id, is_ours = await services.run(tenant, _request, request, identifier, wanted, queue)
+    name = ids.external("run", run_id)
+    if not is_ours:
+        detail = "Another run of this conversation has not ended yet; wait for it, then ask again."
+        raise ProblemError(409, "compaction_running", detail, run_id=name)
+    services.wakeups.add_run(tenant, run_id, queue)
+    headers = {"location": f"/v1/runs/{name}", "retry-after": str(RETRY_AFTER_SECONDS)}
+    return Response(CompactionOut(name), status_code=202, headers=headers)
+
+
+def _request(
+    connection: Connection,
+    request: Request[Principal, Any, Any],
+    conversation_id: UUID | None,
+    wanted: CompactionIn,
+    queue: Queue,
+) -> tuple[UUID, bool]:
+    policy = _policy(connection, request.user, conversation_id, wanted.policy or {})
+    assert conversation_id is not None  # noqa: S101 - _policy has found it
+    return requested_runs.request(
+        connection,
+        request.user.tenant_id,
+        conversation_id,
+        ManualRun(wanted.strategy, wanted.instructions, policy),
+        queue=queue,
+        request_id=request.scope["state"]["request_uuid"],
+    )
+
+
+def _material(
+    connection: Connection, principal: Principal, conversation_id: UUID | None, overrides: Mapping[str, Any]
+) -> _Found:
+    policy = _policy(connection, principal, conversation_id, overrides)
+    assert conversation_id is not None  # noqa: S101 - _policy has found it
+    return _Found(snapshots.load(connection, principal.tenant_id, conversation_id, lock="read"), policy)
+
+
+def _policy(
+    connection: Connection, principal: Principal, conversation_id: UUID | None, overrides: Mapping[str, Any]
+) -> Policy:
+    """Return the policy of one run over a conversation; raise the problem that it has."""
+    row = conversations.get(connection, principal.tenant_id, conversation_id) if conversation_id else None
+    if row is None:
+        raise not_found()
+    below = principal.in_force(row.policy, row.model)
+    read_policy(overrides, below.overrides)
+    return principal.policy_for({**below.overrides, **overrides}, row.model)
+
+
+def _plan(found: _Found, strategy: Strategy, summarizer: str) -> PlanOut:
+    material, policy = found
+    stage = material.stage(policy)
+    waits = must_wait(material.context_tokens * material.token_ratio, policy, in_signed_loop=material.in_signed_loop)
+    summaries = summarizer != "none" and policy.compaction_enabled
+    native = summarizer == "anthropic-native"
+    plan = plan_run(stage, policy, strategy=strategy, summaries=summaries, waits=waits, native=native)
+    return PlanOut(
+        strategy=strategy,
+        policy=msgspec.to_builtins(policy),
+        steps=[
+            PlannedStepOut(
+                name=step.step,
+                state=step.result,
+                reason=step.reason,
+                detail=step.detail,
+                tokens_before=step.tokens_before,
+                tokens_after=step.tokens_after,
+                messages_before=step.messages_before,
+                messages_after=step.messages_after,
+                zone_seqs=list(step.zone_seqs),
+                summary_tokens=step.summary_tokens,
+            )
+            for step in plan.steps
+        ],
+        tokens_before=stage.tokens,
+        tokens_after=plan.tokens,
+        messages_before=len(stage.view),
+        messages_after=len(plan.view),
+        messages=[message.as_message() for message in plan.view],
+        summary_is_placeholder=plan.placeholder,
+        warnings=_warnings(plan, material),
+    )
+
+
+def _warnings(plan: Plan, material: Material) -> list[str]:
+    found: list[str] = []
+    if material.pending_version:
+        found.append(
+            f"snapshot {material.pending_version} waits for the end of a tool loop: until then a run would be skipped"
+        )
+    if plan.placeholder:
+        found.append("no summary was made: where it would stand, a placeholder says so")
+    if any(step.reason == SUMMARIES_DISABLED for step in plan.steps):
+        found.append("summaries are off here")
+    return found

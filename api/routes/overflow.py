@@ -1,0 +1,115 @@
+"""Overflow: the model refused the prompt as too long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+from litestar import Request, Response, post
+from sqlalchemy.util import await_only
+
+from api.auth import Principal, requires
+from api.bodies import read
+from api.compaction_types import OverflowIn
+from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.problems import ProblemError, invalid, not_found
+from api.routes.context import answer_context
+from api.types import ContextOut
+from compaction.overflow import MOST
+from compaction.refusals import read_refusal
+from store import conversations, ids, overflows
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from compaction.refusals import Refused
+    from store.overflows import Overflowed
+
+log = structlog.get_logger()
+
+
+@post(
+    "/conversations/{conversation_id:str}/overflow",
+    status_code=200,
+    guards=[requires("turns:write")],
+    summary="Report that the prompt was too long",
+    operation_class=takes(OverflowIn),
+    responses={200: answers(ContextOut, "The smaller context; the header `run-id` names its run."), **PROBLEMS},
+)
+async def report_overflow(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
+    """Make the context strictly smaller at once, and answer with it; a summary of what is left out follows later."""
+    services: Services = request.app.state.services
+    wanted = read(await request.body() or b"{}", OverflowIn)
+    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
+    summarizer = services.settings.chosen_summarizer != "none"
+    done = await services.run(tenant, _overflow, request, identifier, wanted, summarizer) if identifier else None
+    if done is None or identifier is None:
+        raise not_found()
+    _refuse_or_accept(done)
+    if done.summary_run_id is not None:
+        services.wakeups.add_run(tenant, done.summary_run_id)
+    answer = await answer_context(request, identifier)
+    if done.run_id is not None:
+        answer.headers["run-id"] = ids.external("run", done.run_id)
+    return answer
+
+
+def _overflow(
+    connection: Connection,
+    request: Request[Principal, Any, Any],
+    conversation_id: UUID,
+    wanted: OverflowIn,
+    summarizer: bool,  # noqa: FBT001 - called by position
+) -> Overflowed | None:
+    tenant = request.user.tenant_id
+    row = conversations.get(connection, tenant, conversation_id)
+    if row is None:
+        return None
+    policy = request.user.policy_for(row.policy, row.model)
+    done = overflows.overflow(
+        connection,
+        tenant,
+        conversation_id,
+        policy=policy,
+        request_id=request.scope["state"]["request_uuid"],
+        snapshot_version=wanted.snapshot_version,
+        refused=_refused(wanted.error),
+        summarize=summarizer and policy.compaction_enabled,
+        # In a thread: a long context takes some tenths of a second, in which the loop serves others.
+        aside=lambda compute: await_only(asyncio.to_thread(compute)),
+    )
+    log.warning("context.overflow", outcome=done.outcome, tokens=done.tokens, fixed_tokens=done.fixed_tokens)
+    return done
+
+
+def _refused(error: str | dict[str, Any] | None) -> Refused | None:
+    """Return the numbers in what the model's API answered."""
+    if error is None:
+        return None
+    return read_refusal(error if isinstance(error, str) else msgspec.json.encode(error).decode())
+
+
+def _refuse_or_accept(done: Overflowed) -> None:
+    weight = f"{done.tokens:,} tokens of messages and {done.fixed_tokens:,} of system prompt, tools and carried context"
+    match done.outcome:
+        case "exhausted":
+            raise ProblemError(
+                409,
+                "overflow_exhausted",
+                f"The context was made smaller {MOST} times in a row without a turn between, and was refused again. "
+                f"By estimate it has {weight}; look for what else the call sends.",
+            )
+        case "cannot_shrink":
+            raise ProblemError(
+                409,
+                "cannot_shrink",
+                f"Nothing more may be left out: the last request and its newest round stay. By estimate there are "
+                f"{weight}.",
+            )
+        case "no_such_version":
+            raise invalid("There is no such version of this conversation.", "/snapshot_version")

@@ -1,0 +1,90 @@
+"""The tenant behind the key: the policy that its conversations begin from, and the presets there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import Request, get, patch
+from litestar.params import PathParameter
+
+from api.auth import Principal, requires
+from api.bodies import read, read_overrides
+from api.documentation import PROBLEMS, takes
+from api.problems import ProblemError, invalid
+from api.types import PresetOut, TenantOut, TenantPatch
+from compaction.overrides import in_force, policy_warnings
+from compaction.policy import PolicyError
+from compaction.presets import preset, window_named
+from store import ids, tenants
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from api.services import Services
+    from store.tenants import TenantSettings
+
+WindowName = Annotated[
+    str, PathParameter(description="A model whose window is known, or tokens: `200000`, `200k`, `1m`.")
+]
+
+
+@get("/tenant", guards=[requires("admin")], summary="Read the tenant", responses={**PROBLEMS})
+async def get_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
+    """Answer with the tenant's policy, as it is stored at this moment."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    return tenant_out(await services.run(tenant, tenants.settings_of, tenant), services.settings.policy)
+
+
+@patch(
+    "/tenant",
+    guards=[requires("admin")],
+    summary="Change the tenant",
+    operation_class=takes(TenantPatch),
+    responses={**PROBLEMS},
+)
+async def change_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
+    """Replace the tenant's policy overrides; each conversation follows with its next check.
+
+    Other processes of the API take some seconds to notice.
+    """
+    services: Services = request.app.state.services
+    wanted = msgspec.to_builtins(read(await request.body(), TenantPatch))
+    tenant, defaults = request.user.tenant_id, services.settings.policy
+    if not wanted:
+        return tenant_out(await services.run(tenant, tenants.settings_of, tenant), defaults)
+    chosen = read_overrides(wanted.get("policy", {}), wanted.get("policy_preset"), defaults)
+    changed = await services.run(tenant, tenants.set_policy, tenant, chosen)
+    services.authenticator.forget(tenant)
+    return tenant_out(changed, defaults)
+
+
+@get(
+    "/policy-presets/{window_or_model:str}",
+    guards=[requires("context:read")],
+    summary="Read a policy preset",
+    responses={**PROBLEMS},
+)
+async def get_policy_preset(window_or_model: WindowName) -> PresetOut:
+    """Answer with the policy overrides that fit a context window; nothing is changed."""
+    window = window_named(window_or_model)
+    if window is None:
+        raise ProblemError(404, "not_found", "No window is known of this model; a number of tokens is taken as well.")
+    try:
+        return PresetOut(window=window, policy=preset(window))
+    except PolicyError as error:
+        raise invalid(error.detail, "window_or_model") from None
+
+
+def tenant_out(row: TenantSettings, defaults: Mapping[str, Any]) -> TenantOut:
+    """Return a tenant as its clients see it."""
+    policy, _, ignored = in_force(defaults, row.policy)
+    return TenantOut(
+        id=ids.external("ten", row.id),
+        name=row.name,
+        policy=msgspec.to_builtins(policy),
+        policy_overrides=dict(row.policy),
+        warnings=[*ignored, *policy_warnings(policy)],
+        created_at=row.created_at,
+    )

@@ -1,0 +1,172 @@
+"""Webhooks: who is told of a run's end, and what became of telling them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from litestar import Request, Response, delete, get, post
+from litestar.params import PathParameter, QueryParameter
+from msgspec import Meta, Struct
+
+from api.auth import Principal, requires
+from api.bodies import read
+from api.documentation import PROBLEMS, answers, takes
+from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.problems import ProblemError, invalid, not_found
+from api.types import Page, Strict
+from store import ids, webhooks
+from store.webhooks import EVENTS
+
+if TYPE_CHECKING:
+    from api.services import Services
+    from store.tables import AnyRow
+
+EventName = Literal["compaction.completed", "compaction.failed"]
+WebhookId = Annotated[str, PathParameter(description="A webhook's id.")]
+DeliveryId = Annotated[str, PathParameter(description="A delivery's id, the event's own.")]
+DeliveryState = Annotated[
+    Literal["pending", "delivered", "dead"] | None,
+    QueryParameter(name="state", description="Only deliveries in this state."),
+]
+
+
+class WebhookIn(Strict):
+    """Where to send events, and which; none named = all."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=2_000)]
+    events: Annotated[list[EventName], Meta(min_length=1)] | None = None
+
+
+class WebhookOut(Struct, kw_only=True, omit_defaults=True):
+    """A webhook; `secret` is shown once, when it is made."""
+
+    id: str
+    url: str
+    events: list[str]
+    created_at: datetime
+    secret: str | None = None
+
+
+class WebhookList(Struct):
+    """All webhooks of a tenant."""
+
+    data: list[WebhookOut]
+
+
+class DeliveryOut(Struct, kw_only=True):
+    """An event on its way to a webhook; `status` is the HTTP status of the last attempt's answer."""
+
+    id: str
+    webhook_id: str
+    run_id: str
+    event: str
+    state: str
+    attempts: int
+    status: int | None
+    error: str | None
+    created_at: datetime
+    next_attempt_at: datetime | None
+    finished_at: datetime | None
+
+
+@post(
+    "/webhooks",
+    status_code=201,
+    guards=[requires("admin")],
+    summary="Create a webhook",
+    operation_class=takes(WebhookIn),
+    responses={201: answers(WebhookOut, "The webhook, with the secret that signs its events."), **PROBLEMS},
+)
+async def create_webhook(request: Request[Principal, Any, Any]) -> Response[WebhookOut]:
+    """Have the ends of runs sent to a URL, signed as Standard Webhooks has it."""
+    services: Services = request.app.state.services
+    wanted = read(await request.body(), WebhookIn)
+    _check_url(wanted.url, insecure=services.settings.webhook_private_addresses)
+    tenant = request.user.tenant_id
+    made = await services.run(tenant, webhooks.add, tenant, wanted.url, wanted.events or EVENTS)
+    if made is None:
+        raise ProblemError(409, "too_many_webhooks", f"A tenant has at most {webhooks.MAXIMUM} webhooks.")
+    row, secret = made
+    return Response(_webhook_out(row, secret), status_code=201)
+
+
+@get("/webhooks", guards=[requires("admin")], summary="List webhooks", responses={**PROBLEMS})
+async def list_webhooks(request: Request[Principal, Any, Any]) -> WebhookList:
+    """List the tenant's webhooks, oldest first."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    return WebhookList([_webhook_out(row) for row in await services.run(tenant, webhooks.page, tenant)])
+
+
+@delete("/webhooks/{webhook_id:str}", guards=[requires("admin")], summary="Remove a webhook", responses={**PROBLEMS})
+async def remove_webhook(request: Request[Principal, Any, Any], webhook_id: WebhookId) -> None:
+    """Send no more to it; what was still waiting is given up."""
+    services: Services = request.app.state.services
+    identifier, tenant = ids.parse("hook", webhook_id), request.user.tenant_id
+    if identifier is None or not await services.run(tenant, webhooks.remove, tenant, identifier):
+        raise not_found()
+
+
+@get("/webhook-deliveries", guards=[requires("admin")], summary="List webhook deliveries", responses={**PROBLEMS})
+async def list_deliveries(
+    request: Request[Principal, Any, Any],
+    delivery_state: DeliveryState = None,
+    limit: Limit = 20,
+    after_id: AfterId = None,
+    before_id: BeforeId = None,
+) -> Page[DeliveryOut]:
+    """List events and what became of them, newest first; `state=dead` are those that were given up."""
+    services: Services = request.app.state.services
+    span: Window[Any] = window(limit, after_id, before_id, lambda text: ids.parse("evt", text))
+    tenant = request.user.tenant_id
+    rows = await services.run(
+        tenant, webhooks.deliveries, tenant, limit=limit + 1, state=delivery_state, after=span.after, before=span.before
+    )
+    return page_of([_delivery_out(row) for row in rows], span, lambda item: item.id)
+
+
+@post(
+    "/webhook-deliveries/{delivery_id:str}/retry",
+    status_code=202,
+    guards=[requires("admin")],
+    summary="Retry a dead delivery",
+    responses={202: answers(DeliveryOut, "It will be tried again."), **PROBLEMS},
+)
+async def retry_delivery(request: Request[Principal, Any, Any], delivery_id: DeliveryId) -> Response[DeliveryOut]:
+    """Begin a delivery over that was given up."""
+    services: Services = request.app.state.services
+    identifier, tenant = ids.parse("evt", delivery_id), request.user.tenant_id
+    row = await services.run(tenant, webhooks.retry, tenant, identifier) if identifier else None
+    if row is None:
+        raise not_found()
+    return Response(_delivery_out(row), status_code=202)
+
+
+def _check_url(url: str, *, insecure: bool) -> None:
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    if scheme not in ({"https", "http"} if insecure else {"https"}) or not host or "@" in host or not url.isprintable():
+        raise invalid("Expected an https URL without credentials.", "/url")
+
+
+def _webhook_out(row: AnyRow, secret: str | None = None) -> WebhookOut:
+    return WebhookOut(
+        id=ids.external("hook", row.id), url=row.url, events=row.events, created_at=row.created_at, secret=secret
+    )
+
+
+def _delivery_out(row: AnyRow) -> DeliveryOut:
+    return DeliveryOut(
+        id=ids.external("evt", row.id),
+        webhook_id=ids.external("hook", row.webhook_id),
+        run_id=ids.external("run", row.run_id),
+        event=row.event,
+        state=row.state,
+        attempts=row.attempts,
+        status=row.status,
+        error=row.error,
+        created_at=row.created_at,
+        next_attempt_at=row.next_attempt_at if row.state == "pending" else None,
+        finished_at=row.finished_at,
+    )
