@@ -22,6 +22,25 @@ class Message(msgspec.Struct, frozen=True):
     content: msgspec.Raw
 
 
+class Assembly(msgspec.Struct, frozen=True):
+    """What the newest assembly of a conversation was made of; `layers` are tokens by name."""
+
+    call: str
+    at: str
+    layers: dict[str, int]
+    total: int
+    budget: int
+    reserved_output: int
+    exchanges_total: int = 0
+    exchanges_kept: int = 0
+    exchanges_dropped: int = 0
+    rounds_dropped: bool = False
+    responses_truncated: int = 0
+    blocks_shortened: int = 0
+    warnings: int = 0
+    snapshot_version: int = UNCOMPACTED
+
+
 class Conversation(msgspec.Struct, frozen=True):
     """One conversation as `GET /conversations/{id}` describes it."""
 
@@ -36,6 +55,8 @@ class Conversation(msgspec.Struct, frozen=True):
     """When the next check is due; None = nothing is waiting."""
     policy: dict[str, Any] = {}
     created_at: str | None = None
+    last_assembly: Assembly | None = None
+    """None = none is known, or the call does not tell."""
 
 
 class Appended(msgspec.Struct, frozen=True):

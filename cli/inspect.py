@@ -14,11 +14,12 @@ from rich.text import Text
 
 from cli.client import ServiceClient, ServiceError
 from cli.context_plot import MARK, Point, context_plot
+from cli.layers_bar import layer_rows, layers_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.client_types import Context, Conversation, Run, Snapshot, StoredMessage
+    from cli.client_types import Assembly, Context, Conversation, Run, Snapshot, StoredMessage
 
 
 class Life(NamedTuple):
@@ -119,6 +120,8 @@ def _print_life(life: Life, console: Console) -> None:
     console.print(grid)
     for warning in context.warnings if context else []:
         console.print(f"warning: {warning}", style="yellow", markup=False)
+    if conversation.last_assembly is not None:
+        _print_assembly(conversation.last_assembly, console)
     console.print(_runs_table(life.runs))
     console.print(_snapshots_table(life.snapshots))
     history = context_history(life.messages, life.snapshots)
@@ -126,6 +129,37 @@ def _print_life(life: Life, console: Console) -> None:
         console.print(f"Context tokens by message, {MARK} where it was compacted", style="bold")
         for line in context_plot(history, width=max(20, min(120, console.width - 10))):
             console.print(line)
+
+
+def _print_assembly(assembly: Assembly, console: Console) -> None:
+    """Print the layers of the last payload or fitted context, their bar under the budget, and what gave way."""
+    within = assembly.budget - assembly.reserved_output
+    told = f"Last {assembly.call}: {assembly.total:,} of {within:,} tokens, {assembly.reserved_output:,} reserved"
+    over = f", {assembly.total - within:,} over" if assembly.total > within else ""
+    console.print(Text.assemble((told, "bold"), (over, "bold red"), (f"  {assembly.at}", "dim")))
+    console.print(layers_bar(assembly, width=max(20, min(120, console.width - 2))))
+    grid = Table.grid(padding=(0, 2))
+    for name in ("layer", "tokens", "share"):
+        grid.add_column(name, justify="left" if name == "layer" else "right")
+    for row in layer_rows(assembly):
+        grid.add_row(*row)
+    console.print(grid)
+    for line in _gave_way(assembly):
+        console.print(line, style="yellow", markup=False)
+    console.print()
+
+
+def _gave_way(assembly: Assembly) -> list[str]:
+    found = []
+    if assembly.exchanges_dropped:
+        found.append(f"{assembly.exchanges_dropped:,} of {assembly.exchanges_total:,} exchanges left out")
+    if assembly.rounds_dropped:
+        found.append("older tool rounds of the last exchange left out")
+    if assembly.responses_truncated:
+        found.append(f"{assembly.responses_truncated:,} response(s) or result(s) cut to their start")
+    if assembly.blocks_shortened:
+        found.append(f"{assembly.blocks_shortened:,} context block(s) shortened or left out")
+    return found
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:

@@ -115,6 +115,24 @@ def sweeper() -> None:
 
 
 @app.command()
+def runs(
+    dead: Annotated[bool, typer.Option("--dead", help="Only those that are out of attempts.")] = False,  # noqa: FBT002
+    tenant: Annotated[str | None, typer.Option(help="Name of the tenant; without it, all.")] = None,
+    limit: Annotated[int, typer.Option(help="Runs to list.", min=1, max=10_000)] = 20,
+    retry: Annotated[list[str] | None, typer.Option(help="Queue this dead run again; may be given repeatedly.")] = None,
+    retry_all: Annotated[bool, typer.Option("--retry-all", help="Queue all dead runs again.")] = False,  # noqa: FBT002
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List runs, newest first, or begin dead ones over."""
+    from cli.runs import Wanted, run_runs  # noqa: PLC0415
+
+    if retry and retry_all:
+        raise typer.BadParameter("--retry-all and --retry exclude each other", param_hint="--retry-all")
+    wanted = Wanted(tenant, dead=dead, limit=limit, retry=retry or (), retry_all=retry_all)
+    raise typer.Exit(run_runs(_settings(), wanted, as_json=as_json))
+
+
+@app.command()
 def migrate(revision: Annotated[str, typer.Argument(help="Where to go.")] = "head") -> None:
     """Bring the database's schema up to date."""
     from migrations.run import upgrade  # noqa: PLC0415

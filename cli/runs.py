@@ -1,0 +1,165 @@
+"""`palimpsest runs`: runs of one tenant or of all, for whoever may administer the database; dead ones begun over."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from store import ids, runs, stranded_runs, tenants
+from store.broker import RUN_TASK, celery_app
+from store.engine import act_for, owner_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Engine
+
+    from store.runs import Queue
+    from store.settings import Settings
+    from store.tables import AnyRow
+    from store.tenants import Tenant
+
+PAGE = 100
+"""Runs that are read, or retried, at a time."""
+
+
+class Wanted(NamedTuple):
+    """What is asked: of whom, and which runs; `retry` has ids, `retry_all` means every dead one."""
+
+    tenant: str | None = None
+    dead: bool = False
+    limit: int = 20
+    retry: Sequence[str] = ()
+    retry_all: bool = False
+
+
+def run_runs(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
+    """List runs, or retry dead ones; 1 if there is no such tenant, or if one that was named could not be retried."""
+    engine = owner_engine(settings.database_url.get_secret_value())
+    try:
+        with engine.begin() as connection:
+            owners = tenants.named(connection, wanted.tenant)
+        if wanted.tenant is not None and not owners:
+            return _fail(f"there is no tenant {wanted.tenant!r}")
+        if wanted.retry or wanted.retry_all:
+            return _retry(engine, settings, owners, wanted, as_json=as_json)
+        _list(engine, owners, wanted, as_json=as_json)
+    finally:
+        engine.dispose()
+    return 0
+
+
+def _list(engine: Engine, owners: Sequence[Tenant], wanted: Wanted, *, as_json: bool) -> None:
+    state = "dead" if wanted.dead else None
+    found: list[tuple[Tenant, AnyRow]] = []
+    for owner in owners:
+        with engine.begin() as connection:
+            act_for(connection, owner.id)
+            rows = runs.page(connection, owner.id, conversation_id=None, limit=wanted.limit, state=state)
+        found += [(owner, row) for row in rows]
+    found = sorted(found, key=lambda each: each[1].id, reverse=True)[: wanted.limit]
+    if as_json:
+        _print_json([_as_json(owner, row) for owner, row in found])
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("run", no_wrap=True)
+    for name in ("tenant", "state", "reason", "error", "attempts", "ended"):
+        table.add_column(name, overflow="fold")
+    for owner, row in found:
+        ended = f"{row.finished_at:%Y-%m-%d %H:%M}" if row.finished_at else ""
+        told = (row.state, row.reason or "", row.error or "", str(row.attempts), ended)
+        table.add_row(ids.external("run", row.id), owner.name, *told)
+    Console().print(table)
+
+
+def _as_json(owner: Tenant, row: AnyRow) -> dict[str, Any]:
+    told = ("trigger", "state", "queue", "reason", "error", "attempts", "created_at", "started_at", "finished_at")
+    return {
+        "id": ids.external("run", row.id),
+        "tenant": owner.name,
+        "conversation_id": ids.external("conv", row.conversation_id),
+        **{name: getattr(row, name) for name in told},
+    }
+
+
+def _retry(engine: Engine, settings: Settings, owners: Sequence[Tenant], wanted: Wanted, *, as_json: bool) -> int:
+    chosen = _all_dead(engine, owners) if wanted.retry_all else _chosen(owners, engine, wanted.retry)
+    outcomes: dict[str, str] = {}
+    queued: list[tuple[UUID, UUID, Queue]] = []
+    for name, place in chosen:
+        if place is None:
+            outcomes[name] = "missing"
+            continue
+        owner, run_id = place
+        with engine.begin() as connection:
+            act_for(connection, owner.id)
+            retried = stranded_runs.retry(connection, owner.id, run_id)
+        outcomes[name] = retried.outcome
+        if retried.queue is not None:
+            queued.append((owner.id, run_id, retried.queue))
+    _wake(settings, queued)
+    if as_json:
+        _print_json([{"id": name, "outcome": outcome} for name, outcome in outcomes.items()])
+    else:
+        for name, outcome in outcomes.items():
+            print(f"{name}  {outcome.replace('_', ' ')}")  # noqa: T201 - the command's output
+    return int(bool(wanted.retry) and set(outcomes.values()) != {"queued"})
+
+
+def _chosen(
+    owners: Sequence[Tenant], engine: Engine, names: Sequence[str]
+) -> Iterator[tuple[str, tuple[Tenant, UUID] | None]]:
+    for name in dict.fromkeys(names):
+        identifier = ids.parse("run", name)
+        yield name, _find(engine, owners, identifier) if identifier else None
+
+
+def _find(engine: Engine, owners: Sequence[Tenant], run_id: UUID) -> tuple[Tenant, UUID] | None:
+    for owner in owners:
+        with engine.begin() as connection:
+            act_for(connection, owner.id)
+            if runs.get(connection, owner.id, run_id) is not None:
+                return owner, run_id
+    return None
+
+
+def _all_dead(engine: Engine, owners: Sequence[Tenant]) -> Iterator[tuple[str, tuple[Tenant, UUID]]]:
+    """Yield every dead run that can be retried; the caller retries each before it asks for the next."""
+    for owner in owners:
+        seen: set[UUID] = set()
+        while batch := [each for each in _retriable(engine, owner) if each not in seen]:
+            seen.update(batch)
+            yield from ((ids.external("run", each), (owner, each)) for each in batch)
+
+
+def _retriable(engine: Engine, owner: Tenant) -> list[UUID]:
+    with engine.begin() as connection:
+        act_for(connection, owner.id)
+        return stranded_runs.retriable(connection, owner.id, PAGE)
+
+
+def _wake(settings: Settings, queued: Sequence[tuple[UUID, UUID, Queue]]) -> None:
+    """Tell the workers; where the broker cannot be reached, the sweeper will."""
+    app = celery_app(settings, "palimpsest-cli")
+    try:
+        for tenant_id, run_id, queue in queued:
+            app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=queue)
+    except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, the runs are queued
+        print(f"palimpsest: the broker was not told ({type(error).__name__}); the sweeper will do it", file=sys.stderr)  # noqa: T201
+    finally:
+        app.close()
+
+
+def _fail(reason: str) -> int:
+    print(f"palimpsest: {reason}", file=sys.stderr)  # noqa: T201
+    return 1
+
+
+def _print_json(value: object) -> None:
+    print(msgspec.json.encode(value).decode())  # noqa: T201 - the command's output
