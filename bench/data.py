@@ -19,6 +19,7 @@ EXTERNAL_START: Final = "/v1/conversations/conv_00000000000070008000"
 """The start of a conversation's path; its number follows."""
 SNAPSHOT_BYTES: Final = 40_000
 TAIL_MESSAGES: Final = 8
+_MESSAGE_BYTES: Final = 1_040
 _VARIANTS: Final = 20
 _words: Final = random.Random(7)  # noqa: S311 - text to measure with
 _VOCABULARY: Final = [
@@ -38,6 +39,7 @@ APPENDS: Final = 100_000_000_000
 READS: Final = 200_000_000_000
 LENGTHS: Final = 300_000_000_000
 CHECKS: Final = 400_000_000_000
+ASSEMBLIES: Final = 500_000_000_000
 """Where the numbers of each row's conversations start."""
 
 
@@ -85,56 +87,68 @@ def add_conversations(connection: psycopg.Connection, tenant_id: UUID, group: Gr
     )
 
 
-def add_compacted(connection: psycopg.Connection, tenant_id: UUID, group: Group, *, messages: int) -> None:
-    """Make conversations with a 40 KB snapshot, of which the last eight of `messages` messages are the tail."""
+def add_compacted(
+    connection: psycopg.Connection,
+    tenant_id: UUID,
+    group: Group,
+    *,
+    messages: int,
+    snapshot_bytes: int = SNAPSHOT_BYTES,
+) -> None:
+    """Make conversations with a snapshot, of which the last eight of `messages` messages are the tail."""
     add_conversations(connection, tenant_id, group)
     numbers = [group.first, group.first + group.size - 1]
     covers = messages - TAIL_MESSAGES - 1
     contents = [json_text(prose(1_000)) for _ in range(_VARIANTS)]
-    shown = _snapshot()
+    shown = _snapshot(snapshot_bytes)
     count = len(shown[0])
-    tokens = SNAPSHOT_BYTES // 4
+    tokens = snapshot_bytes // 4
     with connection.transaction():
         connection.execute(
             """
-            insert into messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens,
+            insert into messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, bytes,
                                   is_request, has_thinking)
             select %s, (%s::text || number)::uuid, seq, case when seq %% 2 = 0 then 'user' else 'assistant' end,
                    case when seq > %s then (%s::text[])[1 + seq %% 20] else '"said long ago"' end::json,
-                   250, 250, seq %% 2 = 0, false
+                   250, 250, %s, seq %% 2 = 0, false
             from generate_series(%s::bigint, %s) as number, generate_series(0, %s) as seq
             """,
-            [tenant_id, UUID_START, covers, contents, *numbers, messages - 1],
+            [tenant_id, UUID_START, covers, contents, _MESSAGE_BYTES, *numbers, messages - 1],
         )
         connection.execute(
             """
             insert into snapshots (tenant_id, conversation_id, version, parent_version, step, covers_through, messages,
-                                   seqs, coverage, tokens, message_count, prefix_hash)
+                                   seqs, coverage, tokens, message_count, bytes, exchanges, prefix_hash)
             select %s, (%s::text || number)::uuid, 1, 0, 'tool_results', %s, (%s::text[])[1 + number %% 20]::json,
-                   array_fill(-1, array[%s]), '[]', %s, %s, ''
+                   array_fill(-1, array[%s]), '[]', %s, %s, %s, %s, ''
             from generate_series(%s::bigint, %s) as number
             """,
-            [tenant_id, UUID_START, covers, list(map(json_text, shown)), count, tokens, count, *numbers],
+            [
+                *(tenant_id, UUID_START, covers, list(map(json_text, shown)), count),
+                *(tokens, count, snapshot_bytes, count // 2, *numbers),
+            ],
         )
         connection.execute(
             """
             update conversations
             set next_seq = %s, turn_count = %s, revision = %s, head_version = 1, last_version = 1, covers_through = %s,
-                head_moved_at = %s, context_tokens = %s, context_messages = %s
+                head_moved_at = %s, last_request = %s, context_tokens = %s, context_messages = %s, context_bytes = %s,
+                context_exchanges = %s
             where id between (%s::text || %s)::uuid and (%s::text || %s)::uuid
             """,
             [
-                *(messages, messages // 2, messages // 2, covers, messages - 2),
+                *(messages, messages // 2, messages // 2, covers, messages - 2, messages - 2),
                 *(tokens + TAIL_MESSAGES * 250, count + TAIL_MESSAGES),
+                *(snapshot_bytes + TAIL_MESSAGES * _MESSAGE_BYTES, (count + TAIL_MESSAGES) // 2),
                 *(UUID_START, str(numbers[0]), UUID_START, str(numbers[1])),
             ],
         )
     connection.execute("analyze conversations, messages, snapshots")
 
 
-def _snapshot() -> list[list[dict[str, str]]]:
-    """Return variants of a snapshot's messages."""
-    each = SNAPSHOT_BYTES // 20
+def _snapshot(size: int) -> list[list[dict[str, str]]]:
+    """Return variants of a snapshot's messages, `size` bytes each."""
+    each = size // 20
     return [
         [{"role": "assistant" if index % 2 else "user", "content": prose(each - 40)} for index in range(20)]
         for _ in range(_VARIANTS)

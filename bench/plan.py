@@ -20,6 +20,8 @@ class Plan(NamedTuple):
     short: bool
     """Only find out whether everything runs."""
     pgbench: Path | None
+    transcripts: Path
+    """Folder with recorded conversations; it need not be there."""
 
     @property
     def conversations(self) -> int:

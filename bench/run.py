@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bench.assembly_rows import assembly
 from bench.compaction_rows import compaction
 from bench.database_rows import database
+from bench.estimate_rows import estimate
 from bench.http_rows import append, context, length, revalidation, wakeups
 from bench.machine import Cores
 from bench.measure import progress
@@ -32,8 +36,13 @@ ROWS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "checks": checks,
     "wakeups": wakeups,
     "length": length,
+    "assembly": assembly,
     "compaction": compaction,
+    "estimate": estimate,
 }
+TRANSCRIPTS: Final = Path(
+    os.environ.get("PALIMPSEST_TRANSCRIPTS", Path(__file__).parents[1].parent / "shared" / "data")
+)
 SHORT_SECONDS: Final = 0.3
 
 
@@ -58,6 +67,7 @@ def main(
             rounds=1 if short else rounds,
             short=short,
             pgbench=None if no_pgbench else find_pgbench(),
+            transcripts=TRANSCRIPTS,
         )
         rows: list[Row] = []
         for name in only or ROWS:

@@ -1,0 +1,109 @@
+"""Compaction of a recorded conversation with the product's own code: what a worker computes, without its database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from compaction.ladder import saves_enough
+from compaction.pins import pin, without_pins
+from compaction.snapshot import Original, Snapshot, build, load_view, settle
+from compaction.summary import find_zone, rebuild
+from compaction.tool_results import cut_tool_results
+from compaction.trimming import drop_oldest
+from compaction.view import view_tokens
+from worker.summarizers.base import SummaryRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compaction.pins import Pin
+    from compaction.policy import Policy
+    from compaction.snapshot import NewSnapshot, Working
+    from compaction.view import View
+    from worker.summarizers.base import Summarizer, Summary
+
+Message = dict[str, Any]
+
+PINS_MAX_TOKENS: Final = 2_000
+"""Tokens that pins may take."""
+
+
+class Memory:
+    """A conversation as the service would hold it: its originals and the newest snapshot."""
+
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        self.originals: list[Original] = []
+        self.snapshot = Snapshot()
+        self._framed: tuple[Pin, ...] = ()
+        self.append(messages)
+
+    def append(self, messages: Sequence[Message]) -> None:
+        """Store messages."""
+        for message in messages:
+            content = msgspec.json.encode(message["content"]).decode()
+            self.originals.append(Original(len(self.originals), message["role"], content))
+
+    def working(self, policy: Policy) -> Working:
+        """Return what a compaction starts from."""
+        return build(self.snapshot, self.originals[self.snapshot.covers_through + 1 :], policy)
+
+    def context(self, policy: Policy) -> list[Message]:
+        """Return the messages that a model would be sent."""
+        return [message.as_message() for message in self.working(policy).view]
+
+    def cut_tool_results(self, policy: Policy) -> bool:
+        """Cut older tool results; return whether any was."""
+        working = self.working(policy)
+        cut = cut_tool_results(working.view, policy.tool_result_retention_chars)
+        if cut.results:
+            self._keep(settle(working, cut.view, run_id="", truncated=[working.view[at].seq for at in cut.indices]))
+        return bool(cut.results)
+
+    def summarize(self, policy: Policy, summarizer: Summarizer, pins: Sequence[Pin] = ()) -> Summary | None:
+        """Put a summary in the place of everything between the first message and the protected tail.
+
+        `pins` are all that hold. Return the summary; None where the zone is too small or nothing would be saved.
+        Raises SummaryError.
+        """
+        working = self.working(policy)
+        bare = without_pins(working.view, self._framed)
+        zone = find_zone(bare, policy.protected_tail_messages)
+        if zone is None:
+            return None
+        previous = self.snapshot.summary
+        made = summarizer.summarize(SummaryRequest(bare[zone.start : zone.stop], previous, policy))
+        pinned = pin(rebuild(bare, zone, made.text, previous=previous), pins, max_tokens=PINS_MAX_TOKENS)
+        if not saves_enough(view_tokens(working.view), view_tokens(pinned.view), policy):
+            return None
+        self._keep(settle(working, pinned.view, run_id="", removed="summarized", summary=made.text))
+        self._framed = pinned.framed
+        return made
+
+    def drop(self, policy: Policy) -> None:
+        """Drop the oldest exchanges down to the messages that the policy leaves where no summary could be made."""
+        working = self.working(policy)
+        trim = drop_oldest(
+            working.view,
+            lambda count, _: count <= policy.max_conversation_messages,
+            carries_summary=self.snapshot.summary is not None,
+        )
+        if trim.dropped:
+            self._keep(settle(working, trim.view, run_id="", truncated=[working.view[at].seq for at in trim.cut]))
+
+    def around_summary(self, policy: Policy) -> View | None:
+        """Return the context with a summary of no characters; None where there is no zone to summarize."""
+        working = self.working(policy)
+        zone = find_zone(working.view, policy.protected_tail_messages)
+        return None if zone is None else rebuild(working.view, zone, "", previous=self.snapshot.summary)
+
+    def _keep(self, new: NewSnapshot) -> None:
+        self.snapshot = Snapshot(
+            version=self.snapshot.version + 1,
+            covers_through=new.covers_through,
+            messages=load_view(new.messages_json, new.seqs),
+            summary=new.summary,
+            coverage=new.coverage,
+            prefix_hash=new.prefix_hash,
+        )

@@ -1,0 +1,59 @@
+"""Conversations to measure with: recorded ones, or the story that the demo plays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from cli.scenario import job_search
+from cli.transcripts import read_transcripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bench.fidelity.recall import Message
+    from cli.client_types import Message as Recorded
+
+ROOT: Final = Path(__file__).parents[2]
+LEAST_MESSAGES: Final = 20
+"""Messages; a shorter conversation has no past worth cutting."""
+
+
+class Source(NamedTuple):
+    """Conversations of one kind, under the name that the report gives them."""
+
+    name: str
+    conversations: list[list[Message]]
+
+
+def transcripts_folder() -> Path:
+    """Return where recorded conversations are looked for: PALIMPSEST_TRANSCRIPTS, else beside the repository."""
+    return Path(os.environ.get("PALIMPSEST_TRANSCRIPTS") or ROOT.parent / "shared" / "data")
+
+
+def sources(paths: Sequence[Path] = (), *, most: int | None = None) -> list[Source]:
+    """Return the conversations of `paths`, else the recorded ones that are there, else the demo's story.
+
+    `most` is how many of each file are taken; conversations of fewer than 20 messages are passed over, and so are
+    files with no other. Raises TranscriptError for a file that is none, OSError for one that cannot be read.
+    """
+    found: list[Source] = []
+    for path in paths or sorted(transcripts_folder().glob("*.jsonl")):
+        read = (_plain(transcript.messages) for transcript in read_transcripts(path))
+        long = [messages for messages in read if len(messages) >= LEAST_MESSAGES]
+        if long:
+            found.append(Source(path.stem, long[:most]))
+    return found or ([] if paths else [scenario()])
+
+
+def scenario() -> Source:
+    """Return the demo's conversation."""
+    story = [message for turn in job_search().turns for message in turn.turn.messages]
+    return Source("job search (the demo's)", [_plain(story)])
+
+
+def _plain(messages: Iterable[Recorded]) -> list[Message]:
+    return [{"role": message.role, "content": msgspec.json.decode(message.content)} for message in messages]

@@ -1,0 +1,107 @@
+"""The strategies that are compared: what each leaves of a past when the context may have so many characters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from bench.fidelity.pipeline import Memory
+from bench.fidelity.recall import characters, text_of
+from compaction.policy import merge
+from compaction.tokens import CHARS_PER_TOKEN
+from worker.summarizers.base import SummaryError
+from worker.summarizers.extractive import ExtractiveSummarizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bench.fidelity.recall import Message
+    from compaction.policy import Policy
+    from worker.summarizers.base import Summarizer
+
+PROTECTED_TAIL: Final = 2
+"""Newest messages that are left alone: the past is cut anywhere, and its end is small beside the budgets."""
+LEAST_SUMMARY_TOKENS: Final = 64
+"""The least that a policy may give a summary; taken where the messages that stay fill the budget by themselves."""
+MOST_SUMMARY_TOKENS: Final = 128_000
+POLICY: Final = merge({"protected_tail_messages": PROTECTED_TAIL, "min_savings_tokens": 0})
+
+
+class Left(NamedTuple):
+    """The context that a strategy leaves; `failed` says that its summarizer gave up and messages were dropped."""
+
+    context: list[Message]
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to make a context of a past."""
+
+    name: str
+    shorten: Callable[[Sequence[Message], int], Left]
+    """From the messages and the characters that the context may have."""
+    is_sized: bool = True
+    """Whether it heeds the characters."""
+    asks_model: bool = False
+
+
+def strategies(model: Summarizer | None) -> list[Strategy]:
+    """Return every strategy; those that ask a model only where there is one."""
+    extractive = ExtractiveSummarizer()
+    asked = [Strategy("model", lambda past, chars: summarized(past, chars, model), asks_model=True)] if model else []
+    return [
+        Strategy("keep last N", keep_last),
+        Strategy("tool results cut", tool_results_cut, is_sized=False),
+        Strategy("extractive", lambda past, chars: summarized(past, chars, extractive)),
+        *asked,
+        Strategy(
+            "full ladder",
+            lambda past, chars: summarized(past, chars, model or extractive, cut_results=True),
+            asks_model=model is not None,
+        ),
+    ]
+
+
+def keep_last(past: Sequence[Message], chars: int) -> Left:
+    """Return the newest messages that fit, one at least."""
+    kept: list[Message] = []
+    room = chars
+    for message in reversed(past):
+        room -= len(text_of(message))
+        if room < 0 and kept:
+            break
+        kept.append(message)
+    return Left(kept[::-1])
+
+
+def tool_results_cut(past: Sequence[Message], _: int) -> Left:
+    """Return everything, with older tool results cut as the policy's default has it."""
+    memory = Memory(past)
+    memory.cut_tool_results(POLICY)
+    return Left(memory.context(POLICY))
+
+
+def summarized(past: Sequence[Message], chars: int, summarizer: Summarizer, *, cut_results: bool = False) -> Left:
+    """Return the past compacted by the product: a summary of the size that makes the whole context fit."""
+    memory = Memory(past)
+    if cut_results:
+        memory.cut_tool_results(POLICY)
+    policy = fitting(memory, chars)
+    failed = None
+    try:
+        memory.summarize(policy, summarizer)
+    except SummaryError as error:
+        failed = error.code
+        memory.drop(policy)
+    return Left(memory.context(policy), failed)
+
+
+def fitting(memory: Memory, chars: int) -> Policy:
+    """Return the policy whose summaries make the whole context `chars` characters, as nearly as a policy can."""
+    around = memory.around_summary(POLICY)
+    room = chars - characters(message.as_message() for message in around or ())
+    tokens = min(max(LEAST_SUMMARY_TOKENS, room // CHARS_PER_TOKEN), MOST_SUMMARY_TOKENS)
+    return msgspec.structs.replace(POLICY, summary_max_tokens=tokens)
