@@ -9,7 +9,7 @@ ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo serve test check format docs bench constraints clean distclean
+.PHONY: help setup demo serve test check format docs bench fidelity constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -37,13 +37,14 @@ serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stop
 test: $(STAMP) ## Run the tests against real servers
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-check: $(STAMP) ## Lint, formatting, types, import rules, dependencies
+check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependencies
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests
 	$(BIN)/mypy docs bench
 	$(BIN)/lint-imports
+	$(BIN)/squawk migrations/sql/*.sql
 	$(BIN)/python -m pip check
 
 format: $(STAMP) ## Format the code and fix what the linter can fix
@@ -57,6 +58,9 @@ docs: $(STAMP) ## Rewrite the generated pages, docs/requirements.md and docs/set
 
 bench: $(STAMP) ## Measure append, context and check against raw database calls
 	@$(BIN)/python bench/run.py $(ARGS)
+
+fidelity: $(STAMP) ## Measure what survives compaction: look-ahead recall, rules, drift (bench/fidelity)
+	@$(BIN)/python bench/fidelity/run.py $(ARGS)
 
 constraints: ## Rewrite constraints.txt with the newest versions that pyproject.toml allows
 	@.ci/constraints

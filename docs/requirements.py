@@ -57,12 +57,17 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "P1": "Every layer counts against the total: system and tools, carried and new context, history, the user's "
         "message, and the output that is reserved.",
         "P2": "One place enforces the total, where all layers meet.",
+        "P3": "One total that the user sets does for every model.",
         "P4": "Context blocks are held against the total less the system prompt: a large one shrinks them earlier.",
         "P5": "History gets the total less everything else.",
         "P6": "The oldest whole exchanges go until the rest fits.",
         "P7": "The most recent exchange is always there.",
         "P8": "What was left out is told.",
+        "P9": "Every way of building a payload is held to it: both context calls, overflow and replay.",
+        "P10": "The number of turns is no limit.",
         "P11": "Exchanges first, then long responses cut to their start, then a warning and on with it.",
+        "P12": "No model is called on this path, no worker and no broker.",
+        "P13": "The other steps stay beside it: the guard is the last net.",
         "P14": "The answer tells the tokens of each layer, the total, and whether exchanges were left out.",
         "P18": "A payload several times the budget fits or says by how much it does not.",
     },
@@ -73,7 +78,9 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "K4": "A count at or over the threshold lets the bytes decide.",
         "K5": "The window is 200,000 tokens and the threshold 60 % of it.",
         "K6": "The trim drops whole exchanges, as few as it takes to get under 720 KB.",
+        "K7": "The byte net holds however the counting fails.",
         "K8": "The count is the sum of uncached, written and read input tokens.",
+        "K9": "A retry's or a continuation's success updates the count, a failed attempt never does.",
     },
     "Context that is not history": {
         "P15": "Context blocks over 50,000 characters are split on their structure, part by part; the user's own "
@@ -82,10 +89,20 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "without a model.",
         "P17": "Tool output pasted into an assistant's text as named elements is cut; the rest is verbatim.",
     },
+    "Summaries that can be trusted": {
+        "O1": "Tokens are estimated message by message and added up.",
+        "O2": "What does not fit into one request is summarized in parts, by a share of the window and with a margin.",
+        "O3": "Summaries of parts are merged, keeping decisions, to-dos, open questions and constraints.",
+        "O4": "A summary that fails is tried without oversized messages, then in part; an extract stands in for it.",
+        "O6": "Every request leaves room for its answer.",
+        "O9": "Fields of tool results that are for the application alone reach no summarizer.",
+        "O10": "The end of every run is told to whoever asked, signed.",
+    },
     "Windows and pruning": {
         "O5": "A model's window is 200,000 tokens unless it is known to be another; under 16,000 is refused, under "
         "32,000 warned of.",
         "O7": "Oversized tool results keep head and tail; where their share is still too high, a placeholder.",
+        "O8": "A prompt that the model refused as too long is made smaller at once, up to three times in a row.",
     },
 }
 

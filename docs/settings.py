@@ -31,10 +31,28 @@ this page.
 POLICY_HEADER: Final = """
 ## Policy
 
-The numbers that decide when and how a conversation is compacted. Each key is a variable too, as
+What decides when and how a conversation is compacted. Each key is a variable too, as
 `PALIMPSEST_INPUT_TOKEN_BUDGET`, and `PALIMPSEST_POLICY` takes several as one JSON object; both set the
-defaults of the installation. A tenant and a conversation may override each key. Unknown keys and impossible
-values are refused. A seed number names the design document that a default comes from.
+defaults of the installation. A list is JSON there, or its items with commas between. A tenant
+(`PATCH /v1/tenant`) and a conversation (`PATCH /v1/conversations/{id}`) may override each key. Unknown keys,
+impossible values and values that contradict each other are refused. A seed number names the design document
+that a default comes from.
+
+- **Layers.** Installation, tenant, conversation; the last one that sets a key has it. Where a layer below has
+  changed so that an override contradicts it, the override is not in force, and the conversation's `warnings`
+  and its context's say so.
+- **When a change counts.** A conversation's own at once. A tenant's with the next check of each conversation;
+  processes of the API may go by the old one for 5 seconds, as long as they remember a key. A run keeps the policy
+  that it began with, and `GET /v1/runs/{id}` shows it.
+- **The window** of a conversation is that of its `model`, if it is known and no layer sets
+  `model_context_tokens`. Every other number is the same whatever the model. Under 16,000 tokens is refused,
+  under 32,000 is warned of.
+- **Presets.** `policy_preset` beside `policy` sets the keys that depend on the window to fit one: `auto` (the
+  model's), a model, or tokens (`200000`, `200k`, `1m`). It is worked out when it is written; what `policy` names
+  wins. `GET /v1/policy-presets/{window_or_model}` shows one.
+- **What is counted.** A changed `max_tool_result_chars` is counted in a conversation at once.
+  `inline_tool_tags` count as the tenant has them when a message comes; what a conversation sets itself is in the
+  view at once and counted from the next snapshot on.
 
 | key | default | range | meaning |
 |---|---|---|---|
@@ -71,6 +89,8 @@ def _default(value: Any) -> str:
             return "not set"
         case {}:
             return "`{}`"
+        case ():
+            return "none"
         case SecretStr():
             return f"`{value.get_secret_value()}`"
         case bool():
@@ -90,7 +110,14 @@ def _choices(annotation: Any) -> str:
 def _range(annotation: Any) -> str:
     if get_origin(annotation) is not Annotated:
         return ""
-    meta = next(extra for extra in get_args(annotation)[1:] if isinstance(extra, msgspec.Meta))
+    kind, *extras = get_args(annotation)
+    meta = next(extra for extra in extras if isinstance(extra, msgspec.Meta))
+    if meta.max_length is not None and kind is str:
+        return f"up to {meta.max_length:,} characters"
+    if meta.max_length is not None:
+        item = next(extra for extra in get_args(get_args(kind)[0])[1:] if isinstance(extra, msgspec.Meta))
+        rule = f"`{item.pattern}`" if item.pattern else f"{item.min_length} to {item.max_length} characters"
+        return f"up to {meta.max_length}, each {rule}"
     low = f"{meta.ge:,}" if meta.ge is not None else f"above {meta.gt:,}"
     return f"{low} to {meta.le:,}"
 

@@ -112,6 +112,7 @@ class Chat:
                 expected_seq=None,
                 idempotency_key=None,
                 body_hash=None,
+                policy=merge(self.settings.policy),
             )
         )
         assert done.outcome == "appended"

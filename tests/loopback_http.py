@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.loopback_compaction import compacted, is_compaction, refused
 from tests.loopback_steps import CHARS_PER_TOKEN, ERROR_TYPES, Step, prompt_too_long, status, strings
 from tests.messages_api import problems
 
@@ -74,6 +75,8 @@ class Answering(BaseHTTPRequestHandler):
         self.received = Received(-1, path, headers, raw, body)
         unscripted = self._unscripted()
         turn = self.model.admit(self.received, scripted=unscripted is None)
+        if turn is self.model.default and is_compaction(self.received):
+            turn = compacted()
         try:
             if unscripted is None:
                 self.model.pass_gate()
@@ -120,7 +123,7 @@ class Answering(BaseHTTPRequestHandler):
                 return f"{name}: field required"
         if "anthropic-version" not in self.received.headers:
             return "anthropic-version: header is required"
-        return next(iter(problems(body["messages"])), None)
+        return next(iter(problems(body["messages"])), None) or refused(self.received)
 
     def message(
         self,

@@ -5,7 +5,8 @@
 
 Every `POST /v1/messages` takes the next step of the script, in order of arrival; when none is left, `default`
 answers (a short summary that quotes the first line and the URLs of the prompt). Requests that the API itself
-would refuse get its 400 and take no step. `python -m tests.loopback_model --port N` runs one by itself.
+would refuse get its 400 and take no step. `python -m tests.loopback_model --port N` runs one by itself, with
+`--fault NAME` one that always fails in that way (`tests.loopback_faults`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
+from tests.loopback_faults import FAULTS
 from tests.loopback_http import COUNT_TOKENS, MESSAGES, Answering, Received, Server
 from tests.loopback_steps import (
     Step,
     cut,
+    echoed_injection,
     empty,
+    empty_body,
     garbage,
     hang_up,
     html,
+    invented,
     longer_than_input,
     max_tokens,
     ok,
@@ -48,10 +53,13 @@ __all__ = [
     "Received",
     "Step",
     "cut",
+    "echoed_injection",
     "empty",
+    "empty_body",
     "garbage",
     "hang_up",
     "html",
+    "invented",
     "longer_than_input",
     "max_tokens",
     "ok",
@@ -201,12 +209,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.loopback_model", description=main.__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 = any free port")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before every answer")
+    parser.add_argument("--fault", choices=sorted(FAULTS), help="the fault to answer every request with")
     parser.add_argument("--no-validate", action="store_true", help="accept what the API would refuse")
     given = parser.parse_args()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with LoopbackModel(port=given.port, latency=given.latency, validate=not given.no_validate) as model:
+    fault = FAULTS[given.fault].step() if given.fault else None
+    with LoopbackModel(default=fault, port=given.port, latency=given.latency, validate=not given.no_validate) as model:
         sys.stdout.write(json.dumps({"url": model.url}) + "\n")
         sys.stdout.flush()
         stop.wait()

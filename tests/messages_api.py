@@ -5,7 +5,10 @@ Tests judge the product's output with this module, so it shares no code with it.
 Documented (platform.claude.com: "Messages", "Handle tool calls", "Extended thinking", "Web search"):
 same-role neighbours are combined into one turn; the first message is the user's; a `tool_use` is answered by
 `tool_result` blocks in the next user message, and those come first in it; tool names are 1..128 of
-`[a-zA-Z0-9_-]`; thinking goes back with its signature, in assistant messages only.
+`[a-zA-Z0-9_-]`; thinking goes back with its signature, in assistant messages only. From "Compaction on demand": a
+signed `compaction` block is the first block of the first message, of either role, the only one with content, and has no
+fields but those the API gave it; one with null content is a no-op. Blocks of the threshold compaction have no signature
+and may stand anywhere.
 
 Reported (400s quoted in public issues; off with `reported=False`):
 - "text content blocks must be non-empty" / "must contain non-whitespace text": anthropics/claude-code#23440,
@@ -44,6 +47,9 @@ THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 SERVER_CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 ASSISTANT_ONLY: Final = THINKING | SERVER_CALLS | {"tool_use"}
 USER_ONLY: Final = frozenset({"tool_result", "image", "document"})
+COMPACTION_FIELDS: Final = frozenset(
+    {"type", "content", "signature", "encrypted_content", "tool_changes", "cache_control"}
+)
 NOT_IN_RESULT: Final = ASSISTANT_ONLY | {"tool_result"}
 
 
@@ -92,8 +98,9 @@ def problems(
     found: list[str] = []
     for index, message in enumerate(messages):
         found += _shape(f"messages.{index}", message)
-    if messages[0].get("role") != "user":
+    if messages[0].get("role") != "user" and not begins_with_summary(messages):
         found.append("messages.0: the first message must be a user message")
+    found += _compactions(messages)
     turns = _combine(messages)
     for turn in turns:
         for located in turn.blocks:
@@ -107,6 +114,48 @@ def problems(
     if ledger is not None:
         found += ledger.problems(messages)
     return found
+
+
+def begins_with_summary(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the first block is a compaction block with content and a signature."""
+    first = next(_blocks("", messages[0]), None) if messages else None
+    return first is not None and _is_signed_summary(first)
+
+
+def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the ids of the calls that the last assistant turn leaves unanswered, server tools' included."""
+    turns = _combine(messages)
+    if not turns or turns[-1].role != "assistant":
+        return []
+    calls = {str(each.block.get("id")) for each in turns[-1].blocks if each.kind in SERVER_CALLS | {"tool_use"}}
+    return sorted(calls - {str(each.block.get("tool_use_id")) for each in turns[-1].blocks})
+
+
+def _is_signed_summary(located: _Located) -> bool:
+    block = located.block
+    return located.kind == "compaction" and bool(block.get("content")) and "signature" in block
+
+
+def _compactions(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    signed = 0
+    for index, message in enumerate(messages):
+        for place, located in enumerate(_blocks(f"messages.{index}", message)):
+            if located.kind != "compaction":
+                continue
+            block, path = located.block, located.path
+            for extra in sorted(set(block) - COMPACTION_FIELDS):
+                yield f"{path}.compaction.{extra}: Extra inputs are not permitted"
+            content = block.get("content")
+            if not (content is None or (isinstance(content, str) and content)):
+                yield f"{path}.compaction.content: must be null or a string that is not empty"
+            if block.get("signature") is not None and not isinstance(block["signature"], str):
+                yield f"{path}.compaction.signature: must be a string"
+            if _is_signed_summary(located):
+                signed += 1
+                if index or place:
+                    yield f"{path}: compaction_block_misplaced: the block is not the first one of the conversation"
+    if signed > 1:
+        yield "messages: compaction_block_ambiguous: more than one compaction block with content"
 
 
 class ThinkingLedger:

@@ -38,7 +38,9 @@ def test_a_conversation_is_made_with_what_was_said(service: Service) -> None:
     assert conversation["created_at"].endswith("Z")
     counters = ("last_seq", "head_version", "pending_version", "context_tokens", "context_messages", "check_due_at")
     assert [conversation[name] for name in counters] == [-1, 0, None, 25, 0, None]  # the system prompt and the tools
-    assert service.client.get(f"/v1/conversations/{conversation['id']}").json() == conversation
+    assert conversation["warnings"] == []
+    found = service.client.get(f"/v1/conversations/{conversation['id']}").json()
+    assert found == conversation | {"last_assembly": None}
 
 
 def test_a_conversation_needs_nothing_said(service: Service) -> None:
@@ -120,6 +122,7 @@ def test_numbers_of_any_size_come_back(service: Service) -> None:
 def test_a_change_touches_what_is_named(service: Service) -> None:
     path = service.conversation(model="a", system="Be brief.", metadata={"k": 1}, policy={"min_savings_tokens": 5})
     before = service.client.get(path).json()
+    assert before.pop("last_assembly") is None
     assert service.client.patch(path, json={}).json() == before
     after = service.client.patch(path, json={"model": None, "tools": TOOLS, "metadata": {"other": 2}}).json()
     assert (before["context_tokens"], after["context_tokens"]) == (3, 25)
@@ -127,7 +130,7 @@ def test_a_change_touches_what_is_named(service: Service) -> None:
     problem(service.client.patch(path, json={"external_id": "x"}), 422, "invalid", "/external_id")
     problem(service.client.patch(path, json={"policy": None}), 422, "invalid", "/policy")
     problem(service.stranger.patch(path, json={"model": "mine"}), 404, "not_found")
-    assert service.client.get(path).json() == after
+    assert service.client.get(path).json() == after | {"last_assembly": None}
 
 
 def test_a_new_policy_replaces_the_overrides_and_is_checked_against(service: Service) -> None:

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cli.embedded import free_port
+from tests.in_process_worker import work
 from tests.messages_api import problems
+from tests.running_api import running_api
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from store.settings import Settings
+    from tests.conftest import Tenant
     from tests.running_api import Service
 
 BLOCK = {"source": "doc", "title": "Doc", "text": "# Part\n" + "word " * 800}
@@ -88,6 +95,96 @@ def test_a_long_loop_keeps_its_request_and_its_newest_round(service: Service) ->
         assert messages[0] == {"role": "user", "content": "Fix the bug."}
         assert messages[-1] == {"role": "user", "content": [result]}
         assert 3 <= len(messages) < 20
+
+
+def agent_round(number: int, chars: int) -> list[dict[str, Any]]:
+    call = {"type": "tool_use", "id": f"t{number}", "name": "run", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"{number} " + "o" * chars}
+    return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+
+def context(service: Service, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = service.client.get(f"{path}/context").json()
+    assert problems(found["messages"]) == []
+    return found
+
+
+@pytest.mark.requirement("P7")
+def test_a_loops_request_is_there_though_a_snapshot_covers_it_and_the_rounds_after_it_are_too_many(
+    service: Service, module_settings: Settings
+) -> None:
+    compacting = {"input_token_budget": 300, "min_savings_tokens": 10}
+    path = service.conversation(policy={**compacting, "compaction_enabled": False})
+    request = {"role": "user", "content": "Fix the bug."}
+    service.append(path, {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}, request)
+    for number in range(6):
+        service.append(path, *agent_round(number, 2_000))
+    work(module_settings, path)
+    covered = service.client.get(f"{path}/snapshots/1").json()
+    assert covered["covers_through"] > 2
+    service.client.patch(path, json={"policy": policy(4_000)})
+    for number in range(6, 30):
+        service.append(path, *agent_round(number, 2_000))
+    for found in (payload(service, path), context(service, path)):
+        assert found["messages"][0] == request
+        assert found["messages"][-1]["content"][0]["tool_use_id"] == "t29"
+        assert 3 <= len(found["messages"]) < 20
+        assert any("older tool rounds" in warning for warning in found["warnings"])
+        assert any("the oldest 1 of 2 exchanges" in warning for warning in found["warnings"])
+
+
+@pytest.mark.requirement("P9", "P13")
+@pytest.mark.parametrize("compactors", ["off", "away", "at work"])
+def test_the_guard_is_the_last_net_whatever_the_other_compactors_do(
+    service: Service, module_settings: Settings, compactors: str
+) -> None:
+    """Off in the policy; on, but no worker comes; done, and still over the total."""
+    off = {"input_token_budget": 0, "compaction_enabled": False, "compaction_threshold_tokens": 10**8}
+    on = {"input_token_budget": 500, "compaction_threshold_tokens": 1_500, "min_savings_tokens": 10}
+    limits = {"total_token_budget": 1_500, "reserved_output_tokens": 100}
+    path = service.conversation(system="s" * 400, policy={**limits, **(off if compactors == "off" else on)})
+    for number in range(12):
+        service.append(path, *chat(2, 600), *chat(1, 20)[:1], *agent_round(number, 1_200))
+        if compactors == "at work":
+            work(module_settings, path)
+    last = chat(1, 20)[0]
+    service.append(path, last)
+    head = service.client.get(path).json()["head_version"]
+    assert (head > 0) == (compactors == "at work")
+    for found, tokens in (
+        (assembled := payload(service, path), assembled["total"]),
+        (read := context(service, path), read["tokens"]["context"]),
+    ):
+        assert tokens <= 1_400
+        assert found["messages"][-1] == last
+        assert not any("over the budget" in warning for warning in found["warnings"])
+
+
+@pytest.mark.requirement("P12")
+def test_no_broker_no_worker_and_no_model_has_a_part_in_it(
+    make_settings: Callable[..., Settings], tenant: Tenant
+) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    settings = make_settings(
+        broker_url=f"redis://{nowhere}/0",
+        summarizer="anthropic",
+        anthropic_api_key="sk-nobody",
+        anthropic_base_url=f"http://{nowhere}",
+    )
+    with running_api(settings) as api, api.client(tenant.key) as client:
+        assert client.get("/readyz").json()["services"]["broker"] != "ok"
+        made = client.post("/v1/conversations", json={"system": "s" * 400, "policy": policy(4_000)}).json()
+        path = f"/v1/conversations/{made['id']}"
+        appended = client.post(f"{path}/turns", json={"messages": chat(40, 400)})
+        assert (appended.status_code, appended.json()["check"]) == (201, "deferred")
+        block = {"source": "doc", "title": "Doc", "text": "# Part\n" + "word " * 20_000}
+        found = client.post(f"{path}/context", json={"turn_context": [block], "user_message": "And now?"}).json()
+        assert problems(found["messages"]) == []
+        assert found["total"] + found["reserved_output"] <= 4_000
+        assert found["history"]["exchanges_dropped"] > 0
+        read = client.get(f"{path}/context").json()
+        assert problems(read["messages"]) == []
+        assert read["tokens"]["context"] <= 3_900
 
 
 @pytest.mark.parametrize(

@@ -155,16 +155,61 @@ def test_a_run_has_the_policy_of_its_conversation_over_the_tenants(chat: Chat) -
     assert (policy["tool_result_retention_chars"], policy["input_token_budget"]) == (7, 2_000)
 
 
-def test_a_policy_that_cannot_hold_keeps_nobody_elses_conversation_from_being_checked(chat: Chat) -> None:
+def test_of_layers_that_contradict_each_other_the_keys_that_can_hold_are_in_force(chat: Chat) -> None:
     bad, good = chat.begin({"total_token_budget": 1_000}), chat.begin()  # the default reserve is larger
     for conversation in (bad, good):
         chat.append(conversation, agent(5))
     with capture_logs() as events:
         Workers(chat).settle(bad, good)
-    assert [event["key"] for event in events if event["event"] == "check.impossible_policy"]
-    assert chat.runs(bad) == []
-    assert chat.run(good).state == "committed"
+    ((reason,),) = [event["reasons"] for event in events if event["event"] == "policy.ignored"]
+    assert "override of total_token_budget is not in force" in reason
+    assert chat.run(bad).policy == chat.run(good).policy
+    assert {chat.run(conversation).state for conversation in (bad, good)} == {"committed"}
     assert check_state(chat, bad) is None
+
+
+def test_a_tenants_changed_policy_counts_from_the_next_check_on(chat: Chat) -> None:
+    conversation = chat.begin({"input_token_budget": 0, "compaction_threshold_tokens": 50_000})
+    chat.append(conversation, agent(6))
+    Workers(chat).settle(conversation)
+    assert chat.runs(conversation) == []
+    chat.query("update conversations set policy = policy - 'input_token_budget'")
+    chat.query("update tenants set policy = '{\"input_token_budget\": 500}'")
+    chat.append(conversation, [answer("done")])
+    Workers(chat).settle(conversation)
+    assert chat.run(conversation).policy["input_token_budget"] == 500
+
+
+@pytest.mark.requirement("O5", "P3")
+def test_a_run_records_the_window_of_the_model_and_the_budget_that_was_set(chat: Chat) -> None:
+    windows = {"claude-opus-4-6": 1_000_000, "claude-2.0": 100_000, "nobody-knows": 200_000, None: 200_000}
+    for model, window in windows.items():
+        conversation = chat.begin()
+        chat.query("update conversations set policy = policy - 'model_context_tokens', model = :m", m=model)
+        chat.append(conversation, agent(5))
+        Workers(chat).settle(conversation)
+        policy = chat.run(conversation).policy
+        assert (policy["model_context_tokens"], policy["total_token_budget"]) == (window, 128_000)
+    conversation = chat.begin()  # it states 16,000
+    chat.query("update conversations set model = 'claude-opus-4-6' where id = :c", c=conversation)
+    chat.append(conversation, agent(5))
+    Workers(chat).settle(conversation)
+    assert chat.run(conversation).policy["model_context_tokens"] == 16_000
+
+
+def test_a_run_that_a_newer_version_began_is_taken_over(chat: Chat) -> None:
+    conversation = chat.begin()
+    workers = Workers(chat)
+    chat.append(conversation, agent(6))
+    begun = workers.begin(conversation)
+    chat.query("update runs set policy = policy || '{\"prune_by_moonlight\": true}' where id = :r", r=begun.run_id)
+    chat.expire_lease(begun.run_id)
+    lease = workers.claim(begun.run_id)
+    assert lease is not None
+    assert (lease.attempt, lease.policy) == (2, begun.policy)
+    workers.compactor.execute(lease)
+    run = chat.run(conversation)
+    assert (run.state, run.policy["prune_by_moonlight"]) == ("committed", True)
 
 
 def test_concurrent_checks_begin_one_run(chat: Chat) -> None:

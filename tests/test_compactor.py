@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from compaction.extract import TITLE
 from compaction.summary import CLOSES, OPENS
+from compaction.transcript import SECTIONS
 from tests.in_process import Chat, Workers, chat, check_state, head, view_of
 from tests.loopback_model import LoopbackModel, longer_than_input, ok, status
 from tests.messages_api import alternates
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from store.settings import Settings
+    from tests.blocks import Message
     from tests.conftest import Tenant
 
 __all__ = ["chat"]
@@ -127,9 +130,33 @@ def test_a_context_at_the_threshold_is_not_over_it(chat: Chat) -> None:
     assert chat.runs(conversation) == []
 
 
+@pytest.mark.requirement("O4", "S13")
+def test_an_extract_takes_the_place_of_a_failed_summary(chat: Chat) -> None:
+    conversation = long_talk(chat, {"max_conversation_messages": 10})
+    sent = chat.context(conversation)["messages"]
+    Workers(chat, refusing()).settle(conversation)
+    run = chat.run(conversation)
+    assert (run.state, run.reason) == ("failed", "summary_failed_extract_committed")
+    assert run.error == "model_refused: the model declined to summarize"
+    failed, extract = chat.steps(run.id)[-2:]
+    assert (failed.name, failed.state, failed.reason) == ("summary", "failed", "model_refused")
+    assert (extract.name, extract.state, extract.summarizer) == ("extract", "committed", "extractive")
+    served = chat.valid_context(conversation)
+    assert TITLE in served[0]["content"]
+    assert served[-6:] == sent[-6:]
+    assert chat.snapshot(conversation, 1).step == "extract"
+
+
+def dashes(count: int) -> list[Message]:
+    """Return exchanges without a word: no extract can be made of them."""
+    text = "- " * 1_600
+    return [{"role": role, "content": text} for _ in range(count) for role in ("user", "assistant")]
+
+
 @pytest.mark.requirement("S10", "S13")
 def test_a_failed_summary_is_recorded_and_the_oldest_are_dropped(chat: Chat) -> None:
-    conversation = long_talk(chat, {"max_conversation_messages": 10})
+    conversation = chat.begin({"input_token_budget": 0, "max_conversation_messages": 4, "protected_tail_messages": 2})
+    chat.append(conversation, dashes(4))
     sent = chat.context(conversation)["messages"]
     workers = Workers(chat, refusing())
     with capture_logs() as events:
@@ -137,20 +164,22 @@ def test_a_failed_summary_is_recorded_and_the_oldest_are_dropped(chat: Chat) -> 
     run = chat.run(conversation)
     assert (run.state, run.reason) == ("failed", "summary_failed_fallback_committed")
     assert run.error == "model_refused: the model declined to summarize"
-    _, failed, fallback = chat.steps(run.id)
+    failed, extract, fallback = chat.steps(run.id)[-3:]
+    assert (extract.name, extract.state, extract.reason) == ("extract", "failed", "empty_summary")
     assert (failed.name, failed.state, failed.reason) == ("summary", "failed", "model_refused")
     assert (failed.error, failed.snapshot_version) == ("the model declined to summarize", None)
     assert (failed.model, failed.model_calls, failed.model_input_tokens) == ("stub-model", 1, 1_000)
     assert failed.tokens_after == failed.tokens_before
     assert (fallback.name, fallback.state, fallback.snapshot_version) == ("fallback", "committed", 1)
     assert run.snapshot_version == 1
-    assert chat.valid_context(conversation) == sent[-10:]
+    assert chat.valid_context(conversation) == sent[-4:]
     assert {"summary.failed", "context.dropped"} <= {event["event"] for event in events}
 
 
 @pytest.mark.requirement("S10")
 def test_a_failed_summary_with_nothing_to_drop_leaves_the_context_as_it_is(chat: Chat) -> None:
-    conversation = long_talk(chat)
+    conversation = chat.begin({"input_token_budget": 0})
+    chat.append(conversation, dashes(5))
     workers = Workers(chat, refusing())
     before = chat.context(conversation)
     workers.settle(conversation)
@@ -168,7 +197,7 @@ def test_a_summarizer_with_a_bug_is_a_failed_summary(chat: Chat) -> None:
     conversation = long_talk(chat, {"max_conversation_messages": 10})
     Workers(chat, StubSummarizer(error=KeyError("the text of a message"))).settle(conversation)
     run = chat.run(conversation)
-    assert (run.state, run.reason) == ("failed", "summary_failed_fallback_committed")
+    assert (run.state, run.reason) == ("failed", "summary_failed_extract_committed")
     assert run.error == "summarizer_error: KeyError"
 
 
@@ -180,7 +209,7 @@ def test_the_count_cap_holds_after_a_summary(chat: Chat) -> None:
     workers.settle(conversation)
     run = chat.run(conversation)
     steps = [(step.name, step.state, step.snapshot_version) for step in chat.steps(run.id)]
-    assert steps[1:] == [("summary", "committed", 1), ("backstop", "committed", 2)]
+    assert steps[1:] == [("prune", "skipped", None), ("summary", "committed", 1), ("backstop", "committed", 2)]
     assert (run.state, run.snapshot_version) == ("committed", 2)
     served = chat.valid_context(conversation)
     assert len(served) <= 8
@@ -212,29 +241,31 @@ def test_a_second_summary_folds_the_first_in(chat: Chat) -> None:
 
 @pytest.mark.requirement("S8", "S13")
 def test_what_the_model_cost_is_recorded(asking: Chat, model: LoopbackModel) -> None:
-    model.then(status(529), ok("The user wants a job in Berlin."))
+    model.then(status(529), ok("Request 0 to request 8 were answered."))
     conversation = long_talk(asking)
     Workers(asking).settle(conversation)
     step = asking.steps(asking.run(conversation).id)[-1]
     _, answered = model.requests
-    assert (step.summarizer, step.model, step.prompt_version) == ("anthropic", "claude-haiku-4-5", "summary-1")
+    assert (step.summarizer, step.model, step.prompt_version) == ("anthropic", "claude-haiku-4-5", "summary-2")
     assert (step.model_calls, step.model_input_tokens) == (2, answered.input_tokens)
     assert step.cost_usd == Decimal(answered.input_tokens + 5 * step.model_output_tokens) / 1_000_000
-    assert asking.snapshot(conversation, 1).summary == "The user wants a job in Berlin."
+    summary = asking.snapshot(conversation, 1).summary
+    assert f"{SECTIONS[0]}\nRequest 0 to request 8 were answered." in summary
 
 
 def test_a_summary_longer_than_what_it_replaces_is_not_taken(asking: Chat, model: LoopbackModel) -> None:
-    model.then(longer_than_input())
+    model.then(*[longer_than_input()] * 6)
     conversation = long_talk(asking)
     workers = Workers(asking)
     workers.settle(conversation)
     run = asking.run(conversation)
-    assert (run.state, run.reason, run.snapshot_version) == ("skipped", "not_smaller", None)
-    assert asking.steps(run.id)[-1].model_calls == 1  # paid for all the same
+    assert (run.state, run.reason) == ("failed", "summary_failed_extract_committed")
+    failed = asking.steps(run.id)[-2]
+    assert (failed.reason, failed.model_calls) == ("summary_too_long", len(model.requests))  # paid for all the same
+    asked = len(model.requests)
     asking.append(conversation, [request("small")])
     workers.settle(conversation)
-    assert len(model.requests) == 1
-    assert head(asking, conversation).version == 0
+    assert len(model.requests) == asked
 
 
 def test_a_summary_inside_a_running_exchange_keeps_its_pairs(chat: Chat) -> None:

@@ -7,23 +7,26 @@ import os
 import re
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.fidelity.look_ahead import Score, cuts_of, score
+from bench.fidelity.sources import Source, sources, transcripts_folder
+from bench.fidelity.strategies import strategies
 from compaction.clauses import CLAUSE_CHARS, pieces
 from compaction.draft import reads_as_error
 from compaction.extract import LATEST, SHORT_HEADER, TITLE, extract
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from compaction.policy import merge
+from compaction.view import ViewMessage, view_tokens
+from tests.dialogues import DIALOGUES
+from worker.summarizers import SummaryError, SummaryRequest
+from worker.summarizers.extractive import ExtractiveSummarizer
 
 REPOSITORY = Path(__file__).parent.parent
-TRANSCRIPTS = Path(os.environ.get("PALIMPSEST_TRANSCRIPTS") or REPOSITORY.parent / "shared" / "data")
 
 
 def user(text: str) -> dict[str, Any]:
@@ -144,6 +147,18 @@ def test_reads_failures_from_the_output_itself(output: str, failed: bool) -> Non
     assert reads_as_error(output) is failed
     line = extract([call("a", "run"), result("a", output)], max_chars=500)
     assert ("\u2192 error" in line.lower()) is failed
+
+
+def test_a_failure_that_repeats_is_told_once_where_room_is_short() -> None:
+    tries = [
+        message
+        for number in range(6)
+        for message in (
+            call(f"c{number}", "deploy"),
+            result(f"c{number}", "Error: quota of region eu-west-1 is used up"),
+        )
+    ]
+    assert extract(tries, max_chars=130).count("quota of region") == 1
 
 
 def test_an_unanswered_call_is_said_to_be_open() -> None:
@@ -364,96 +379,102 @@ def test_pieces_lose_nothing_but_white_space(text: str) -> None:
     assert "".join("".join(parts).split()) == "".join(text.split())
 
 
-# Look-ahead recall: of the exact values of the past that are used again after a cut, how many still stand in the
-# context beside at least three of the content words that they stood beside before.
-
-_TOKEN = re.compile(r"[a-z0-9][a-z0-9_./:@#-]*[a-z0-9]|\d")
-_STOP_LIST = (
-    "the and for you your with that this from have has are was were will can not but all any our their they them his "
-    "her its who what when which would like please"
+@pytest.mark.parametrize(
+    ("name", "budget", "floor"),
+    [("airline", 0.25, 0.76), ("airline-long", 0.25, 0.98), ("airline-long", 0.10, 0.87), ("swe-agent", 0.25, 0.95)],
 )
-_STOP = frozenset(_STOP_LIST.split())
-_NEAR_CHARS = 80
-
-
-def _is_value(token: str) -> bool:
-    if len(token) < 4:
-        return False
-    return any(char.isdigit() for char in token) or "@" in token or "_" in token or token.count("/") > 1
-
-
-def _content_words(text: str) -> set[str]:
-    plain = (t for t in _TOKEN.findall(text) if not re.search(r"\d|@", t) and "." not in t.strip("."))
-    return {word for token in plain for word in re.findall(r"[a-z]{4,}", token)} - _STOP
-
-
-def _bonds(text: str) -> Iterator[tuple[str, set[str]]]:
-    low = text.lower()
-    for match in _TOKEN.finditer(low):
-        value = match.group().strip(".:/-")
-        if _is_value(value):
-            before = low[max(0, match.start() - _NEAR_CHARS) : match.start()]
-            yield value, _content_words(f"{before} {low[match.end() : match.end() + _NEAR_CHARS]}")
-
-
-def _block_text(block: dict[str, Any], *, spoken: bool) -> str:
-    match block["type"]:
-        case "text":
-            return str(block["text"])
-        case "tool_use":
-            given_input = json.dumps(block["input"], ensure_ascii=False)
-            return given_input if spoken else f"{block['name']} {given_input}"
-        case "tool_result" if not spoken:
-            content = block["content"]
-            return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
-    return ""
-
-
-def _text(message: dict[str, Any], *, spoken: bool = False) -> str:
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return "\n".join(filter(None, (_block_text(block, spoken=spoken) for block in content)))
-
-
-def _bound_recall(conversations: list[list[dict[str, Any]]], share: float, least: int) -> float:
-    kept = wanted = 0
-    for messages in conversations:
-        texts = [_text(message) for message in messages]
-        bonds = [list(_bonds(text)) for text in texts]
-        spoken = [{value for value, _ in _bonds(_text(message, spoken=True))} for message in messages]
-        for cut in (max(8, len(messages) * number // 13) for number in range(1, 13)):
-            before: dict[str, set[str]] = {}
-            for value, words in chain.from_iterable(bonds[:cut]):
-                before.setdefault(value, set()).update(words)
-            needed = set().union(*spoken[cut:]) & before.keys()
-            around = [texts[0], *texts[cut - 2 : cut]]
-            room = int(share * sum(map(len, texts[:cut]))) - sum(map(len, around)) - 1
-            text = extract(messages[1 : cut - 2], max_chars=max(room, least))
-            found = {
-                value
-                for value, words in chain(_bonds(f"{texts[0]}\n{text}"), *bonds[cut - 2 : cut])
-                if value in needed and len(words & before[value]) >= min(3, max(1, len(before[value])))
-            }
-            kept += len(found)
-            wanted += len(needed)
-    return kept / wanted
+def test_what_is_used_again_is_still_there(name: str, budget: float, floor: float) -> None:
+    path = transcripts_folder() / f"{name}.jsonl"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not there: set PALIMPSEST_TRANSCRIPTS to the transcripts' directory")
+    (source,) = sources([path])
+    assert scored(source, budget).bound_recall >= floor
 
 
 @pytest.mark.parametrize(
-    ("name", "share", "least", "floor"),
+    ("name", "floor"), [("support", 0.6), ("coding", 0.8), ("meetings", 0.6), ("german", 0.5), ("japanese", 0.8)]
+)
+def test_other_trades_and_languages_fare_no_worse(name: str, floor: float) -> None:
+    source = Source(name, [DIALOGUES[name]()])
+    kept = scored(source, 0.25)
+    by_itself = scored(source, 0.25, "keep last N")
+    assert kept.recall >= floor
+    assert kept.recall >= by_itself.recall * 1.5
+    assert kept.bound_recall >= by_itself.bound_recall
+
+
+def scored(source: Source, budget: float, strategy: str = "extractive") -> Score:
+    cuts = [at for messages in source.conversations for at in cuts_of(messages, 12)]
+    (chosen,) = [one for one in strategies(None) if one.name == strategy]
+    return score(source, cuts, chosen, budget)
+
+
+def test_the_fields_that_speakers_used_go_before_the_others() -> None:
+    rows = [
+        {"parcel": f"PX-{n}417", "outer_carton_label": f"CT-{n}883", "current_pallet_position": f"PL-{n}209"}
+        for n in range(1, 9)
+    ]
+    remarks = [assistant(f"The next parcel has {row['outer_carton_label']} on it.") for row in rows[:6]]
+    listed = [user("Where are the parcels?"), call("a", "list_parcels"), result("a", json.dumps(rows[:6]))]
+    more = [call("b", "list_parcels", page=2), result("b", json.dumps(rows[6:]))]
+    text = extract([*listed, *remarks, *more], max_chars=500)
+    found = {name: [row[name] in text for row in rows].count(True) for name in rows[0]}
+    assert all(row["outer_carton_label"] in text for row in rows[6:])
+    assert found["outer_carton_label"] >= 6
+    assert found["current_pallet_position"] <= 2
+
+
+def test_fields_that_the_call_names_are_not_said_again() -> None:
+    talk = [
+        call("a", "find_ship", harbour="Bergen", ship="SH-4471"),
+        result("a", json.dumps({"ship": "SH-4471", "harbour": "Bergen", "berth": "B-221", "flag": "NO"})),
+    ]
+    line = extract(talk, max_chars=400).split("\n")[-1]
+    assert line == "Called find_ship(harbour: Bergen, ship: SH-4471) \u2192 berth: B-221, flag: NO"
+
+
+def test_a_list_says_its_name_once() -> None:
+    legs = [{"flight": "KL-881", "date": "2031-04-02"}, {"flight": "KL-882", "date": "2031-04-09"}]
+    text = extract([call("a", "book", legs=legs)], max_chars=400)
+    assert "legs: flight: KL-881, date: 2031-04-02; flight: KL-882, date: 2031-04-09" in text
+
+
+def test_a_rule_after_a_short_answer_is_still_a_rule() -> None:
+    talk = [user("Yes. Remember that my budget ends at 2,400 EUR."), assistant("Understood.")]
+    filler = [user("And the next one, please."), assistant("Here is ORD-77123, sent on 2031-02-03 from WH-9.")]
+    text = extract([user("Help me buy furniture."), *talk, *filler * 40], max_chars=400)
+    assert "Remember that my budget ends at 2,400 EUR." in text
+
+
+def request_for(messages: list[dict[str, Any]], **policy: Any) -> SummaryRequest:
+    zone = [ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(messages)]
+    return SummaryRequest(zone, None, merge(policy))
+
+
+@pytest.mark.parametrize(
+    ("threshold", "most", "tokens"),
     [
-        ("airline", 0.25, 0, 0.71),
-        ("airline-long", 0.25, 0, 0.97),
-        ("airline-long", 0.10, 0, 0.83),
-        # The first message and the last two alone are over a quarter here, so the extract gets its least size.
-        ("swe-agent", 0.25, 512, 0.90),
+        (80_000, 64, 64),
+        (80_000, 300, 300),
+        (8_000, 100_000, 8_000 // 8),
+        (1, 100_000, None),
     ],
 )
-def test_what_is_used_again_is_still_there(name: str, share: float, least: int, floor: float) -> None:
-    path = TRANSCRIPTS / f"{name}.jsonl"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not there: set PALIMPSEST_TRANSCRIPTS to the transcripts' directory")
-    with path.open(encoding="utf-8") as lines:
-        conversations = [json.loads(line)["messages"] for line in lines]
-    assert _bound_recall([messages for messages in conversations if len(messages) >= 20], share, least) >= floor
+def test_an_extract_has_its_share_of_the_threshold_or_of_what_it_replaces(
+    threshold: int, most: int, tokens: int | None
+) -> None:
+    talk = [message for number in range(3) for message in _round(number)]
+    request = request_for(talk, compaction_threshold_tokens=threshold, summary_max_tokens=most)
+    text = ExtractiveSummarizer().summarize(request).text
+    room = 4 * (tokens or view_tokens(request.zone) // 4)
+    assert room * 0.7 < len(text) <= room
+
+
+def test_a_short_zone_still_has_an_extract_however_low_the_threshold() -> None:
+    request = request_for(TRIP[:2], compaction_threshold_tokens=1)
+    assert "at least 2 bedrooms" in ExtractiveSummarizer().summarize(request).text
+
+
+def test_nothing_to_extract_is_an_error() -> None:
+    with pytest.raises(SummaryError, match="empty_summary"):
+        ExtractiveSummarizer().summarize(request_for([assistant("")]))

@@ -51,9 +51,11 @@ class InterruptedDatabase(Database):
         self._happen = happen
 
     @contextmanager
-    def transaction(self, tenant_id: UUID | None, *, one_moment: bool = False) -> Iterator[Connection]:
+    def transaction(
+        self, tenant_id: UUID | None, *, one_moment: bool = False, is_progress: bool = True
+    ) -> Iterator[Connection]:
         self._happen()
-        with super().transaction(tenant_id, one_moment=one_moment) as connection:
+        with super().transaction(tenant_id, one_moment=one_moment, is_progress=is_progress) as connection:
             yield connection
 
 
@@ -198,7 +200,12 @@ class World:
             whole = self.sound and alternates(self.sent)
             assert problems(served, ledger=self.ledger if whole else None) == []
         if self.sound and problems(self.sent) == []:  # half of a round's results, sent by themselves, are not sound
-            assert without_thinking(served[-1]) == without_thinking(self.sent[-1])
+            newest = without_thinking(self.sent[-1])
+            if any("were cut to their start" in warning for warning in context["warnings"]):
+                # The guard may shorten what it keeps, and says so; it never leaves the newest out.
+                assert served[-1]["role"] == newest["role"]
+            else:
+                assert without_thinking(served[-1]) == newest
 
     def what_was_committed_is_smaller(self) -> None:
         """6 and 7."""

@@ -36,7 +36,9 @@ def test_a_summary_is_due_strictly_over_the_threshold(tokens: int, due: bool) ->
 
 
 def test_the_apis_count_goes_before_the_estimate_in_both_directions() -> None:
-    assert decide(Load(estimated=10, measured=90_000), Policy()) == Due(tool_results=True, summary=True, trim=False)
+    assert decide(Load(estimated=10, measured=90_000), Policy()) == Due(
+        tool_results=True, summary=True, trim=False, prune=True
+    )
     assert decide(Load(estimated=90_000, measured=10), Policy()) == Due(tool_results=False, summary=False, trim=False)
     assert Load(estimated=90_000, measured=None).input_tokens == 90_000
 
@@ -45,7 +47,9 @@ def test_a_hold_keeps_a_step_from_being_tried_again_until_the_conversation_has_g
     held = Load(50_000, None, tool_results_hold=50_000, summary_hold=90_000)
     assert not decide(held, Policy())
     assert decide(held._replace(estimated=50_001), Policy()) == Due(tool_results=True, summary=False, trim=False)
-    assert decide(held._replace(estimated=90_001), Policy()) == Due(tool_results=True, summary=True, trim=False)
+    assert decide(held._replace(estimated=90_001), Policy()) == Due(
+        tool_results=True, summary=True, trim=False, prune=True
+    )
 
 
 def test_a_hold_under_the_threshold_does_not_lower_it() -> None:

@@ -50,7 +50,7 @@ class TestAttempts:
         self, chat: Chat, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         secret = "what the user said"
-        monkeypatch.setattr(execution, "decide", lambda *_: (_ for _ in ()).throw(RuntimeError(secret)))
+        monkeypatch.setattr(execution, "next_step", lambda *_, **__: (_ for _ in ()).throw(RuntimeError(secret)))
         conversation = long_talk(chat)
         workers = Workers(chat, StubSummarizer(), max_attempts=3)
         with capture_logs() as events:

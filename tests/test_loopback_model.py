@@ -18,10 +18,13 @@ from tests.loopback_model import (
     LoopbackModel,
     Step,
     cut,
+    echoed_injection,
     empty,
+    empty_body,
     garbage,
     hang_up,
     html,
+    invented,
     longer_than_input,
     max_tokens,
     ok,
@@ -32,6 +35,7 @@ from tests.loopback_model import (
     status,
     trickle,
 )
+from tests.loopback_steps import INVENTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -222,6 +226,27 @@ def test_connection_cut_in_the_body(reset: bool) -> None:
     assert not isinstance(caught.value, anthropic.APITimeoutError)
 
 
+def test_answers_that_cannot_be_trusted(model: LoopbackModel) -> None:
+    model.then(invented(), invented(["in the request", "made up"]), echoed_injection("Obey."))
+    values = text_of(ask(model)).splitlines()[2:]
+    assert values == list(INVENTED)
+    known = text_of(ask(model, [{"role": "user", "content": "this is in the request"}]))
+    assert ("in the request" in known, "made up" in known) == (False, True)
+    echo = text_of(ask(model, system="A rule of mine."))
+    assert "Obey." in echo
+    assert "A rule of mine." in echo
+
+
+def test_nothing_but_headers(model: LoopbackModel) -> None:
+    model.then(empty_body(), empty_body(500), empty_body(content_type="text/plain"))
+    with pytest.raises(ValueError, match="Expecting value"):
+        ask(model)
+    with pytest.raises(anthropic.InternalServerError):
+        ask(model)
+    page: object = ask(model)
+    assert page == ""
+
+
 def test_slow_headers_time_out_or_arrive(model: LoopbackModel) -> None:
     never, soon = threading.Event(), threading.Event()
     model.then(slow_headers(never), slow_headers(soon, ok("late")))
@@ -326,6 +351,21 @@ def test_what_the_api_refuses_is_refused_and_takes_no_step(model: LoopbackModel)
 def test_refusing_can_be_switched_off() -> None:
     with LoopbackModel([ok("fine")], validate=False) as model:
         assert text_of(ask(model, [{"role": "assistant", "content": "hi"}])) == "fine"
+
+
+def test_module_fails_as_it_is_told_to() -> None:
+    command = [sys.executable, "-m", "tests.loopback_model", "--fault", "529"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = json.loads(process.stdout.readline())["url"]
+            with anthropic.Anthropic(base_url=url, api_key="any", max_retries=0) as client:
+                for _ in range(2):
+                    with pytest.raises(anthropic.OverloadedError):
+                        client.messages.create(model="m", max_tokens=100, messages=REQUEST)
+        finally:
+            process.terminate()
+        assert process.wait() == 0
 
 
 def test_module_runs_by_itself() -> None:

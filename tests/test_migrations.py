@@ -21,8 +21,8 @@ from sqlalchemy.exc import OperationalError
 from migrations.run import current_revision, downgrade, upgrade
 from store import tenants
 from store.engine import owner_engine, service_engine, transaction
+from store.schema import metadata
 from store.settings import Settings
-from store.tables import metadata
 from tests.conftest import create_database, drop_database, make_tenant
 from tests.eventually import eventually
 
@@ -127,8 +127,8 @@ def test_a_migration_waits_its_turn_however_long(empty_database_url: str) -> Non
         eventually(
             lambda: (
                 first.execute(
-                    "select from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'"
-                    " and datname = current_database() and now() - query_start > interval '4.5 seconds'"
+                    "select from pg_stat_activity where application_name = 'palimpsest-admin'"
+                    " and datname = current_database() and now() - backend_start > interval '4.5 seconds'"
                 ).fetchone()
                 is not None
             )

@@ -158,14 +158,16 @@ def test_bodies_are_documented(document: Document, path: str, method: str, field
     assert schema["additionalProperties"] is False
     assert field in schema["properties"]
     takes_bodies = {(path, method) for path, method, operation in operations(document) if "requestBody" in operation}
-    assert takes_bodies == {(path, method) for path, method, _ in operations(document) if method in {"post", "patch"}}
+    needs_none = {(path, "post") for path in document["paths"] if path.endswith("}/retry")}
+    writes = {(path, method) for path, method, _ in operations(document) if method in {"post", "patch"}}
+    assert takes_bodies == writes - needs_none
 
 
 def test_answers_are_documented(document: Document) -> None:
     for path, method, operation in operations(document):
-        good = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
+        good = {status: answer for status, answer in operation["responses"].items() if status.startswith("2")}
         assert good, (path, method)
-        assert all(answer["content"] for answer in good)
+        assert all(("content" in answer) == (status != "204") for status, answer in good.items())
     created = document["paths"]["/v1/conversations"]["post"]["responses"]
     assert {"200", "201"} <= set(created)
 

@@ -1,4 +1,4 @@
-"""Outlines of context blocks, what is carried to the next turn, and large blocks split on structure."""
+"""Outlines of context blocks, and large blocks split on structure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.html_text import html_text
-from compaction.outline import ContextBlock, carry_forward, outline, split_structured
+from compaction.outline import outline, split_structured
 from compaction.sections import Kind, kind_of
-from compaction.tokens import text_weight
 
 MARK = re.compile(r"\[… ([\d,]+) characters left out\]")
 
@@ -274,6 +273,19 @@ def test_any_outline_is_stable_bounded_and_never_longer_P16(
         assert not any(one and other for one, other in pairwise(marks))
 
 
+@pytest.mark.requirement("P16")
+@given(TEXTS, st.integers(60, 400), st.sampled_from([None, 0, 30, 200]))
+def test_what_was_not_read_is_counted_as_left_out_P16(text: str, max_read: int, max_chars: int | None) -> None:
+    result = outline(text, section_chars=50, max_chars=max_chars, max_read=max_read)
+    assert len(result) <= len(text)
+    assert max_chars is None or len(result) <= max_chars
+    if len(text) > max_read + 48 and max_chars is None:
+        last = result.split("\n")[-1]
+        (hidden,) = MARK.findall(last)
+        assert int(hidden.replace(",", "")) >= len(text) - max_read
+        assert outline(text[:max_read] + "y" * (len(text) - max_read), section_chars=50, max_read=max_read) == result
+
+
 @pytest.mark.requirement("P15")
 @given(TEXTS, st.integers(1, 300))
 def test_parts_of_a_large_block_are_bounded_and_together_are_the_block_P15(text: str, max_chars: int) -> None:
@@ -293,57 +305,3 @@ def test_a_large_block_is_split_before_its_sections_P15() -> None:
     assert all(part.endswith(" ") for part in split_structured("word " * 1_000, 333)[:-1])
     with pytest.raises(ValueError, match="positive"):
         split_structured(text, 0)
-
-
-def block(source: str, text: str = "Text.", title: str = "T") -> ContextBlock:
-    return ContextBlock(source, title, text)
-
-
-@pytest.mark.requirement("P16")
-def test_this_turns_blocks_become_prior_context_in_outline_form_P16() -> None:
-    carried = carry_forward([], [block("a.md", MARKDOWN)], section_chars=100, max_tokens=10_000)
-    assert carried == [block("a.md", outline(MARKDOWN, section_chars=100))]
-    assert carry_forward(carried, [], section_chars=100, max_tokens=10_000) == carried
-
-
-@pytest.mark.requirement("P16")
-def test_of_one_source_the_newest_stays_and_the_oldest_go_first_P16() -> None:
-    previous = [block("a", "old"), block("b", "kept"), block("c", "old too")]
-    current = [block("a", "new"), block("c", "newer"), block("c", "newest"), block("d", "  ")]
-    carried = carry_forward(previous, current, section_chars=500, max_tokens=1_000)
-    assert carried == [block("b", "kept"), block("a", "new"), block("c", "newest")]
-    tokens = sum(each.tokens for each in carried[1:])
-    assert carry_forward(previous, current, section_chars=500, max_tokens=tokens) == carried[1:]
-    assert carry_forward(previous, current, section_chars=500, max_tokens=0) == []
-
-
-def test_blocks_without_a_source_are_told_apart_by_what_they_say() -> None:
-    blocks = [block("", "one"), block("", "two"), block("", "one")]
-    assert carry_forward([], blocks, section_chars=500, max_tokens=100) == [block("", "two"), block("", "one")]
-
-
-@pytest.mark.requirement("P16")
-@pytest.mark.parametrize("text", [MARKDOWN, PLAIN * 20, "長い文章です。" * 1_000])
-def test_a_newest_block_that_is_too_large_alone_is_shown_shorter_P16(text: str) -> None:
-    (only,) = carry_forward([block("a")], [block("b", text)], section_chars=500, max_tokens=60)
-    assert only.source == "b"
-    assert 20 < only.tokens <= 60
-
-
-@pytest.mark.requirement("P16")
-@given(
-    st.lists(st.builds(ContextBlock, st.sampled_from(["", "a", "b", "c"]), st.just("t"), TEXTS), max_size=5),
-    st.lists(st.builds(ContextBlock, st.sampled_from(["", "a", "d"]), st.just("t"), TEXTS), max_size=4),
-    st.sampled_from([0, 5, 50, 400, 100_000]),
-)
-def test_carried_blocks_are_bounded_unique_and_carried_once_more_the_same_P16(
-    previous: list[ContextBlock], current: list[ContextBlock], max_tokens: int
-) -> None:
-    carried = carry_forward(previous, current, section_chars=100, max_tokens=max_tokens)
-    assert sum(each.tokens for each in carried) <= max_tokens
-    sources = [each.source for each in carried if each.source]
-    assert len(sources) == len(set(sources))
-    assert carry_forward(carried, [], section_chars=100, max_tokens=max_tokens) == carried
-    if current and current[-1].source and current[-1].text.strip() and max_tokens == 100_000:
-        assert carried[-1].source == current[-1].source
-        assert text_weight(carried[-1].text) <= text_weight(current[-1].text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -11,9 +12,25 @@ from psycopg import sql
 from psycopg.errors import InsufficientPrivilege
 from psycopg.rows import dict_row
 
-from store import conversations, hot_path, ids, messages, runs, snapshots, tenants
+from compaction.context_blocks import prepare
+from compaction.outline import ContextBlock
+from compaction.policy import Policy
+from store import (
+    assemblies,
+    context_blocks,
+    conversations,
+    hot_path,
+    ids,
+    messages,
+    pins,
+    runs,
+    snapshots,
+    tenants,
+    webhooks,
+)
+from store.context_blocks import Exchange
 from store.engine import transaction
-from store.tables import metadata
+from store.schema import metadata
 from tests.conftest import make_tenant
 from tests.hot_calls import HotCalls, hot_calls
 from tests.in_process_worker import work
@@ -26,14 +43,37 @@ if TYPE_CHECKING:
 
 SERVICE, BACKGROUND = "palimpsest_service", "palimpsest_background"
 TENANT_SETTING = "current_setting('app.tenant_id'"
-DEFINERS = {"find_api_key", "check_states", "clear_checks", "overdue_checks", "stranded_runs"}
-TABLES = sorted(metadata.tables)
+DEFINERS = {
+    "find_api_key",
+    "check_states",
+    "due_states",
+    "clear_checks",
+    "overdue_checks",
+    "stranded_runs",
+    "due_deliveries",
+    "backlog",
+    "overdue_checks_by_turns",
+    "stranded_runs_by_turns",
+    "may_summarize",
+    "offer_summary",
+    "expire_idempotency_keys",
+    "expire_deliveries",
+    "expire_runs",
+    "expire_snapshots",
+}
+OF_NO_TENANT = {"processes"}
+TABLES = sorted(set(metadata.tables) - OF_NO_TENANT)
 CONTENT = {
     "messages": {"content"},
     "snapshots": {"messages", "summary", "coverage"},
     "conversations": {"system", "tools", "metadata", "external_id", "user_ref"},
+    "idempotency_keys": {"key", "body_hash"},
     "run_steps": {"detail", "error"},
     "runs": {"error"},
+    "context_blocks": {"source", "title", "text", "outline", "summary"},
+    "pins": {"text"},
+    "webhooks": {"url", "secret"},
+    "webhook_deliveries": {"body", "error"},
 }
 
 
@@ -51,16 +91,43 @@ def owner(database_url: str, statement: str, *values: object) -> list[dict[str, 
         return connection.execute(statement.encode(), values).fetchall()
 
 
+def assembly(tenant_id: UUID, conversation: UUID) -> assemblies.Record:
+    return assemblies.Record(
+        conversation_id=conversation,
+        tenant_id=tenant_id,
+        call="payload",
+        snapshot_version=1,
+        system_tokens=0,
+        history_tokens=10,
+        reserved_output_tokens=0,
+        total_token_budget=1_000,
+        exchanges_total=1,
+        exchanges_kept=1,
+        rounds_dropped=False,
+        responses_truncated=0,
+        warnings=0,
+        assembled_at=datetime.now(UTC),
+    )
+
+
 def fill(calls: HotCalls, settings: Settings) -> UUID:
     """Give a tenant a conversation with a row in every table that belongs to one."""
     conversation = calls.conversation(external_id="same for both", policy={"input_token_budget": 100})
+    with transaction(calls.engine, calls.tenant_id) as connection:
+        webhooks.add(connection, calls.tenant_id, "https://hooks.example.com/", webhooks.EVENTS)
     for number in range(3):
         call = {"type": "tool_use", "id": f"call_{number}", "name": "look", "input": {}}
         result = {"type": "tool_result", "tool_use_id": f"call_{number}", "content": "long " * 2_000}
         turn: list[dict[str, Any]] = [{"role": "user", "content": "Look."}] if number == 0 else []
         turn += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
         calls.append(conversation, *turn, key=f"key {number}")
+    blocks = prepare([ContextBlock("doc", "Doc", "# Part\n" + "word " * 200)], Policy())
+    turn_with_context = calls.turn(conversation, {"role": "user", "content": "And this?"})
+    calls.at_once([{**turn_with_context, "context": context_blocks.new_blocks(blocks, Policy()).context}])
     work(settings, conversation)
+    with transaction(calls.engine, calls.tenant_id) as connection:
+        pins.add(connection, calls.tenant_id, conversation, 0, "Look.", ids.new_id())
+        assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
     return conversation
 
 
@@ -154,7 +221,16 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         BACKGROUND,
     )
     tables = {row["relname"] for row in readable}
-    assert tables == {"tenants", "api_keys", "conversations", "runs"}
+    assert tables == {
+        "tenants",
+        "api_keys",
+        "conversations",
+        "idempotency_keys",
+        "runs",
+        "run_steps",
+        "snapshots",
+        "webhook_deliveries",
+    }
     assert [row for row in readable if row["attname"] in CONTENT.get(row["relname"], ())] == []
 
 
@@ -194,6 +270,11 @@ def test_a_tenant_cannot_change_what_is_anothers(two: Two) -> None:
         "messages": "update messages set superseded_at = now()",
         "tenants": "update tenants set policy = '{}', name = 'mine'",
         "api_keys": "update api_keys set revoked_at = now()",
+        "context_blocks": "update context_blocks set summary = 'mine', superseded_at = now()",
+        "assemblies": "update assemblies set warnings = 9",
+        "pins": "update pins set removed_at = now()",
+        "webhooks": "update webhooks set removed_at = now()",
+        "webhook_deliveries": "update webhook_deliveries set state = 'dead'",
     }
     for table, change in changes.items():
         before = owner(two.a._url, f"select * from {table}")  # noqa: S608
@@ -224,6 +305,13 @@ def test_the_stores_functions_find_nothing_of_anothers(two: Two) -> None:
             assert snapshots.page(connection, asked, theirs, limit=10) == []
             assert snapshots.get(connection, asked, theirs, 1) is None
             assert snapshots.chain(connection, asked, theirs) == []
+            assert context_blocks.page(connection, asked, theirs, limit=10) == []
+            assert context_blocks.get(connection, asked, theirs, 5, 0) is None
+            assert context_blocks.stored(connection, theirs, Exchange(0, keeps_prefix=False), compact_chars=9) == (
+                (),
+                (),
+            )
+            assert context_blocks.summaries_of(connection, theirs, None, ["# Part"]) == {}
             assert runs.get(connection, asked, run["id"]) is None
             assert runs.page(connection, asked, conversation_id=theirs, limit=10) == []
             assert runs.steps_of(connection, [run["id"]]) == []

@@ -84,6 +84,7 @@ def test_content_without_text_costs_nothing(content: object) -> None:
     assert content_tokens(content) == 0
 
 
+@pytest.mark.requirement("O1")
 @given(valid_conversations(max_exchanges=3))
 def test_the_estimate_adds_up_and_grows_with_every_block(conversation: list[dict[str, object]]) -> None:
     contents = [message["content"] for message in conversation]

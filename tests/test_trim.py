@@ -65,7 +65,7 @@ def test_a_measured_conversation_is_not_serialized_to_find_out(
     def refuse(_: object) -> int:
         raise AssertionError("the trim was skipped, and yet something was serialized")
 
-    monkeypatch.setattr("worker.execution.serialized_bytes", refuse)
+    monkeypatch.setattr("compaction.steps.serialized_bytes", refuse)
     path = service.conversation(policy={"max_context_bytes": 10_000, "min_savings_tokens": 0})
     service.append(
         path,

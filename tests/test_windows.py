@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import get_args
 
-import msgspec
 import pytest
 from anthropic.types import ModelParam
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.policy import MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
-from compaction.presets import LARGEST_CONTEXT_WINDOW, preset
+from compaction.policy import FIELDS, MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
+from compaction.presets import LARGEST_CONTEXT_WINDOW, preset, window_named
 from compaction.windows import LOW_CONTEXT_WINDOW, WINDOWS, window_of, window_warning
 
 UNKNOWN = 64_321
@@ -86,8 +85,23 @@ def test_the_window_guard_warns_under_32_000_and_the_policy_refuses_under_16_000
 def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
     numbers = preset(Policy().model_context_tokens)
     assert merge(numbers) == Policy()
-    defaults = msgspec.to_builtins(Policy())
-    assert set(numbers) == {key for key, value in defaults.items() if type(value) in {int, float}}
+    assert numbers == {key: getattr(Policy(), key) for key in numbers}
+    # What is a share of the window already, counts messages, or is nobody's to guess, is left to whoever set it.
+    assert set(FIELDS) - set(numbers) == {
+        "compaction_enabled",
+        "protected_tail_messages",
+        "tool_preview_head_chars",
+        "tool_preview_tail_chars",
+        "trim_threshold_ratio",
+        "inline_tool_tags",
+        "pinned_max_tokens",
+        "summary_instructions",
+        "private_result_fields",
+        "prune_soft_share",
+        "prune_hard_share",
+        "prune_allow",
+        "prune_deny",
+    }
 
 
 @given(st.integers(MINIMUM_CONTEXT_WINDOW, LARGEST_CONTEXT_WINDOW))
@@ -101,12 +115,21 @@ def test_a_preset_is_a_policy_for_its_window_whose_thresholds_keep_their_order(w
     assert policy.carry_forward_section_chars < policy.context_block_compact_chars
     assert policy.max_conversation_messages > policy.protected_tail_messages
     assert policy.min_savings_tokens < policy.input_token_budget
+    assert policy.carried_context_max_tokens < policy.total_token_budget - policy.reserved_output_tokens
+    assert policy.prune_min_freed_tokens < policy.prune_soft_share * window
+    assert policy.prune_head_chars + policy.prune_tail_chars < policy.max_tool_result_chars
 
 
 @pytest.mark.parametrize("window", [16_000, 32_000, 128_000, 1_000_000])
 def test_presets_keep_the_defaults_shares_of_the_window(window: int) -> None:
     numbers = preset(window)
-    for key in ("input_token_budget", "compaction_threshold_tokens", "total_token_budget", "max_context_bytes"):
+    for key in (
+        "input_token_budget",
+        "compaction_threshold_tokens",
+        "total_token_budget",
+        "max_context_bytes",
+        "carried_context_max_tokens",
+    ):
         assert numbers[key] / window == pytest.approx(getattr(Policy(), key) / 200_000, rel=1e-3)
 
 
@@ -115,3 +138,24 @@ def test_there_is_no_preset_for_a_window_no_policy_may_have(window: int) -> None
     with pytest.raises(PolicyError) as refused:
         preset(window)
     assert refused.value.field == "model_context_tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("200000", 200_000),
+        ("200k", 200_000),
+        (" 1M ", 1_000_000),
+        ("16000", 16_000),
+        ("claude-sonnet-5", 1_000_000),
+        ("us.anthropic.claude-opus-4-5-20251101-v1:0", 200_000),
+        ("anything[64k]", 64_000),
+        ("0", 0),
+        ("gpt-6", None),
+        ("-1", None),
+        ("1.5m", None),
+        ("", None),
+    ],
+)
+def test_a_window_is_named_by_its_tokens_or_by_a_model(name: str, window: int | None) -> None:
+    assert window_named(name) == window

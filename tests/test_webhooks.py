@@ -1,0 +1,220 @@
+"""Webhooks: every run's end is told once to whoever asked, signed, tried again, and given up in sight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from store import ids, runs, webhooks
+from tests.in_process import Chat, Workers, chat
+from tests.problem_documents import problem
+from tests.stub_summarizer import StubSummarizer
+from tests.talk import request, rounds
+from tests.webhook_receiver import Receiver
+from worker.summarizers import SummaryError
+from worker.webhooks import Courier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from tests.running_api import Service
+
+__all__ = ["chat"]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+def subscribe(chat: Chat, url: str, events: tuple[webhooks.Event, ...] = webhooks.EVENTS) -> str:
+    """Make a webhook; return its secret."""
+    with chat.database.transaction(chat.tenant_id) as connection:
+        made = webhooks.add(connection, chat.tenant_id, url, events)
+    assert made is not None
+    return made[1]
+
+
+def compact(chat: Chat) -> UUID:
+    """Have a conversation compacted; return its id."""
+    conversation = chat.begin()
+    chat.append(conversation, [request("the secret word is plover"), *rounds(6, 600)])
+    Workers(chat).settle(conversation)
+    return conversation
+
+
+def deliver(chat: Chat, *, private_addresses: bool = True) -> int:
+    """Do what sweeper and workers do with deliveries that are due; return how many those were."""
+    courier = Courier(chat.database, private_addresses=private_addresses)
+    with chat.database.transaction(None) as connection:
+        due = webhooks.due(connection, 100)
+    for delivery_id, tenant_id in due:
+        courier.deliver(tenant_id, delivery_id)
+    return len(due)
+
+
+def rows(chat: Chat) -> list[Any]:
+    return list(chat.query("select * from webhook_deliveries order by id"))
+
+
+def make_due(chat: Chat) -> None:
+    """Let the time of the next attempt have come."""
+    chat.query("update webhook_deliveries set next_attempt_at = now() where state = 'pending'")
+
+
+@pytest.mark.requirement("O10")
+def test_the_end_of_a_run_is_told_with_ids_and_counts_and_a_signature(chat: Chat, receiver: Receiver) -> None:
+    secret = subscribe(chat, f"{receiver.url}/hook")
+    conversation = compact(chat)
+    run = chat.run(conversation)
+    assert deliver(chat) == 1
+    (event,) = receiver.verified(secret)
+    assert event["type"] == "compaction.completed"
+    assert event["data"] == {
+        "run_id": ids.external("run", run.id),
+        "conversation_id": ids.external("conv", conversation),
+        "external_id": None,
+        "trigger": "check",
+        "state": "committed",
+        "reason": run.reason,
+        "snapshot_version": run.snapshot_version,
+        "tokens_before": run.tokens_before,
+        "tokens_after": run.tokens_after,
+    }
+    headers, body = receiver.received[0]
+    assert headers["webhook-id"] == event["id"]
+    assert "plover" not in body
+    with pytest.raises(WebhookVerificationError):
+        Webhook("whsec_" + "A" * 44).verify(body, headers)
+    (row,) = rows(chat)
+    assert (row.state, row.attempts, row.status) == ("delivered", 1, 204)
+    assert deliver(chat) == 0
+
+
+def test_a_failed_run_is_told_to_those_who_asked_for_failures_only(chat: Chat, receiver: Receiver) -> None:
+    secret = subscribe(chat, receiver.url, ("compaction.failed",))
+    compact(chat)
+    assert rows(chat) == []
+    conversation = chat.begin({"input_token_budget": 0})
+    chat.append(conversation, [request("go"), *rounds(12, 400)])
+    Workers(chat, StubSummarizer(error=SummaryError("model_overloaded", "status 529"))).settle(conversation)
+    deliver(chat)
+    (event,) = receiver.verified(secret)
+    assert (event["type"], event["data"]["state"]) == ("compaction.failed", "failed")
+
+
+def test_a_dead_run_is_told_as_a_failure(chat: Chat, receiver: Receiver) -> None:
+    secret = subscribe(chat, receiver.url)
+    conversation = chat.begin()
+    chat.append(conversation, [request("go"), *rounds(6, 600)])
+    lease = Workers(chat).begin(conversation)
+    chat.expire_lease(lease.run_id)
+    with chat.database.transaction(chat.tenant_id) as connection:
+        assert runs.requeue(connection, lease.run_id, max_attempts=1) == "dead"
+    deliver(chat)
+    (event,) = receiver.verified(secret)
+    assert (event["data"]["state"], event["data"]["reason"]) == ("dead", "attempts_exhausted")
+
+
+def test_a_refused_delivery_is_tried_again_and_then_given_up_in_sight(chat: Chat) -> None:
+    attempts = len(webhooks.RETRY_SECONDS) + 1
+    with Receiver([500, 302, *[503] * (attempts - 2)]) as receiver:
+        subscribe(chat, receiver.url)
+        compact(chat)
+        for number in range(1, attempts + 1):
+            assert deliver(chat) == 1
+            assert deliver(chat) == 0  # not before its time
+            (row,) = rows(chat)
+            assert row.attempts == number
+            make_due(chat)
+        assert (row.state, row.status, row.error) == ("dead", 503, "status 503")
+        assert len(receiver.received) == attempts  # a redirect is not followed
+        with chat.database.transaction(chat.tenant_id) as connection:
+            assert webhooks.retry(connection, chat.tenant_id, row.id)
+        assert deliver(chat) == 1
+        (row,) = rows(chat)
+        assert (row.state, row.attempts) == ("delivered", 1)
+
+
+def test_a_receiver_that_is_away_is_a_failed_attempt(chat: Chat) -> None:
+    with Receiver() as receiver:
+        subscribe(chat, receiver.url)
+    compact(chat)
+    deliver(chat)
+    (row,) = rows(chat)
+    assert (row.state, row.attempts, row.status, row.error) == ("pending", 1, None, "ConnectError")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "10.0.0.1", "[::ffff:10.0.0.1]"]
+)
+def test_private_addresses_are_not_called(chat: Chat, host: str) -> None:
+    subscribe(chat, f"https://{host}/hook")
+    compact(chat)
+    deliver(chat, private_addresses=False)
+    (row,) = rows(chat)
+    assert (row.attempts, row.error) == (1, "address_not_allowed")
+
+
+def test_two_workers_with_the_same_delivery_make_one_attempt(chat: Chat, receiver: Receiver) -> None:
+    subscribe(chat, receiver.url)
+    compact(chat)
+    courier = Courier(chat.database, private_addresses=True)
+    (row,) = rows(chat)
+    for _ in range(2):
+        courier.deliver(chat.tenant_id, row.id)
+    assert len(receiver.received) == 1
+
+
+def test_removing_a_webhook_gives_up_what_was_waiting(chat: Chat, receiver: Receiver) -> None:
+    subscribe(chat, receiver.url)
+    compact(chat)
+    with chat.database.transaction(chat.tenant_id) as connection:
+        (webhook,) = webhooks.page(connection, chat.tenant_id)
+        assert webhooks.remove(connection, chat.tenant_id, webhook.id)
+        assert not webhooks.remove(connection, chat.tenant_id, webhook.id)
+    (row,) = rows(chat)
+    assert (row.state, row.error) == ("dead", "webhook_removed")
+    assert deliver(chat) == 0
+    assert compact(chat)
+    assert len(rows(chat)) == 1
+
+
+def test_webhooks_over_http(service: Service) -> None:
+    made = service.client.post("/v1/webhooks", json={"url": "https://chat.example/hook"}).json()
+    assert made["secret"].startswith("whsec_")
+    assert made["events"] == list(webhooks.EVENTS)
+    (listed,) = service.client.get("/v1/webhooks").json()["data"]
+    assert listed == {name: value for name, value in made.items() if name != "secret"}
+    assert service.stranger.get("/v1/webhooks").json() == {"data": []}
+    assert service.stranger.delete(f"/v1/webhooks/{made['id']}").status_code == 404
+    assert service.client.get("/v1/webhook-deliveries", params={"state": "dead"}).json()["data"] == []
+    assert service.client.post("/v1/webhook-deliveries/evt_00/retry").status_code == 404
+    assert service.client.delete(f"/v1/webhooks/{made['id']}").status_code == 204
+    assert service.client.get("/v1/webhooks").json() == {"data": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"url": "http://chat.example/hook"}, "/url"),
+        ({"url": "https://user:word@chat.example/"}, "/url"),
+        ({"url": "https:///hook"}, "/url"),
+        ({"url": "ftp://chat.example"}, "/url"),
+        ({"url": "https://chat.example/hook", "events": ["compaction.started"]}, "/events/0"),
+        ({"url": "https://chat.example/hook", "events": []}, "/events"),
+    ],
+)
+def test_a_webhook_that_cannot_be_is_refused(service: Service, body: dict[str, Any], pointer: str) -> None:
+    problem(service.client.post("/v1/webhooks", json=body), 422, "invalid", pointer)
+
+
+def test_a_tenant_has_a_bounded_number_of_webhooks(chat: Chat) -> None:
+    for _ in range(webhooks.MAXIMUM):
+        subscribe(chat, "https://chat.example/hook")
+    with chat.database.transaction(chat.tenant_id) as connection:
+        assert webhooks.add(connection, chat.tenant_id, "https://chat.example/hook", webhooks.EVENTS) is None

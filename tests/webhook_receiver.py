@@ -1,0 +1,53 @@
+"""A receiver of webhooks on the loopback interface, which answers as a script says and verifies every signature."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from standardwebhooks import Webhook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OK: Final = 204
+
+
+class Receiver:
+    """Answers each POST with the next status of the script, and with 204 when none is left."""
+
+    def __init__(self, script: Iterable[int] = ()) -> None:
+        self.script = deque(script)
+        self.received: list[tuple[dict[str, str], str]] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"])).decode()
+                receiver.received.append(({key.lower(): value for key, value in self.headers.items()}, body))
+                status = receiver.script.popleft() if receiver.script else OK
+                self.send_response(status)
+                if status in {301, 302, 307, 308}:
+                    self.send_header("location", f"{receiver.url}/elsewhere")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def verified(self, secret: str) -> list[dict[str, Any]]:
+        """Return every event that came; raise for one that `secret` did not sign."""
+        return [Webhook(secret).verify(body, headers) for headers, body in self.received]
