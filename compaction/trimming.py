@@ -25,10 +25,17 @@ class Trim(NamedTuple):
 
 
 def exchanges(view: Sequence[ViewMessage]) -> list[range]:
-    """Return the exchanges of a view as index ranges; what stands before the first request belongs to it."""
+    """Return the exchanges of a view as index ranges; what stands before the first request belongs to it.
+
+    What follows the last assistant message belongs to its exchange where the newest message brings results: cut off
+    from their calls, they would be lost before any model has seen them.
+    """
     starts = [index for index, message in enumerate(view) if is_request(message.role, message.content)]
     if not starts:
         return [range(len(view))] if view else []
+    if has_tool_results(view[-1].role, view[-1].content):
+        answer = max((index for index, message in enumerate(view) if message.role == "assistant"), default=-1)
+        starts = [start for start in starts if start < answer] or starts[:1]
     starts[0] = 0
     return [range(start, end) for start, end in pairwise([*starts, len(view)])]
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import talk
 from tests.in_process_worker import work
 from tests.messages_api import problems
 
 if TYPE_CHECKING:
+    from store.settings import Settings
     from tests.running_api import Service
 
 HELLO = {"role": "user", "content": "Hello."}
@@ -36,6 +38,10 @@ def call(identifier: str) -> dict[str, Any]:
 
 def result(identifier: str, text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": identifier, "content": text}]}
+
+
+def talk_rounds(start: int, end: int) -> list[dict[str, Any]]:
+    return [message for number in range(start, end) for message in (talk.call(number), talk.result(number, 1_200))]
 
 
 def counted(service: Service) -> dict[str, float]:
@@ -180,6 +186,30 @@ def test_a_context_over_the_budget_says_by_how_much(service: Service) -> None:
     assert "the oldest 1 of 2 exchanges" in dropped
     assert "1,000 tokens" in over
     assert "100 over" in over
+
+
+@pytest.mark.parametrize("covered", [False, True], ids=["stored", "in a snapshot"])
+def test_a_newest_message_that_speaks_keeps_the_results_it_brings(
+    service: Service, module_settings: Settings, *, covered: bool
+) -> None:
+    room = {"total_token_budget": 16_000, "reserved_output_tokens": 12_000}
+    path = service.conversation(policy=room | {"input_token_budget": 1_000, "min_savings_tokens": 0})
+    asked = talk.request("what came second", 1_500)
+    service.append(path, *talk.exchanges(1, 1_000), asked, *talk_rounds(0, 2))
+    if covered:
+        work(module_settings, path)
+    service.append(path, *talk_rounds(2, 4))
+    newest = [talk.call(9), talk.result(9, 1_000)]
+    newest[1]["content"].append({"type": "text", "text": "and be quick"})
+    newest[0]["content"].insert(0, {"type": "text", "text": talk.prose("thought", 1_000)})
+    service.append(path, *newest)
+    found = service.client.get(f"{path}/context").json()
+    assert (found["snapshot"] is not None) is covered
+    assert problems(found["messages"]) == []
+    assert found["messages"][0] == asked
+    assert found["messages"][-2:] == newest
+    assert "older tool rounds of the last exchange were left out to fit the token budget" in found["warnings"]
+    assert "the oldest 1 of 3 exchanges were left out to fit the token budget" in found["warnings"]
 
 
 def test_measured_tokens_are_shown_while_they_hold(service: Service) -> None:

@@ -168,6 +168,21 @@ def test_a_request_that_answers_calls_loses_the_results_with_their_round() -> No
     assert to(4, view) == Trim(view, ())
 
 
+def test_a_newest_message_that_speaks_keeps_the_results_it_brings() -> None:
+    view = view_of(
+        ("user", "first"),
+        ("assistant", "one"),
+        ("user", "second"),
+        *ROUND,
+        ("assistant", [call("b")]),
+        ("user", [result("b"), text_block("and be quick")]),
+    )
+    assert exchanges(view) == [range(2), range(2, 7)]
+    assert to(1, view) == Trim((view[2], *view[5:]), dropped=(0, 1, 3, 4))
+    answered = (*view, ViewMessage("assistant", "done", 7))
+    assert exchanges(answered) == [range(2), range(2, 6), range(6, 8)]
+
+
 def test_a_request_that_is_dropped_after_all_is_not_called_cut() -> None:
     view = view_of(
         ("user", "first"),
@@ -197,7 +212,7 @@ def test_what_stays_is_valid_and_the_newest(conversation: list[dict[str, Any]], 
     requests = [message.seq for message in view if is_request(message.role, message.content)]
     kept = [message.seq for message in trim.view]
     assert requests[-1] in kept
-    assert trim.view[-1] is view[-1] or trim.view[-1].seq == view[-1].seq == requests[-1]
+    assert trim.view[-1] is view[-1]
     assert not summarized or trim.view[0] is view[0]
     last_round = max((index for index, message in enumerate(view) if message.role == "assistant"), default=0)
     if view[last_round].seq > requests[-1]:

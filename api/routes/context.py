@@ -19,6 +19,7 @@ from compaction.guard import count_exchanges, fit_history
 from compaction.messages import is_request
 from compaction.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
 from compaction.summary import opening_length
+from compaction.trimming import exchanges
 from store import hot_path, ids
 
 if TYPE_CHECKING:
@@ -142,8 +143,9 @@ def history_of(found: ContextRead, working: Working) -> History:
 
 
 def _skips_rounds(view: View) -> bool:
-    """Tell whether what follows the last request is not what was stored next to it."""
-    last = max((index for index, each in enumerate(view) if is_request(each.role, each.content)), default=-1)
+    """Tell whether what follows the request of the last exchange is not what was stored next to it."""
+    *_, newest = exchanges(view) or [range(0)]
+    last = next((index for index in newest if is_request(view[index].role, view[index].content)), -1)
     return 0 <= last < len(view) - 1 and view[last + 1].seq != view[last].seq + 1
 
 
@@ -166,10 +168,10 @@ def working_view(found: ContextRead, policy: Policy) -> Working:
 def _before_gap(messages: View, tail: Sequence[Original], *, has_summary: bool) -> View:
     """Return what of a snapshot stands before a tail that begins later: its summary, and the request of a loop.
 
-    Rounds that were read follow the newest request, wherever that is.
+    Rounds that were read follow the request they belong to, wherever that is.
     """
     kept = messages[: opening_length(messages, carries_summary=has_summary)]
-    if any(row.role == "user" and is_request(row.role, _content(row.content)) for row in tail):
+    if is_request(tail[0].role, _content(tail[0].content)):
         return kept
     requests = [each for each in messages if is_request(each.role, each.content)][-1:]
     return (*kept, *(each for each in requests if each not in kept))

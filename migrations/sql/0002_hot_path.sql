@@ -345,7 +345,7 @@ begin
     end if;
 end $$;
 
--- As the function of revision 0001, under the cap that is in force now.
+-- As the function of revision 0001, under the cap that is in force now. p_last_request is the request of the last exchange.
 create or replace function tail_start(
     p_conversation uuid, p_covers integer, p_last_request integer, p_room double precision, p_factor double precision
 ) returns integer language plpgsql stable as $$
@@ -355,19 +355,38 @@ declare
     v_tokens double precision := 0;
     m record;
 begin
-    for m in select seq, role, is_request, tokens, view_tokens, result_chars from public.messages
+    for m in select seq, role, is_request, tokens, view_tokens, result_chars, lead(role) over (order by seq desc) as before
+             from public.messages
              where conversation_id = p_conversation and seq > p_covers and superseded_at is null
              order by seq desc loop
         v_tokens := v_tokens + p_factor * case
             when v_cap is null or m.result_chars is null then m.view_tokens
             else public.shown_tokens(m.tokens, m.view_tokens, m.result_chars, v_cap) end;
         exit when v_tokens > p_room and v_start is not null;
-        if m.is_request or (m.role = 'assistant' and m.seq > p_last_request) then
+        -- Neighbouring assistant messages are one to the API, and their calls are answered together.
+        if (m.is_request and m.seq <= p_last_request)
+           or (m.role = 'assistant' and m.seq > p_last_request and m.before is distinct from 'assistant') then
             v_start := m.seq;
         end if;
     end loop;
     return coalesce(v_start, p_covers + 1);
 end $$;
+
+-- The request of a conversation's last exchange, -1 for none. What follows the last assistant message belongs to its exchange
+-- where the newest message brings results, as in compaction/trimming.py.
+create function exchange_request(p_conversation uuid, p_last_request integer, p_last_seq integer)
+returns integer language sql stable
+begin atomic
+    select case when m.role = 'user' and m.result_chars is not null then coalesce((
+        select r.seq from public.messages as r
+        where r.conversation_id = p_conversation and r.is_request and r.superseded_at is null and r.seq < (
+            select a.seq from public.messages as a
+            where a.conversation_id = p_conversation and a.role = 'assistant' and a.superseded_at is null
+            order by a.seq desc limit 1)
+        order by r.seq desc limit 1), p_last_request) else p_last_request end
+    from public.messages as m
+    where m.conversation_id = p_conversation and m.seq = p_last_seq;
+end;
 
 -- As the function of revision 0001. p_inline_tags tells whether the tenant names inline tool tags: then no tail is passed on
 -- unparsed. p_policy is a digest of the tenant's policy; the conversation's own changes with its revision.
@@ -385,6 +404,7 @@ declare
     c record;
     v_room integer;
     v_start integer;
+    v_request integer;
 begin
     -- Called by itself, so that the setting ends with this statement's transaction.
     perform set_config('app.tenant_id', p_tenant::text, true);
@@ -431,7 +451,8 @@ begin
                      else p_inline_tags end;
     if c.context_tokens * factor > v_room then
         plain := false;
-        v_start := public.tail_start(p_conversation, c.covers_through, c.last_request, v_room, factor);
+        v_request := public.exchange_request(p_conversation, c.last_request, last_seq);
+        v_start := public.tail_start(p_conversation, c.covers_through, v_request, v_room, factor);
         gap := v_start > c.covers_through + 1;
     end if;
     if c.head_version > 0 then
@@ -452,6 +473,6 @@ begin
         into tail
         from public.messages as m
         where m.conversation_id = p_conversation and m.seq > c.covers_through and m.superseded_at is null
-          and (v_start is null or m.seq >= v_start or m.seq = c.last_request);
+          and (v_start is null or m.seq >= v_start or m.seq = v_request);
     end if;
 end $$;
