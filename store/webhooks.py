@@ -107,6 +107,7 @@ def announce(connection: Connection, tenant_id: UUID, run_id: UUID) -> None:
                     tenant_id=tenant_id,
                     webhook_id=webhook.id,
                     run_id=run_id,
+                    run_finished_at=row.finished_at,
                     event=event,
                     body=_body(identifier, event, row),
                 )

@@ -231,11 +231,13 @@ class TestDeliveries:
         for number, state in states.items():
             days = 29 if number == 4 else 31
             chat.query(
-                "insert into webhook_deliveries (id, tenant_id, webhook_id, run_id, event, body, state)"  # noqa: S608
-                f" values ({older_id(days, number)}, :t, :w, :r, :e, '', :s)",
+                "insert into webhook_deliveries"  # noqa: S608 - a literal of older_id
+                " (id, tenant_id, webhook_id, run_id, run_finished_at, event, body, state)"
+                f" values ({older_id(days, number)}, :t, :w, :r, now() + make_interval(secs => :n), :e, '', :s)",
                 t=chat.tenant_id,
                 w=made[0].id,
                 r=template.run_id,
+                n=number,
                 e=f"event {number}",
                 s=state,
             )

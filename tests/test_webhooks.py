@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from store import ids, runs, webhooks
+from store import ids, runs, stranded_runs, webhooks
 from tests.in_process import Chat, Workers, chat
 from tests.problem_documents import problem
 from tests.stub_summarizer import StubSummarizer
@@ -118,6 +118,24 @@ def test_a_dead_run_is_told_as_a_failure(chat: Chat, receiver: Receiver) -> None
     deliver(chat)
     (event,) = receiver.verified(secret)
     assert (event["data"]["state"], event["data"]["reason"]) == ("dead", "attempts_exhausted")
+
+
+def test_a_run_that_is_retried_and_dies_again_is_told_again(chat: Chat, receiver: Receiver) -> None:
+    secret = subscribe(chat, receiver.url)
+    conversation = chat.begin()
+    chat.append(conversation, [request("go"), *rounds(6, 600)])
+    lease = Workers(chat).begin(conversation)
+    for _ in range(2):
+        chat.expire_lease(lease.run_id)
+        with chat.database.transaction(chat.tenant_id) as connection:
+            assert runs.requeue(connection, lease.run_id, max_attempts=1) == "dead"
+        with chat.database.transaction(chat.tenant_id) as connection:
+            assert stranded_runs.retry(connection, chat.tenant_id, lease.run_id).outcome == "queued"
+        assert Workers(chat).claim(lease.run_id) is not None
+    deliver(chat)
+    first, second = receiver.verified(secret)
+    assert first["data"] == second["data"]
+    assert first["id"] != second["id"]
 
 
 def test_a_refused_delivery_is_tried_again_and_then_given_up_in_sight(chat: Chat) -> None:

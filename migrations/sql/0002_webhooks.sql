@@ -9,13 +9,14 @@ create table webhooks (
 );
 create index ix_webhooks_tenant_id on webhooks (tenant_id);
 
--- One event for one webhook: written in the transaction that ends the run, sent after it. Attempts are counted before they
+-- One event for one webhook: written in the transaction that ends the run, sent after it. A run that is retried ends again. Attempts are counted before they
 -- are made; next_attempt_at says when another one is due should nobody tell how this one went.
 create table webhook_deliveries (
     id uuid constraint pk_webhook_deliveries primary key,
     tenant_id uuid not null,
     webhook_id uuid not null constraint fk_webhook_deliveries_webhook_id_webhooks references webhooks (id),
     run_id uuid not null constraint fk_webhook_deliveries_run_id_runs references runs (id),
+    run_finished_at timestamptz not null,
     event text not null,
     body text not null,
     state text not null default 'pending'
@@ -26,7 +27,7 @@ create table webhook_deliveries (
     created_at timestamptz not null default now(),
     next_attempt_at timestamptz not null default now(),
     finished_at timestamptz,
-    constraint uq_webhook_deliveries_webhook_id_run_id_event unique (webhook_id, run_id, event)
+    constraint uq_webhook_deliveries_webhook_id_run_id_run_finished_at unique (webhook_id, run_id, run_finished_at)
 );
 create index ix_webhook_deliveries_tenant_id_id on webhook_deliveries (tenant_id, id);
 create index ix_webhook_deliveries_due on webhook_deliveries (next_attempt_at) where state = 'pending';
