@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from api.types import Number, Strict
-from compaction.ladder import Strategy
 
 Instructions = Annotated[str, Meta(min_length=1, max_length=2_000)]
 ErrorText = Annotated[str, Meta(max_length=200_000)]
@@ -18,12 +17,12 @@ class CompactionIn(Strict):
 
     `strategy` is the whole ladder (`auto`), whatever its thresholds, or one step of it: `tool_results`, `prune`,
     `summary`, `extract` (a summary without a model), `drop` (down to `max_conversation_messages`), `trim` (down to
-    `max_context_bytes`). `policy` overrides the conversation's for this run; `instructions` tell a model what its
-    summary is to stress. With `dry_run` nothing is changed.
+    `max_context_bytes`), or the name of an installed strategy. `policy` overrides the conversation's for this run;
+    `instructions` tell a model what its summary is to stress. With `dry_run` nothing is changed.
     """
 
     instructions: Instructions | None = None
-    strategy: Strategy = "auto"
+    strategy: Annotated[str, Meta(min_length=1, max_length=200)] = "auto"
     policy: dict[str, Any] | None = None
     dry_run: bool = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ class Step(StrEnum):
 
     TOOL_RESULTS = "tool_results"
     PRUNE = "prune"
+    STRATEGIES = "strategies"
     SUMMARY = "summary"
     EXTRACT = "extract"
     FALLBACK = "fallback"
@@ -31,15 +32,16 @@ class Step(StrEnum):
 
 
 Strategy = Literal["auto", "tool_results", "prune", "summary", "extract", "drop", "trim"]
-"""What a run by hand may ask for: the whole ladder, or one step of it. An extract is a summary without a model."""
+"""What a run by hand may ask for: the whole ladder, or one step of it. An extract is a summary without a model. Any
+other name is that of an installed strategy."""
 Result = Literal["committed", "pending", "skipped", "failed"]
 """What became of a step; a pending one waits for the end of a tool loop."""
 
 WAITS: Final = "waits_for_tool_loop"
 """Reason of a step whose snapshot is pending, and of a run that found one pending."""
-BEFORE_SUMMARY: Final = (Step.TOOL_RESULTS, Step.PRUNE)
+BEFORE_SUMMARY: Final = (Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES)
 """The steps that stand before the summary: whoever waits for a model has them behind them."""
-_STEP_OF: Final[Mapping[Strategy, Step]] = {
+_STEP_OF: Final[Mapping[str, Step]] = {
     "tool_results": Step.TOOL_RESULTS,
     "prune": Step.PRUNE,
     "summary": Step.SUMMARY,
@@ -100,6 +102,15 @@ def decide(load: Load, policy: Policy) -> Due:
     )
 
 
+def batch_is_due(load: Load, policy: Policy) -> bool:
+    """Tell whether a summary may be made ahead of time: below the threshold, above the share of it that is set."""
+    tokens = load.input_tokens
+    return (
+        policy.compaction_enabled
+        and max(policy.batch_threshold_tokens, load.summary_hold) < tokens <= policy.compaction_threshold_tokens
+    )
+
+
 def next_step(
     tried: Mapping[Step, Result],
     load: Load,
@@ -108,7 +119,7 @@ def next_step(
     *,
     summaries: bool,
     extracts: bool = False,
-    strategy: Strategy | None = None,
+    strategy: str | None = None,
 ) -> Step | None:
     """Return the step that comes after those that a run has tried, None when it is at its end.
 
@@ -120,7 +131,7 @@ def next_step(
     if "pending" in tried.values():
         return None
     if strategy is not None and strategy != "auto":
-        step = _STEP_OF[strategy]
+        step = _STEP_OF.get(strategy, Step.STRATEGIES)
         return None if step in tried else step
     by_hand = strategy == "auto"
     due = decide(load, policy)
@@ -129,6 +140,7 @@ def next_step(
     wanted = (
         (Step.TOOL_RESULTS, due.tool_results or (by_hand and policy.input_token_budget > 0)),
         (Step.PRUNE, due.prune or by_hand),
+        (Step.STRATEGIES, bool(policy.extra_strategies) and (due.tool_results or due.summary or by_hand)),
         (Step.SUMMARY, summaries and (due.summary or by_hand)),
         (Step.EXTRACT, extracts and (due.summary or by_hand) and tried.get(Step.SUMMARY) == "failed"),
         (Step.FALLBACK, due.summary and tried.get(Step.SUMMARY, "failed") == "failed"),
@@ -136,6 +148,11 @@ def next_step(
         (Step.TRIM, due.trim),
     )
     return next((step for step, is_wanted in wanted if is_wanted and step not in tried), None)
+
+
+def strategy_names(strategy: str | None, policy: Policy) -> tuple[str, ...]:
+    """Return the installed strategies that a run takes: the one that was asked for by hand, or the policy's."""
+    return policy.extra_strategies if strategy is None or strategy in get_args(Strategy) else (strategy,)
 
 
 def must_wait(tokens: float, policy: Policy, *, in_signed_loop: bool) -> bool:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction import steps
-from compaction.ladder import WAITS, Result, Step, Strategy, next_step, saves_enough
+from compaction.ladder import WAITS, Result, Step, next_step, saves_enough, strategy_names
 from compaction.tokens import content_tokens
 from compaction.view import WRITTEN, View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from compaction.policy import Policy
     from compaction.snapshot import NewSnapshot
     from compaction.stage import Stage
     from compaction.steps import Made
+    from compaction.strategies import ExtraStrategy
     from compaction.view import ViewMessage
 
 SUMMARY_SHARE: Final = 10
@@ -55,20 +56,37 @@ class Plan(NamedTuple):
 
 
 def plan_run(
-    stage: Stage, policy: Policy, *, strategy: Strategy, summaries: bool, waits: bool, native: bool = False
+    stage: Stage,
+    policy: Policy,
+    *,
+    strategy: str,
+    summaries: bool,
+    waits: bool,
+    native: bool = False,
+    load: Callable[[str], ExtraStrategy | None] = lambda _: None,
 ) -> Plan:
     """Return what a run by hand would do, if nothing else happened.
 
     `summaries` tells whether summaries are on, `native` that the API writes them; with `waits` a tool loop holds back
-    what is committed.
+    what is committed. `load` finds installed strategies by name.
     """
-    return _Rehearsal(policy, strategy, summaries=summaries, waits=waits, native=native).go(stage)
+    return _Rehearsal(policy, strategy, load, summaries=summaries, waits=waits, native=native).go(stage)
 
 
 class _Rehearsal:
-    def __init__(self, policy: Policy, strategy: Strategy, *, summaries: bool, waits: bool, native: bool) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        strategy: str,
+        load: Callable[[str], ExtraStrategy | None],
+        *,
+        summaries: bool,
+        waits: bool,
+        native: bool,
+    ) -> None:
         self._policy = policy
-        self._strategy: Strategy = strategy
+        self._strategy = strategy
+        self._load = load
         self._summaries = summaries or strategy == "extract"
         self._waits = waits
         self._native = native and strategy != "extract"
@@ -93,6 +111,9 @@ class _Rehearsal:
         return Plan(tuple(planned), stage.view, stage.tokens + self._missing, placeholder)
 
     def _take(self, step: Step, stage: Stage) -> tuple[PlannedStep, Stage]:
+        if step is Step.STRATEGIES:
+            names = strategy_names(self._strategy, self._policy)
+            return self._planned(steps.take_strategies(stage, self._policy, names, self._load), stage)
         made = steps.take(step, stage, self._policy, by_hand=self._strategy != "auto")
         return self._planned(made, stage)
 

@@ -16,6 +16,7 @@ Characters = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 TagName = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.:-]{0,99}\Z")]
 FieldName = Annotated[str, Meta(min_length=1, max_length=200)]
+StrategyName = Annotated[str, Meta(min_length=1, max_length=200)]
 ToolPattern = Annotated[str, Meta(min_length=1, max_length=200)]
 
 MINIMUM_CONTEXT_WINDOW: Final = 16_000
@@ -36,6 +37,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """False replaces summaries by dropping down to `max_conversation_messages`. Seed 003."""
     compaction_threshold_tokens: Annotated[int, Meta(ge=1, le=100_000_000)] = 80_000
     """Tokens; a summary is due once the context is strictly over it. Seed 003."""
+    batch_threshold_ratio: Share = 0.75
+    """Share of `compaction_threshold_tokens` over which the summarizer `anthropic-batch` has a summary made ahead of
+    time, at half price. 1 = never."""
     protected_tail_messages: Annotated[int, Meta(ge=1, le=10_000)] = 6
     """Newest messages that a summary never touches; at least one, the newest. Seed 003."""
     tool_preview_head_chars: Characters = 500
@@ -90,6 +94,14 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Patterns of tool names (`*`, `?`) whose results may be pruned; none = every tool."""
     prune_deny: Annotated[tuple[ToolPattern, ...], Meta(max_length=100)] = ()
     """Patterns of tool names whose results are never pruned; stronger than `prune_allow`."""
+    extra_strategies: Annotated[tuple[StrategyName, ...], Meta(max_length=20)] = ()
+    """Names of strategies that other packages bring, in the order they are taken: after tool results were cut and
+    pruned, before a summary."""
+
+    @property
+    def batch_threshold_tokens(self) -> int:
+        """Tokens over which a summary is made ahead of time, where that is done at all."""
+        return int(self.compaction_threshold_tokens * self.batch_threshold_ratio)
 
     @property
     def trim_threshold_tokens(self) -> int:

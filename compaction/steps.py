@@ -10,17 +10,19 @@ from compaction.ladder import Step, saves_enough
 from compaction.pins import latest_request_pin
 from compaction.pruning import Pruned, prune
 from compaction.snapshot import serialized_bytes, settle
+from compaction.strategies import StrategyError, shorten
 from compaction.tool_results import cut_tool_results, diagnostic
 from compaction.trimming import drop_oldest
 from compaction.view import WRITTEN, ViewMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from compaction.pins import Pin
     from compaction.policy import Policy
     from compaction.snapshot import NewSnapshot
     from compaction.stage import Stage
+    from compaction.strategies import ExtraStrategy
     from compaction.summary import Zone
     from compaction.trimming import Trim
     from compaction.view import View
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 NOTHING_TO_CUT: Final = "nothing_to_cut"
 NOTHING_TO_PRUNE: Final = "nothing_to_prune"
 NOTHING_TO_DROP: Final = "nothing_to_drop"
+NOTHING_TO_SHORTEN: Final = "nothing_to_shorten"
+STRATEGY_FAILED: Final = "strategy_failed"
 SUMMARIES_DISABLED: Final = "summaries_disabled"
 ZONE_TOO_SMALL: Final = "zone_too_small"
 NOT_SMALLER: Final = "not_smaller"
@@ -81,6 +85,29 @@ def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False) -> 
             limit = policy.max_conversation_messages
             trim = _drop(stage, lambda count, _: count <= limit)
             return _dropped(step, stage, trim, f"the limit is {limit:,} messages", policy)
+
+
+def take_strategies(
+    stage: Stage, policy: Policy, names: Sequence[str], load: Callable[[str], ExtraStrategy | None]
+) -> Made:
+    """Return what installed strategies make of a stage, one after another; one that fails changes nothing."""
+    view = stage.view
+    changed: set[int] = set()
+    told: list[str] = []
+    failed = 0
+    for name in names:
+        try:
+            made = shorten(view, load(name), policy, carries_summary=stage.carries_summary)
+        except StrategyError as error:
+            told.append(f"{name} failed: {error}")
+            failed += 1
+            continue
+        view = made.view
+        changed.update(made.changed)
+        told.append(f"{name} shortened {len(made.changed)} and left out {len(made.dropped)} message(s)")
+    changed &= {message.seq for message in view}
+    reason = None if view != stage.view else STRATEGY_FAILED if failed else NOTHING_TO_SHORTEN
+    return _if_worth_it(Made(Step.STRATEGIES, view, reason, "; ".join(told), tuple(sorted(changed))), stage, policy)
 
 
 def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -> Zone | str:

@@ -45,6 +45,8 @@ DEFAULTS = {
     "prune_min_freed_tokens": 4_000,
     "prune_allow": (),
     "prune_deny": (),
+    "extra_strategies": (),
+    "batch_threshold_ratio": 0.75,
 }
 PATTERNS = st.lists(st.sampled_from(["look", "web_*", "a?c"]), max_size=3).map(tuple)
 LATER = st.fixed_dictionaries(
@@ -61,6 +63,8 @@ LATER = st.fixed_dictionaries(
         "prune_min_freed_tokens": st.integers(0, 10_000),
         "prune_allow": PATTERNS,
         "prune_deny": PATTERNS,
+        "extra_strategies": PATTERNS,
+        "batch_threshold_ratio": st.floats(0.01, 1),
     },
 )
 

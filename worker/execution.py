@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from compaction import steps
-from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, next_step
+from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, next_step, strategy_names
+from store import strategies
 from store.broker import SUMMARIES
 from worker.journal import Journal
 from worker.summarizers import SummaryError
@@ -87,7 +88,10 @@ class Execution:
         if step is Step.TOOL_RESULTS or step is Step.PRUNE:
             self._journal.results_through = now.stage.newest_result
         policy, strategy = self._lease.policy, self._lease.strategy
-        made = steps.take(step, now.stage, policy, by_hand=strategy is not None and strategy != "auto")
+        if step is Step.STRATEGIES:
+            made = steps.take_strategies(now.stage, policy, strategy_names(strategy, policy), strategies.load)
+        else:
+            made = steps.take(step, now.stage, policy, by_hand=strategy is not None and strategy != "auto")
         done = self._journal.take(made, now)
         if done == "skipped":
             return done
@@ -98,6 +102,8 @@ class Execution:
                 log.info("tool_results.cut", note=made.detail, results=made.results_cut, tokens=tokens, budget=budget)
             case Step.PRUNE:
                 log.info("tool_results.pruned", note=made.detail, results=made.results_cut, tokens=tokens)
+            case Step.STRATEGIES:
+                log.info("strategies.taken", note=made.detail, tokens=tokens)
             case _:
                 log.warning("context.dropped", step=step, messages=len(now.stage.view) - len(made.view))
         return done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import msgspec
 from litestar import Request, Response, post
@@ -13,10 +13,10 @@ from api.bodies import read, read_policy
 from api.compaction_types import CompactionIn, CompactionOut, PlannedStepOut, PlanOut
 from api.documentation import PROBLEMS, ConversationId, answers, takes
 from api.problems import ProblemError, invalid, not_found
-from compaction.ladder import must_wait
+from compaction.ladder import Strategy, must_wait
 from compaction.plan import plan_run
 from compaction.steps import SUMMARIES_DISABLED
-from store import conversations, ids, requested_runs, snapshots
+from store import conversations, ids, requested_runs, snapshots, strategies
 from store.broker import CHECKS, SUMMARIES
 from store.requested_runs import ManualRun
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from compaction.ladder import Strategy
     from compaction.plan import Plan
     from compaction.policy import Policy
     from store.runs import Queue
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_SECONDS: Final = 1
 """Seconds after which to look at a queued run; `?wait=` is better."""
-_TO_A_MODEL: Final[frozenset[Strategy]] = frozenset({"auto", "summary"})
+_TO_A_MODEL: Final = frozenset({"auto", "summary"})
 """Strategies that may ask a model: what instructions are for."""
 
 
@@ -57,6 +56,7 @@ async def compact(
     """Queue a run that the thresholds do not ask for, or answer with what it would do."""
     services: Services = request.app.state.services
     wanted = read(await request.body() or b"{}", CompactionIn)
+    _check_strategy(wanted.strategy)
     if wanted.instructions is not None and wanted.strategy not in _TO_A_MODEL:
         raise invalid(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", "/instructions")
     identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
@@ -65,6 +65,12 @@ async def compact(
         plan = await asyncio.to_thread(_plan, found, wanted.strategy, services.settings.chosen_summarizer)
         return Response(plan, status_code=200)
     return await _queue(services, request, identifier, wanted)
+
+
+def _check_strategy(strategy: str) -> None:
+    known = get_args(Strategy)
+    if strategy not in known and strategy not in (installed := strategies.names()):
+        raise invalid(f"The strategies are {', '.join((*known, *installed))}.", "/strategy")
 
 
 class _Found(NamedTuple):
@@ -126,13 +132,15 @@ def _policy(
     return principal.policy_for({**below.overrides, **overrides}, row.model)
 
 
-def _plan(found: _Found, strategy: Strategy, summarizer: str) -> PlanOut:
+def _plan(found: _Found, strategy: str, summarizer: str) -> PlanOut:
     material, policy = found
     stage = material.stage(policy)
     waits = must_wait(material.context_tokens * material.token_ratio, policy, in_signed_loop=material.in_signed_loop)
     summaries = summarizer != "none" and policy.compaction_enabled
     native = summarizer == "anthropic-native"
-    plan = plan_run(stage, policy, strategy=strategy, summaries=summaries, waits=waits, native=native)
+    plan = plan_run(
+        stage, policy, strategy=strategy, summaries=summaries, waits=waits, native=native, load=strategies.load
+    )
     return PlanOut(
         strategy=strategy,
         policy=msgspec.to_builtins(policy),
