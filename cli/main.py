@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from store.settings import Settings
+from store.settings import Settings, summarizer_names
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,13 +31,13 @@ Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API 
 def serve(
     port: Port = 8080,
     data_dir: Annotated[Path | None, typer.Option(help="Keep the data here; without it, it is temporary.")] = None,
-    summarizer: Annotated[str | None, typer.Option(help="anthropic, extractive or none.")] = None,
+    summarizer: Annotated[str | None, typer.Option(help="As PALIMPSEST_SUMMARIZER: docs/settings.md.")] = None,
 ) -> None:
     """Run everything on this machine, in the foreground, until Ctrl-C."""
     from cli.serve import run_serve  # noqa: PLC0415 - the parts need not load what only this needs
 
-    if summarizer not in {None, "anthropic", "extractive", "none"}:
-        raise typer.BadParameter("anthropic, extractive or none", param_hint="--summarizer")
+    if summarizer is not None and summarizer not in (known := summarizer_names()):
+        raise typer.BadParameter(f"there are {', '.join(known)}", param_hint="--summarizer")
     raise typer.Exit(run_serve(port, data_dir, summarizer))
 
 

@@ -273,14 +273,16 @@ def _default_summarizer(environ: Mapping[str, str]) -> str:
 
 
 def _describe_model(name: str, environ: Mapping[str, str]) -> str:
-    if name == "anthropic":
+    if name.startswith("anthropic"):
         default = Settings.model_fields["summarizer_model"].default
         model = environ.get("PALIMPSEST_SUMMARIZER_MODEL") or default
         at = environ.get("ANTHROPIC_BASE_URL")
         return f"{model}, a real model" + (f", at {at}" if at else "")
     if name == "extractive":
         return "extractive, no model is called (set ANTHROPIC_API_KEY for written summaries)"
-    return "none: older exchanges are dropped instead of summarized"
+    if name == "none":
+        return "none: older exchanges are dropped instead of summarized"
+    return f"{name}, installed beside the service"
 
 
 def _describe_store(data_dir: Path | None, environ: Mapping[str, str]) -> str:

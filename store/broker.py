@@ -23,6 +23,7 @@ QUEUES: Final = (CHECKS, SUMMARIES)
 CHECK_TASK: Final = "palimpsest.check"
 RUN_TASK: Final = "palimpsest.run"
 DELIVER_TASK: Final = "palimpsest.deliver"
+BATCH_TASK: Final = "palimpsest.batch"
 
 BATCH: Final = 50
 """Conversations that one check task carries."""

@@ -15,9 +15,8 @@ from store.tables import conversations, run_steps, runs
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from compaction.ladder import Strategy
     from compaction.policy import Policy
-    from store.runs import Queue, StepRecord
+    from store.runs import Ended, Queue, StepRecord
     from store.tables import AnyRow
 
 _r = runs.c
@@ -26,7 +25,7 @@ _r = runs.c
 class ManualRun(NamedTuple):
     """What is asked of a run by hand."""
 
-    strategy: Strategy
+    strategy: str
     instructions: str | None
     policy: Policy
 
@@ -38,13 +37,15 @@ def record(
     *,
     trigger: str,
     policy: Policy,
-    request_id: UUID,
-    parent_version: int,
+    request_id: UUID | None,
+    parent_version: int | None,
     snapshot_version: int | None,
     reason: str | None = None,
     step: StepRecord | None = None,
+    state: Ended = "committed",
+    error: str | None = None,
 ) -> UUID:
-    """Write down a run, and its only step, that the request itself has carried out; return its id."""
+    """Write down a run, and its only step, that has ended already, as those of a request; return its id."""
     identifier = ids.new_id()
     sizes: dict[str, Any] = {}
     if step is not None:
@@ -56,9 +57,10 @@ def record(
             tenant_id=tenant_id,
             conversation_id=conversation_id,
             trigger=trigger,
-            state="committed",
+            state=state,
             queue="checks",
             reason=reason,
+            error=error,
             policy=msgspec.to_builtins(policy),
             request_id=request_id,
             attempts=1,

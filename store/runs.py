@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from decimal import Decimal
     from uuid import UUID
 
-    from compaction.ladder import Strategy
     from compaction.policy import Policy
     from store.tables import AnyRow
 
@@ -49,7 +48,7 @@ class Lease(NamedTuple):
     request_id: UUID | None
     block_id: UUID | None = None
     """The context block that the run is to summarize; None for a run over the conversation."""
-    strategy: Strategy | None = None
+    strategy: str | None = None
     """What a run by hand asks for; None for one that the thresholds brought about."""
     instructions: str | None = None
     """What a summary is to stress, by the wish of whoever asked for the run."""
@@ -201,6 +200,18 @@ def add_step(connection: Connection, lease: Lease, step: StepRecord) -> None:
             **step._asdict(),
         )
     )
+
+
+def written_step(connection: Connection, lease: Lease, name: str) -> AnyRow | None:
+    """Return the step of this attempt that wrote a snapshot; each attempt takes a step of one name once."""
+    return connection.execute(
+        select(run_steps).where(
+            run_steps.c.run_id == lease.run_id,
+            run_steps.c.attempt == lease.attempt,
+            run_steps.c.name == name,
+            run_steps.c.snapshot_version.is_not(None),
+        )
+    ).one_or_none()
 
 
 def end(

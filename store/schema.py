@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store import context_tables, housekeeping, processes, webhook_tables
+from store import batch_tables, context_tables, housekeeping, processes, webhook_tables
 from store.tables import metadata
 
-__all__ = ["context_tables", "housekeeping", "metadata", "processes", "webhook_tables"]
+__all__ = ["batch_tables", "context_tables", "housekeeping", "metadata", "processes", "webhook_tables"]

@@ -14,10 +14,15 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 
-SUMMARIZERS: Final = ("anthropic", "anthropic-native", "extractive", "none")
+SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "extractive", "none")
 """Those that come with the service; others are installed beside it."""
 SUMMARIZER_GROUP: Final = "palimpsest.summarizers"
 """Entry points in this group name summarizers: callables that are given the settings and return one."""
+def summarizer_names() -> tuple[str, ...]:
+    """Return the names of the summarizers that are there: the service's own, then those that are installed beside it."""
+    return (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
+
+
 Price = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -73,12 +78,13 @@ class Settings(BaseSettings):
     broker_url: SecretStr = SecretStr("redis://localhost:6379/0")
     """Redis, with `maxmemory-policy noeviction`."""
     summarizer: str | None = None
-    """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere. `anthropic-native` is the API's
+    """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere. `anthropic-batch` has summaries
+    made ahead of time at half price: docs/operations.md has its two watermarks. `anthropic-native` is the API's
     own compaction, by the model of each conversation: docs/content.md says what the chat product has to send then."""
     summarizer_model: str = "claude-haiku-4-5"
     """Model that `anthropic` asks, and `anthropic-native` for conversations that name none."""
     summarizer_temperature: float | None = 0.0
-    """Seed 003 asks for 0; None leaves it out, for models that take no temperature."""
+    """Seed 003 asks for 0. A model that refuses it is asked without, once that is known; None leaves it out at once."""
     summarizer_deadline_seconds: float = 120.0
     """Seconds for one question to the model, every attempt and every wait included."""
     summarizer_context_tokens: int | None = Field(default=None, ge=1_024)
@@ -166,8 +172,7 @@ class Settings(BaseSettings):
     @field_validator("summarizer")
     @classmethod
     def _summarizer_is_there(cls, value: str | None) -> str | None:
-        known = (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
-        if value is not None and value not in known:
+        if value is not None and value not in (known := summarizer_names()):
             raise ValueError(f"there are {', '.join(known)}")
         return value
 

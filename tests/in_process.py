@@ -91,8 +91,9 @@ class Chat:
         *,
         input_tokens: int | None = None,
         snapshot_version: int | None = None,
+        replace_from: int | None = None,
     ) -> hot_path.Appended:
-        """Append one turn; callable from any thread."""
+        """Append one turn, or an edit; callable from any thread."""
         body: dict[str, Any] = {"messages": list(messages)}
         if input_tokens is not None:
             body["usage"] = {"input_tokens": input_tokens, "output_tokens": 0}
@@ -113,6 +114,7 @@ class Chat:
                 idempotency_key=None,
                 body_hash=None,
                 policy=merge(self.settings.policy),
+                replace_from=replace_from,
             )
         )
         assert done.outcome == "appended"

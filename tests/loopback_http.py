@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.loopback_batches import BATCHES
 from tests.loopback_compaction import compacted, is_compaction, refused
 from tests.loopback_steps import CHARS_PER_TOKEN, ERROR_TYPES, Step, prompt_too_long, status, strings
 from tests.messages_api import problems
@@ -73,6 +74,9 @@ class Answering(BaseHTTPRequestHandler):
         except ValueError:
             body = None
         self.received = Received(-1, path, headers, raw, body)
+        if path.startswith(BATCHES):
+            self._batches("POST")
+            return
         unscripted = self._unscripted()
         turn = self.model.admit(self.received, scripted=unscripted is None)
         if turn is self.model.default and is_compaction(self.received):
@@ -91,8 +95,24 @@ class Answering(BaseHTTPRequestHandler):
             self.model.finished(self.received)
 
     def do_GET(self) -> None:
-        self.received = Received(-1, self.path, {}, b"", None)
-        status(404)(self)
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        self.received = Received(-1, self.path.partition("?")[0], headers, b"", None)
+        if self.received.path.startswith(BATCHES):
+            self._batches("GET")
+        else:
+            status(404)(self)
+
+    def _batches(self, method: str) -> None:
+        self.model.admit(self.received, scripted=False)
+        try:
+            if {"x-api-key", "authorization"} & set(self.received.headers):
+                self.model.batches.answer(self, method)
+            else:
+                status(401, "x-api-key header is required")(self)
+        except OSError:
+            self.close_connection = True
+        finally:
+            self.model.finished(self.received)
 
     def _unscripted(self) -> Step | None:
         """Return what the API itself answers, whatever the script says; None if the script has its turn."""

@@ -6,7 +6,7 @@
 Every `POST /v1/messages` takes the next step of the script, in order of arrival; when none is left, `default`
 answers (a short summary that quotes the first line and the URLs of the prompt). Requests that the API itself
 would refuse get its 400 and take no step. `python -m tests.loopback_model --port N` runs one by itself, with
-`--fault NAME` one that always fails in that way (`tests.loopback_faults`).
+`--fault NAME` one that always fails in that way (`tests.loopback_faults`). Message batches: `tests.loopback_batches`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
+from tests.loopback_batches import LoopbackBatches
 from tests.loopback_faults import FAULTS
 from tests.loopback_http import COUNT_TOKENS, MESSAGES, Answering, Received, Server
 from tests.loopback_steps import (
@@ -97,6 +98,7 @@ class LoopbackModel:
         self.validate = validate
         self.context_tokens = context_tokens
         self.latency = latency
+        self.batches = LoopbackBatches()
         self.closing = threading.Event()
         self._script = deque(script)
         self._changed = threading.Condition()

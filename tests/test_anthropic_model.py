@@ -80,6 +80,7 @@ def without_waiting() -> Iterator[None]:
 
 
 @pytest.mark.requirement("S10")
+@pytest.mark.fault("F17", "F18", "F19", "F20")
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_the_fault_script(server: LoopbackModel, fault: Fault) -> None:
     server.then(*(fault.step() for _ in range(ATTEMPTS + 1)))

@@ -101,6 +101,7 @@ class TestCommit:
         assert (again.state, again.snapshot_version) == ("committed", 2)
         assert [asked.previous for asked in stub.requests] == ["FIRST", None]
 
+    @pytest.mark.fault("F25")
     def test_an_edit_of_what_was_summarized_discards_the_summary(self, chat: Chat) -> None:
         conversation = long_talk(chat)
         edited: list[bool] = []
@@ -115,6 +116,7 @@ class TestCommit:
         assert (lost.state, lost.reason) == ("skipped", "head_moved")
         assert again.state == "committed"
 
+    @pytest.mark.fault("F6")
     def test_a_worker_whose_lease_ran_out_is_refused_after_another_took_over(self, chat: Chat) -> None:
         conversation = long_talk(chat)
         others = Workers(chat, StubSummarizer("by the second worker"))
@@ -181,6 +183,7 @@ def asking(make_settings: Callable[..., Settings], tenant: Tenant, model: Loopba
 
 
 class TestWhileTheModelIsAsked:
+    @pytest.mark.fault("F24")
     def test_turns_that_arrive_are_the_tail(self, asking: Chat, model: LoopbackModel) -> None:
         conversation = long_talk(asking)
         sent = asking.context(conversation)["messages"]

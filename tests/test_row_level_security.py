@@ -17,6 +17,7 @@ from compaction.outline import ContextBlock
 from compaction.policy import Policy
 from store import (
     assemblies,
+    batches,
     context_blocks,
     conversations,
     hot_path,
@@ -60,6 +61,9 @@ DEFINERS = {
     "expire_deliveries",
     "expire_runs",
     "expire_snapshots",
+    "want_batches",
+    "due_batches",
+    "known_batches",
 }
 OF_NO_TENANT = {"processes"}
 TABLES = sorted(set(metadata.tables) - OF_NO_TENANT)
@@ -74,6 +78,7 @@ CONTENT = {
     "pins": {"text"},
     "webhooks": {"url", "secret"},
     "webhook_deliveries": {"body", "error"},
+    "model_batches": {"answers", "error", "canary", "fingerprint"},
 }
 
 
@@ -128,6 +133,7 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
     with transaction(calls.engine, calls.tenant_id) as connection:
         pins.add(connection, calls.tenant_id, conversation, 0, "Look.", ids.new_id())
         assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
+        batches.want(connection, [conversation])
     return conversation
 
 
@@ -230,6 +236,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "run_steps",
         "snapshots",
         "webhook_deliveries",
+        "model_batches",
     }
     assert [row for row in readable if row["attname"] in CONTENT.get(row["relname"], ())] == []
 
@@ -275,6 +282,7 @@ def test_a_tenant_cannot_change_what_is_anothers(two: Two) -> None:
         "pins": "update pins set removed_at = now()",
         "webhooks": "update webhooks set removed_at = now()",
         "webhook_deliveries": "update webhook_deliveries set state = 'dead'",
+        "model_batches": "update model_batches set state = 'failed', answers = null",
     }
     for table, change in changes.items():
         before = owner(two.a._url, f"select * from {table}")  # noqa: S608

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from celery.exceptions import Reject
 
-from store.broker import CHECK_TASK, DELIVER_TASK, RUN_TASK, celery_app
+from store.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, celery_app
+from store.fault_points import reach
 from store.settings import Settings
 from worker.task import Services, ServiceTask
 
@@ -27,6 +28,7 @@ def create_app(settings: Settings | None = None) -> Celery:
     @app.task(base=base, bind=True, shared=False, name=CHECK_TASK)
     def check(task: ServiceTask, conversation_ids: Sequence[str]) -> None:
         """Check a batch of conversations and carry out what is due at once."""
+        reach("check.started")
         ids = [UUID(text) for text in conversation_ids]
         task.services.checker.check(ids, task.services.compactor.execute)
 
@@ -43,6 +45,16 @@ def create_app(settings: Settings | None = None) -> Celery:
         services.offer_place(lease)
         # Whatever came meanwhile was left to this run.
         services.checker.check([lease.conversation_id], services.compactor.execute)
+
+    @app.task(base=base, bind=True, shared=False, name=BATCH_TASK)
+    def advance(task: ServiceTask, tenant_id: str, batch_id: str) -> None:
+        """Take a message batch a step further."""
+        services = task.services
+        if services.compactor.calls.stopping:
+            raise Reject("the worker stops", requeue=True)
+        conversation_id = services.batches.advance(UUID(tenant_id), UUID(batch_id))
+        if conversation_id is not None:
+            services.checker.check([conversation_id], services.compactor.execute)
 
     @app.task(base=base, bind=True, shared=False, name=DELIVER_TASK)
     def deliver(task: ServiceTask, tenant_id: str, delivery_id: str) -> None:

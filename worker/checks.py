@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from compaction.ladder import decide
+from compaction.ladder import batch_is_due, decide
 from compaction.overrides import InForce, in_force
-from store import conversations, runs, snapshots
+from store import batches, conversations, runs, snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
     from uuid import UUID
+
+    from sqlalchemy import Connection
 
     from store.conversations import CheckState
     from store.runs import Lease
@@ -26,14 +28,26 @@ PASSES: Final = 10
 
 
 class Checker:
-    """Decides from counters alone, for conversations of any tenant, and begins the runs that are due."""
+    """Decides from counters alone, for conversations of any tenant, and begins the runs that are due.
 
-    def __init__(self, database: Database, defaults: Mapping[str, Any], *, worker: str, lease_seconds: float) -> None:
+    With `wake_batch` summaries are made ahead of time too; it is told (tenant, batch) of what is to be sent.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        defaults: Mapping[str, Any],
+        *,
+        worker: str,
+        lease_seconds: float,
+        wake_batch: Callable[[UUID, UUID], None] | None = None,
+    ) -> None:
         self._database = database
         self._defaults = defaults
         self._default = in_force(defaults)
         self._worker = worker
         self._lease_seconds = lease_seconds
+        self._wake_batch = wake_batch
 
     def check(self, conversation_ids: Iterable[UUID], execute: Callable[[Lease], None]) -> None:
         """Check conversations and carry out what is due, until none of them has a check due."""
@@ -48,7 +62,11 @@ class Checker:
                 # In the order that they were given in, which is fair; the database's is that of ids or of pages.
                 states.sort(key=lambda state: place[state.conversation_id])
                 idle = [state for state in states if self._is_idle(state)]
+                wanted = self._want_batches(connection, idle)
                 done = conversations.clear_checks(connection, idle) if idle else set()
+            for batch_id, tenant_id in wanted:
+                if self._wake_batch is not None:
+                    self._wake_batch(tenant_id, batch_id)
             for state in states:
                 if not self._is_idle(state) and (lease := self._begin(state)) is not None:
                     execute(lease)
@@ -65,6 +83,19 @@ class Checker:
         if state.pending_version is not None:
             return state.load.input_tokens < policy.trim_threshold_tokens
         return state.has_active_run or not decide(state.load, policy)
+
+    def _want_batches(self, connection: Connection, idle: Sequence[CheckState]) -> list[tuple[UUID, UUID]]:
+        """Wish for a batch for those that near their threshold; in the transaction that takes their marks off."""
+        if self._wake_batch is None:
+            return []
+        near = [
+            state.conversation_id
+            for state in idle
+            if not state.has_active_run
+            and state.pending_version is None
+            and batch_is_due(state.load, self._in_force(state).policy)
+        ]
+        return batches.want(connection, near) if near else []
 
     def _begin(self, state: CheckState) -> Lease | None:
         if state.pending_version is not None:

@@ -12,9 +12,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from store import runs
 from store.broker import SUMMARIES
+from store.fault_points import reach
+from worker.batched_run import BatchedRun
 from worker.context_blocks import BlockSummary
 from worker.execution import Execution
-from worker.journal import RunLostError
+from worker.journal import BATCH_TRIGGER, RunLostError
 from worker.leases import Calls, StoppingError, extend
 from worker.recovery import Recovery
 from worker.summarizers import SummaryError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from worker.database import Database
     from worker.summarizers import Summarizer, Summary, SummaryRequest
     from worker.summarizers.base import Model, NativeSummarizer
+    from worker.summarizers.batches import AnthropicBatches
 
 T = TypeVar("T")
 
@@ -35,9 +38,9 @@ log = structlog.get_logger()
 class Compactor:
     """Carries out runs. One object a process; safe to use from many threads.
 
-    `make_summarizer` and `make_model` are called when the first summary is made, of a conversation and of a context
-    block, and are None where there are none; `wake` tells a worker of a run that is queued. A lease is kept alive for
-    `limit_seconds` of waiting for a model at most.
+    `make_summarizer`, `make_model` and `make_batches` are called when the first summary is made, of a conversation,
+    of a context block and by a message batch, and are None where there are none; `wake` tells a worker of a run that is
+    queued. A lease is kept alive for `limit_seconds` of waiting for a model at most.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Compactor:
         make_summarizer: Callable[[], Summarizer | NativeSummarizer] | None,
         *,
         make_model: Callable[[], Model] | None = None,
+        make_batches: Callable[[], AnthropicBatches] | None = None,
         lease_seconds: float,
         limit_seconds: float = math.inf,
         wake: Callable[[Lease], None],
@@ -53,6 +57,7 @@ class Compactor:
         self.database = database
         self._make_summarizer = make_summarizer
         self._make_model = make_model
+        self._make_batches = make_batches
         self._lease_seconds = lease_seconds
         self._limit_seconds = limit_seconds
         self._wake = wake
@@ -62,6 +67,7 @@ class Compactor:
     def execute(self, lease: Lease) -> None:
         """Carry out what is due under a lease, as far as its queue goes."""
         with structlog.contextvars.bound_contextvars(run_id=str(lease.run_id), request_id=str(lease.request_id)):
+            reach("run.claimed")
             try:
                 self._attempt(lease).go()
             except RunLostError as error:
@@ -74,9 +80,11 @@ class Compactor:
                 log.error("run.failed", error=type(error).__name__)  # noqa: TRY400 - a traceback may show content
                 self._give_back(lease, type(error).__name__)
 
-    def _attempt(self, lease: Lease) -> Execution | Recovery | BlockSummary:
+    def _attempt(self, lease: Lease) -> Execution | Recovery | BlockSummary | BatchedRun:
         if lease.block_id is not None:
             return BlockSummary(self, lease)
+        if lease.trigger == BATCH_TRIGGER:
+            return BatchedRun(self, lease)
         return Execution(self, lease) if lease.base_version is None else Recovery(self, lease)
 
     def _give_back(self, lease: Lease, error: str) -> None:
@@ -130,6 +138,11 @@ class Compactor:
         """The model that summarizes context blocks, None where there is none."""
         return None if self._make_model is None else self._make_model()
 
+    @cached_property
+    def batches(self) -> AnthropicBatches | None:
+        """What has summaries made at half price, None where no provider is asked."""
+        return None if self._make_batches is None else self._make_batches()
+
     def wait(self, call: Callable[[], T], lease: Lease) -> T:
         """Return what `call` returns; the lease is kept alive meanwhile, up to the limit. Raises StoppingError."""
         limit = time.monotonic() + self._limit_seconds
@@ -139,7 +152,10 @@ class Compactor:
             if time.monotonic() < limit:
                 extend(self.database, lease, self._lease_seconds)
 
-        return self.calls.wait(call, beat, self._lease_seconds / 3)
+        reach("summary.asked")
+        answer = self.calls.wait(call, beat, self._lease_seconds / 3)
+        reach("summary.answered")
+        return answer
 
     def hand_over(self, lease: Lease) -> None:
         """Queue the run for the workers that wait for models."""

@@ -27,6 +27,8 @@ from worker.summarizing import spend
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sqlalchemy import Connection
+
     from store.context_blocks import Material
     from store.runs import Lease, StepRecord
     from worker.compactor import Compactor
@@ -143,15 +145,19 @@ class BlockSummary:
         error: str | None = None,
     ) -> None:
         """Close the run; with a summary, in the transaction that stores it."""
-        lease = self._lease
-        assert lease.block_id is not None  # noqa: S101 - see above
+        lease, block_id = self._lease, self._lease.block_id
+        assert block_id is not None  # noqa: S101 - see above
         tokens = block.tokens
-        with self._compactor.database.transaction(lease.tenant_id) as connection:
+        if summary is not None:
+            tokens = blocks_tokens([ContextBlock(block.source, block.title, summary)])
+
+        def write(connection: Connection) -> None:
             if summary is not None:
-                context_blocks.set_summary(connection, lease.block_id, summary)
-                tokens = blocks_tokens([ContextBlock(block.source, block.title, summary)])
+                context_blocks.set_summary(connection, block_id, summary)
             if not runs.end(connection, lease, state, reason, error, tokens=(block.tokens, tokens)):
                 raise RunLostError(runs.LEASE_LOST)
+
+        self._compactor.database.insist(lease.tenant_id, write)
         log.info("run.ended", state=state, reason=reason, trigger=lease.trigger)
 
 

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import random
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from store.engine import service_engine, transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from sqlalchemy import Connection
 
     from store.settings import Settings
     from worker.progress import Progress
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+INSIST_SECONDS: Final = 30.0
+"""Seconds for which something is kept that the database cannot take; a lease in use has about as many left."""
+LONGEST_PAUSE_SECONDS: Final = 1.0
+PASSING: Final = (OperationalError, InterfaceError, PoolTimeoutError)
+"""Faults that may pass by themselves: no connection, a restart, a deadlock, a full disk."""
 
 
 class Database:
@@ -37,6 +53,26 @@ class Database:
             yield connection
         if is_progress:
             self.mark()
+
+    def insist(self, tenant_id: UUID | None, write: Callable[[Connection], T]) -> T:
+        """Return what `write` returns in a transaction of its own, tried again while the database is at fault.
+
+        For what must not get lost with the first fault, because it was paid for. A connection can end between a commit
+        and its answer, so `write` may meet what it wrote itself. Raises the last fault after INSIST_SECONDS.
+        """
+        until = time.monotonic() + INSIST_SECONDS
+        pause = LONGEST_PAUSE_SECONDS / 16
+        while True:
+            try:
+                with self.transaction(tenant_id) as connection:
+                    return write(connection)
+            except PASSING as error:
+                if time.monotonic() + pause > until:
+                    raise
+                log.warning("write.again", error=type(error).__name__)
+            # At different times: workers that met in a deadlock would meet again.
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def mark(self) -> None:
         """Note that the task of this thread got on."""

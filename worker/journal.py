@@ -6,18 +6,20 @@ Each of its calls is one short transaction.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import structlog
 
 from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, growth_margin, prune_threshold
 from compaction.originals import cut_in, with_originals
-from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE
+from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN
 from compaction.view import WRITTEN
 from store import conversations, messages, runs, snapshots
+from store.fault_points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from uuid import UUID
 
     from sqlalchemy import Connection
 
@@ -33,11 +35,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+BATCH_TRIGGER: Final = "batch"
+"""Trigger of the runs that commit what a message batch answered."""
 HEAD_MOVED: Final = "head_moved"
 STOPPED: Final = "worker_stopped"
 _VOID: Final = frozenset({HEAD_MOVED, STOPPED, runs.LEASE_LOST})
 """Reasons of steps that say nothing about whether another try would do."""
-_AT_ONCE: Final = frozenset({NOTHING_TO_CUT, NOTHING_TO_PRUNE})
+_AT_ONCE: Final = frozenset({NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN})
+
+
+Beside: TypeAlias = "Callable[[Connection], bool]"
+"""Writes what a step settles besides, a batch's end; False if that was settled before, and its costs written down."""
 
 
 class RunLostError(Exception):
@@ -65,6 +73,7 @@ class Journal:
     def __init__(self, database: Database, lease: Lease) -> None:
         self._lease = lease
         self._policy: Policy = lease.policy
+        self._database = database
         self._transaction = database.transaction
         self._started = time.monotonic()
         self._seen: int | None = None
@@ -92,15 +101,9 @@ class Journal:
         return Asked(row.model, row.system, row.tools)
 
     def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:
-        """Return a zone with its tool results as they came, and when its messages came (RFC 3339 by seq)."""
-        seqs = [message.seq for message in zone if message.seq != WRITTEN]
-        if not seqs:
-            return zone, {}
+        """Return a zone as it came; see `read_originals`."""
         with self._transaction(self._lease.tenant_id) as connection:
-            conversation = self._lease.conversation_id
-            cut = cut_in(zone, stage.working.snapshot.coverage)
-            whole = with_originals(zone, messages.contents(connection, conversation, cut) if cut else {})
-            return whole, messages.times(connection, conversation, min(seqs), max(seqs))
+            return read_originals(connection, self._lease.conversation_id, stage, zone)
 
     def record(self, made: Made, stage: Stage) -> StepRecord:
         """Return what there is to say of a step once it is made."""
@@ -120,19 +123,25 @@ class Journal:
         """Return a step with the time that it has taken so far."""
         return record._replace(duration_ms=self._milliseconds())
 
-    def take(self, made: Made, reading: Reading, record: StepRecord | None = None) -> Result:
-        """Commit what a step made, or write down why not."""
+    def take(
+        self, made: Made, reading: Reading, record: StepRecord | None = None, beside: Beside | None = None
+    ) -> Result:
+        """Commit what a step made, or write down why not; see `commit` for `beside`."""
         record = record or self.record(made, reading.stage)
         if made.reason is not None:
             return self.skip(record, made.reason)
-        return self.commit(reading.material, made.settle(reading.stage, str(self._lease.run_id)), record)
+        return self.commit(reading.material, made.settle(reading.stage, str(self._lease.run_id)), record, beside)
 
-    def commit(self, material: Material, new: NewSnapshot, record: StepRecord) -> Result:
+    def commit(self, material: Material, new: NewSnapshot, record: StepRecord, beside: Beside | None = None) -> Result:
         """Write the snapshot and its step; a pending one has to wait for the end of a tool loop.
 
-        Raises RunLostError if it comes too late.
+        `beside` is written in the same transaction; see Beside. Raises RunLostError if it comes too late.
         """
-        with self._transaction(self._lease.tenant_id) as connection:
+
+        def write(connection: Connection) -> snapshots.Outcome:
+            written = runs.written_step(connection, self._lease, record.name)
+            if written is not None:
+                return snapshots.Outcome(written.snapshot_version, pending=written.reason == WAITS)
             outcome = snapshots.commit(
                 connection,
                 self._lease,
@@ -144,23 +153,29 @@ class Journal:
             )
             if outcome.version is not None:
                 reason = WAITS if outcome.pending else None
-                runs.add_step(connection, self._lease, record._replace(snapshot_version=outcome.version, reason=reason))
+                step = record._replace(snapshot_version=outcome.version, reason=reason)
+                self._add(connection, step, beside)
+                reach("snapshot.written")
+            return outcome
+
+        outcome = self._database.insist(self._lease.tenant_id, write)
         if outcome.lost is not None:
-            self.skip(record, outcome.lost)
+            self.skip(record if beside is None else free_of_charge(record), outcome.lost)
             if outcome.lost == HEAD_MOVED:
                 # By an edit, or a restore. What was made from the old head is worth nothing.
                 self.end()
             raise RunLostError(outcome.lost)
+        reach("snapshot.committed")
         return "pending" if outcome.pending else "committed"
 
-    def skip(self, record: StepRecord, reason: str) -> Literal["skipped"]:
+    def skip(self, record: StepRecord, reason: str, beside: Beside | None = None) -> Literal["skipped"]:
         """Write a step down that changed nothing."""
-        self._write(self._unchanged(record)._replace(state="skipped", reason=reason))
+        self._write(self._unchanged(record)._replace(state="skipped", reason=reason), beside)
         return "skipped"
 
-    def fail(self, record: StepRecord, reason: str, error: str) -> Literal["failed"]:
+    def fail(self, record: StepRecord, reason: str, error: str, beside: Beside | None = None) -> Literal["failed"]:
         """Write a step down that failed."""
-        self._write(self._unchanged(record)._replace(state="failed", reason=reason, error=error))
+        self._write(self._unchanged(record)._replace(state="failed", reason=reason, error=error), beside)
         return "failed"
 
     def end(self, *, state: runs.Ended | None = None, reason: str | None = None, error: str | None = None) -> None:
@@ -174,14 +189,20 @@ class Journal:
             ended = state or ("committed" if done else "skipped")
             if not runs.end(connection, self._lease, ended, reason or last, error):
                 raise RunLostError(runs.LEASE_LOST)
+        reach("run.ended")
         log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
 
     def _unchanged(self, record: StepRecord) -> StepRecord:
         return self.timed(record)._replace(tokens_after=record.tokens_before, messages_after=record.messages_before)
 
-    def _write(self, record: StepRecord) -> None:
+    def _write(self, record: StepRecord, beside: Beside | None = None) -> None:
         with self._transaction(self._lease.tenant_id) as connection:
-            runs.add_step(connection, self._lease, record)
+            self._add(connection, record, beside)
+
+    def _add(self, connection: Connection, record: StepRecord, beside: Beside | None) -> None:
+        if beside is not None and not beside(connection):
+            record = free_of_charge(record)
+        runs.add_step(connection, self._lease, record)
 
     def _milliseconds(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
@@ -190,6 +211,8 @@ class Journal:
         """Hold back what was tried, and what the counters promise although there is nothing to do."""
         if self._lease.strategy is not None or self._lease.base_version is not None:
             return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
+        if self._lease.trigger == BATCH_TRIGGER and not any(step.state == "committed" for step in steps):
+            return  # It was no threshold that brought it about; what holds other batches back was set with its end.
         if any(step.reason == WAITS for step in steps):
             return  # Nothing begins while it waits, and the counters will be others when it is over.
         policy = self._policy
@@ -214,3 +237,20 @@ class Journal:
             results_through=self.results_through,
             seen=self._seen,
         )
+
+
+def read_originals(
+    connection: Connection, conversation_id: UUID, stage: Stage, zone: View
+) -> tuple[View, Mapping[int, str]]:
+    """Return a zone with its tool results as they came, and when its messages came (RFC 3339 by seq)."""
+    seqs = [message.seq for message in zone if message.seq != WRITTEN]
+    if not seqs:
+        return zone, {}
+    cut = cut_in(zone, stage.working.snapshot.coverage)
+    whole = with_originals(zone, messages.contents(connection, conversation_id, cut) if cut else {})
+    return whole, messages.times(connection, conversation_id, min(seqs), max(seqs))
+
+
+def free_of_charge(record: StepRecord) -> StepRecord:
+    """Return a step without what its model calls cost, which is written down elsewhere."""
+    return record._replace(model_calls=0, model_input_tokens=None, model_output_tokens=None, cost_usd=None)

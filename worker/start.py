@@ -15,6 +15,7 @@ from celery.signals import setup_logging
 from store.broker import CHECK_TASK, CHECKS, QUEUES, celery_app
 from store.processes import Activity
 from worker.app import create_app
+from worker.consumer import SteadyConsumer
 from worker.database import Database
 from worker.liveness import FROZEN_SECONDS, Heart, Watch, WorkerLife
 from worker.shutdown import end_in_time, leave_in_time, leave_now
@@ -59,6 +60,7 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
         pool="prefork" if computes else "threads",
         concurrency=slots,
         optimization="fair",
+        consumer_cls=SteadyConsumer,
         without_gossip=True,
         without_mingle=True,
         quiet=True,

@@ -9,6 +9,7 @@ import structlog
 from compaction import steps
 from compaction.ladder import Result, Step
 from compaction.pins import message_text
+from worker.batched import Batched
 from worker.journal import STOPPED
 from worker.leases import StoppingError
 from worker.summarizers import SummaryError, SummaryRequest
@@ -16,14 +17,15 @@ from worker.summarizers.base import Conversation, NativeSummarizer
 from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from compaction.policy import Policy
     from compaction.stage import Stage
     from compaction.summary import Zone
+    from compaction.view import View
     from store.runs import Lease, StepRecord
     from worker.compactor import Compactor
-    from worker.journal import Journal, Reading
+    from worker.journal import Beside, Journal, Reading
     from worker.summarizers import Summarizer, Summary
     from worker.summarizers.base import Spent
 
@@ -39,6 +41,7 @@ class Summarizing:
         self._compactor = compactor
         self._lease = lease
         self._journal = journal
+        self.batched = Batched(compactor, lease, journal, self)
         self.is_on = lease.strategy == "extract" or (lease.policy.compaction_enabled and compactor.can_summarize)
         """Whether summaries are made at all."""
 
@@ -52,6 +55,9 @@ class Summarizing:
     def step(self, now: Reading) -> Result:
         """Put a summary into the place of the zone. Raises SummaryError, StoppingError."""
         if self.is_on and self._lease.strategy != "extract":
+            done = self.batched.instead(now)
+            if done is not None:
+                return done
             chosen = self._compactor.summarizer
             if isinstance(chosen, NativeSummarizer):
                 return self._sign(now, chosen)
@@ -70,7 +76,7 @@ class Summarizing:
         most, wishes = policy.summary_max_tokens, self._wishes
         signed = self._made(lambda: native.sign(beginning, max_tokens=most, wishes=wishes), record)
         made = steps.replace_prefix(stage, zone, signed.block, policy)
-        return self._commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
+        return self.commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
 
     def _write(self, now: Reading) -> Result:
         stage, policy = now.stage, self._lease.policy
@@ -83,13 +89,16 @@ class Summarizing:
         summary = self.ask(stage, zone, policy, record)
         made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
         made = made._replace(detail="; ".join([made.detail or "", *summary.notes]))
-        return self._commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+        return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
-    def _commit(self, now: Reading, made: steps.Made, known: StepRecord, spent: Spent) -> Result:
+    def commit(
+        self, now: Reading, made: steps.Made, known: StepRecord, spent: Spent, beside: Beside | None = None
+    ) -> Result:
+        """Commit what the step made, by whom `known` tells; see `Journal.commit`."""
         record = spend(self._journal.record(made, now.stage), spent)._replace(
             summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
         )
-        done = self._journal.take(made, now, record)
+        done = self._journal.take(made, now, record, beside)
         if done != "skipped":
             log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
         return done
@@ -104,11 +113,11 @@ class Summarizing:
         if isinstance(zone, str):
             return self._journal.skip(record, zone)
         try:
-            summary = extractive.summarize(self._request(stage, zone, policy))
+            summary = extractive.summarize(self.request(stage, zone, policy))
         except SummaryError as error:
             return self._journal.fail(record, error.code, error.detail)
         made = steps.summarize(stage, zone, summary.text, policy)._replace(step=Step.EXTRACT)
-        return self._commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+        return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
     def record(self, stage: Stage) -> StepRecord:
         """Return what is known of the step before a summary is made."""
@@ -121,24 +130,14 @@ class Summarizing:
 
     def ask(self, stage: Stage, zone: Zone, policy: Policy, record: StepRecord) -> Summary:
         """Return a summary of a zone; a failure is written down. Raises SummaryError, StoppingError."""
-        request = self._request(stage, zone, policy)
+        request = self.request(stage, zone, policy)
         summarizer = self._summarizer
         return self._made(lambda: summarizer.summarize(request), record)
 
-    def _request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
+    def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
+        """Return what is asked of a summarizer about a zone."""
         whole, times = self._journal.originals(stage, stage.view[zone.start : zone.stop])
-        pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
-        shown = tuple(message_text(message.content) for message in stage.view[: zone.start])
-        return SummaryRequest(
-            whole,
-            stage.previous_summary,
-            policy,
-            instructions=self._wishes,
-            times=times,
-            pins=pinned,
-            strip_fields=policy.private_result_fields,
-            beside=(*shown, *pinned),
-        )
+        return request_of(stage, zone, policy, whole, times)._replace(instructions=self._wishes)
 
     @property
     def _wishes(self) -> str | None:
@@ -155,6 +154,22 @@ class Summarizing:
             self._journal.fail(spend(record, error.spent), error.code, error.detail)
             log.warning("summary.failed", reason=error.code, detail=error.detail)
             raise
+
+
+def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Mapping[int, str]) -> SummaryRequest:
+    """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
+    pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
+    shown = tuple(message_text(message.content) for message in stage.view[: zone.start])
+    return SummaryRequest(
+        whole,
+        stage.previous_summary,
+        policy,
+        instructions=policy.summary_instructions or None,
+        times=times,
+        pins=pinned,
+        strip_fields=policy.private_result_fields,
+        beside=(*shown, *pinned),
+    )
 
 
 def spend(record: StepRecord, spent: Spent) -> StepRecord:

@@ -9,8 +9,21 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from store import conversations, runs, stranded_runs, webhooks
-from store.broker import BATCH, CHECK_TASK, CHECKS, DELIVER_TASK, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, QueueDepths
+from store import batches, conversations, runs, stranded_runs, webhooks
+from store.broker import (
+    BATCH,
+    BATCH_TASK,
+    CHECK_TASK,
+    CHECKS,
+    DELIVER_TASK,
+    LATER,
+    QUEUES,
+    RUN_TASK,
+    SHARE,
+    SUMMARIES,
+    QueueDepths,
+)
+from store.fault_points import reach
 from worker.database import Database
 from worker.housekeeping import Housekeeper
 from worker.progress import Progress
@@ -23,6 +36,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
+    from store.batches import DueBatch
     from store.conversations import OverdueCheck
     from store.settings import Settings
     from store.stranded_runs import Stranded
@@ -45,7 +59,7 @@ class Sweeper:
         self._database = Database(settings, "sweeper", self.progress)
         self._depths = QueueDepths(settings)
         self._housekeeper = Housekeeper(settings, self._database)
-        self._sent_checks, self._sent_webhooks = Sent(), Sent()
+        self._sent_checks, self._sent_webhooks, self._sent_batches = Sent(), Sent(), Sent()
         # A run that was offered is not stranded for a while, and the same one all the time.
         self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
 
@@ -69,8 +83,9 @@ class Sweeper:
 
         What fails is logged, and the next sweep tries again.
         """
+        reach("sweep.started")
         found = 0
-        for part in (self._runs, self._checks, self._webhooks, self._housekeeping):
+        for part in (self._runs, self._checks, self._webhooks, self._batches, self._housekeeping):
             try:
                 found += part()
             except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
@@ -138,6 +153,15 @@ class Sweeper:
             self._sent_webhooks.remember([(delivery_id, tenant_id)], _delivery)
         return len(unsent)
 
+    def _batches(self) -> int:
+        with self._database.transaction(None) as connection:
+            due = batches.due(connection, LIMIT)
+        unsent = self._sent_batches.unsent(due, _batch, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
+        for batch in unsent:
+            self._app.send_task(BATCH_TASK, args=[str(batch.tenant_id), str(batch.id)], queue=SUMMARIES)
+            self._sent_batches.remember([batch], _batch)
+        return len(unsent)
+
     def _housekeeping(self) -> int:
         self._housekeeper.round()
         return 0
@@ -152,6 +176,10 @@ def _check(check: OverdueCheck) -> tuple[UUID, Hashable]:
 
 def _run(run: Stranded) -> tuple[UUID, Hashable]:
     return run.run_id, None
+
+
+def _batch(batch: DueBatch) -> tuple[UUID, Hashable]:
+    return batch.id, batch.due_at
 
 
 def _delivery(delivery: tuple[UUID, UUID]) -> tuple[UUID, Hashable]:

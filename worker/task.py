@@ -11,13 +11,14 @@ from celery import Task
 from sqlalchemy.exc import SQLAlchemyError
 
 from store import runs, summary_places
-from store.broker import RUN_TASK, SUMMARIES
+from store.broker import BATCH_TASK, RUN_TASK, SUMMARIES
 from store.summary_places import Places
+from worker.batches import Batches
 from worker.checks import Checker
 from worker.compactor import Compactor
 from worker.database import Database
 from worker.progress import Progress
-from worker.summarizers import choose_model, choose_summarizer
+from worker.summarizers import choose_batches, choose_model, choose_summarizer
 from worker.webhooks import Courier
 
 if TYPE_CHECKING:
@@ -38,14 +39,25 @@ class Services:
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
         self.progress = Progress()
         self.database = Database(settings, "worker", self.progress)
-        self.checker = Checker(self.database, settings.policy, worker=self.worker, lease_seconds=settings.lease_seconds)
+        with_batches = settings.chosen_summarizer == "anthropic-batch"
+        self.checker = Checker(
+            self.database,
+            settings.policy,
+            worker=self.worker,
+            lease_seconds=settings.lease_seconds,
+            wake_batch=self._wake_batch if with_batches else None,
+        )
         self.compactor = Compactor(
             self.database,
             choose_summarizer(settings),
             make_model=choose_model(settings),
+            make_batches=choose_batches(settings),
             lease_seconds=settings.lease_seconds,
             limit_seconds=settings.summary_limit_seconds,
             wake=self._wake,
+        )
+        self.batches = Batches(
+            self.compactor, settings.policy, worker=self.worker, lease_seconds=settings.lease_seconds
         )
         self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
         self.courier = Courier(self.database, private_addresses=settings.webhook_private_addresses)
@@ -83,10 +95,16 @@ class Services:
     def _wake(self, lease: Lease) -> None:
         self._send(lease.run_id, lease.tenant_id)
 
+    def _wake_batch(self, tenant_id: UUID, batch_id: UUID) -> None:
+        self._tell(BATCH_TASK, tenant_id, batch_id)
+
     def _send(self, run_id: UUID, tenant_id: UUID) -> None:
-        """Tell the workers of summaries that a run waits; if nobody hears it, the sweeper will."""
+        self._tell(RUN_TASK, tenant_id, run_id)
+
+    def _tell(self, task: str, tenant_id: UUID, identifier: UUID) -> None:
+        """Tell the workers of summaries what waits for them; if nobody hears it, the sweeper will."""
         try:
-            self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=SUMMARIES)
+            self._app.send_task(task, args=[str(tenant_id), str(identifier)], queue=SUMMARIES)
         except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, the run is queued
             log.warning("wakeup.lost", error=type(error).__name__)
 

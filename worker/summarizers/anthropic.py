@@ -69,6 +69,9 @@ _ERROR_TEXT_CHARS: Final = 2_000
 """Characters of an error's text that are looked at: it may be a page."""
 _REQUEST_ID: Final = re.compile(r"[\w-]{1,64}")
 
+_NO_TEMPERATURE: Final[set[tuple[str | None, str]]] = set()
+"""(server, model) of those that have refused a temperature; known to the process."""
+
 _STOPS: Final = frozenset({"end_turn", "stop_sequence", "max_tokens", None})
 """Stop reasons of an answer; None is what servers send that know none."""
 _REFUSED: Final[Mapping[str | None, tuple[str, str]]] = {
@@ -98,9 +101,28 @@ class AnthropicModel:
             key=(key.get_secret_value() if key else "") or "none",
             base_url=settings.anthropic_base_url,
             deadline=settings.summarizer_deadline_seconds,
+            model=self.model,
         )
-        # The SDK has no parameter for it any more; models that know none refuse it.
-        self._extra = {} if temperature is None else {"temperature": temperature}
+        self._temperature = temperature
+
+    @property
+    def extra(self) -> dict[str, float]:
+        """What a question says besides: the SDK has no parameter for the temperature, and newer models refuse it."""
+        if self._temperature is None or self._service.who in _NO_TEMPERATURE:
+            return {}
+        return {"temperature": self._temperature}
+
+    @property
+    def deadline_seconds(self) -> float:
+        """Seconds for one question, every attempt and every wait included."""
+        return self._service.deadline
+
+    def refuses_temperature(self, text: str) -> bool:
+        """Tell whether the text of a refusal names the temperature, which is left out from then on."""
+        named = "temperature" in text.lower()
+        if named:
+            _NO_TEMPERATURE.add(self._service.who)
+        return named and self._temperature is not None
 
     def ask(self, system: str, prompt: str, *, max_tokens: int) -> Answer:
         """Return the answer; SummaryError names what went wrong, and its `spent` counts the calls all the same.
@@ -115,7 +137,7 @@ class AnthropicModel:
                 max_tokens=max_tokens,
                 system=system,
                 messages=[{"role": "user", "content": prompt}],
-                extra_body=self._extra,
+                extra_body=self.extra,
             )
 
         return self.send(call, lambda answer, calls: answer_of(answer, self.model, self.prices, calls=calls))
@@ -145,6 +167,12 @@ class _Service(NamedTuple):
     base_url: str | None
     deadline: float
     """Seconds for one question."""
+    model: str
+
+    @property
+    def who(self) -> tuple[str | None, str]:
+        """The server and the model, whoever asks."""
+        return self.base_url, self.model
 
 
 class _Question:
@@ -155,6 +183,7 @@ class _Question:
         self._call = call
         self._ends = time.monotonic() + service.deadline
         self._failed: anthropic.APIError | None = None
+        self._without_temperature = False
         self.calls = 0
         """Requests sent."""
         self.asked_patience: float | None = None
@@ -202,6 +231,8 @@ class _Question:
 
     def _wait_before_retry(self, error: Exception) -> bool | float:
         """Tell whether to try again, and after how many seconds where the server says so."""
+        if isinstance(error, anthropic.BadRequestError) and self._names_temperature(error):
+            return 0.0
         if isinstance(error, anthropic.APIConnectionError):
             self._failed = error
             return True
@@ -215,6 +246,14 @@ class _Question:
             self.asked_patience = asked
             return False
         return asked if asked < self._ends - time.monotonic() else False
+
+    def _names_temperature(self, error: anthropic.APIStatusError) -> bool:
+        """Tell whether the temperature is what is wrong, which is left out from then on; once in a question."""
+        if self._without_temperature or "temperature" not in _text(error):
+            return False
+        _NO_TEMPERATURE.add(self._service.who)
+        self._without_temperature = True
+        return True
 
 
 class AnthropicSummarizer:

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from store.settings import Settings
     from worker.summarizers.anthropic import AnthropicModel
     from worker.summarizers.base import Model, NativeSummarizer, Summarizer
+    from worker.summarizers.batches import AnthropicBatches
+    from worker.summarizers.staged import StagedSummarizer
 
 
 def choose_summarizer(settings: Settings) -> Callable[[], Summarizer | NativeSummarizer] | None:
     """Return what makes the summarizer that the settings name, None for `none`."""
     match settings.chosen_summarizer:
-        case "anthropic":
+        case "anthropic" | "anthropic-batch":
             return lambda: _anthropic(settings)
         case "anthropic-native":
             return lambda: _native(settings)
@@ -44,6 +46,14 @@ def choose_model(settings: Settings) -> Callable[[], Model] | None:
     return (lambda: _claude(settings)) if settings.chosen_summarizer.startswith("anthropic") else None
 
 
+def choose_batches(settings: Settings) -> Callable[[], AnthropicBatches] | None:
+    """Return what has summaries made at half price, None where no provider is asked.
+
+    Also for the other summarizers of Claude: batches that were sent before the setting was changed are on their way.
+    """
+    return (lambda: _batches(settings)) if settings.chosen_summarizer.startswith("anthropic") else None
+
+
 def _claude(settings: Settings) -> AnthropicModel:
     # The SDK takes longer to load than all the rest, and workers of checks never ask a model.
     from worker.summarizers.anthropic import AnthropicModel  # noqa: PLC0415
@@ -52,11 +62,18 @@ def _claude(settings: Settings) -> AnthropicModel:
     return AnthropicModel(settings, CircuitBreaker.of(settings))
 
 
-def _anthropic(settings: Settings) -> Summarizer:
+def _anthropic(settings: Settings, claude: AnthropicModel | None = None) -> StagedSummarizer:
     from worker.summarizers.guard import QualityGuard  # noqa: PLC0415 - see _claude
     from worker.summarizers.staged import StagedSummarizer  # noqa: PLC0415
 
-    return StagedSummarizer(_claude(settings), QualityGuard)
+    return StagedSummarizer(claude or _claude(settings), QualityGuard)
+
+
+def _batches(settings: Settings) -> AnthropicBatches:
+    from worker.summarizers.batches import AnthropicBatches  # noqa: PLC0415 - as above
+
+    claude = _claude(settings)
+    return AnthropicBatches(claude, _anthropic(settings, claude))
 
 
 def _native(settings: Settings) -> NativeSummarizer:

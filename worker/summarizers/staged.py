@@ -87,6 +87,18 @@ class StagedSummarizer:
         """The model it calls."""
         return self._model.model
 
+    def plan(self, request: SummaryRequest) -> Plan:
+        """Return the requests that it would make of the model; raise SummaryError if there can be none."""
+        return _Work(self._model, request, self._guard).plan(self._model.context_tokens)
+
+    def accept(self, text: str, request: SummaryRequest) -> str:
+        """Return a summary that the guard accepts, as it is or mended without the model; raise SummaryError."""
+        if self._guard is None:
+            return text
+        judge = self._guard(request)
+        verdict = judge.of(text)
+        return text if verdict.accepted else _mended(judge, text, verdict)
+
     def summarize(self, request: SummaryRequest) -> Summary:
         """Return a summary of the zone, or of as much of its beginning as could be summarized.
 
@@ -139,7 +151,7 @@ class _Work:
             raise SummaryError(error.code, error.detail, self._writer.spent) from None
 
     def _run(self) -> Summary:
-        staged = self._plan(self._model.context_tokens)
+        staged = self.plan(self._model.context_tokens)
         while True:
             texts, failed = _each(staged.parts, partial(self._part, staged))
             if failed is None or failed.code != "prompt_too_long":
@@ -180,7 +192,8 @@ class _Work:
             parts=merged.parts,
         )
 
-    def _plan(self, window: int, *, without_oversized: bool = False) -> Plan:
+    def plan(self, window: int, *, without_oversized: bool = False) -> Plan:
+        """Return the plan for a model of `window` tokens; raise SummaryError if there is none."""
         request = self._request
         try:
             staged = plan(
@@ -206,11 +219,11 @@ class _Work:
             self._halvings += 1
             size = staged.ask(refused).tokens(staged.answer_tokens)
             with suppress(SummaryError):
-                return self._plan(min(staged.window, size) // 2)
+                return self.plan(min(staged.window, size) // 2)
         if not staged.oversized:
             return None
         self._halvings = HALVINGS
-        return self._plan(staged.window, without_oversized=True)
+        return self.plan(staged.window, without_oversized=True)
 
     def _part(self, staged: Plan, part: Part) -> _Done:
         prompt = staged.ask(part)
@@ -268,13 +281,7 @@ class _Work:
             left = verdict if again is None else judge.of(again)
             if again is not None and len(left.reasons) <= len(verdict.reasons):
                 text, verdict = again, left
-        if not verdict.accepted:
-            text = judge.mend(text, verdict)
-            verdict = judge.of(text)
-        if not verdict.accepted:
-            # Codes alone: what is missing would be words of the conversation.
-            raise SummaryError("summary_rejected", ", ".join(verdict.reasons))
-        return text
+        return text if verdict.accepted else _mended(judge, text, verdict)
 
     def _again(self, staged: Plan, prompt: Prompt, draft: str, verdict: Verdict) -> str | None:
         """Return what the model writes once it is told what was wrong, None if it writes nothing."""
@@ -285,6 +292,16 @@ class _Work:
             if error.code in FATAL:
                 raise
             return None
+
+
+def _mended(judge: Judge, text: str, verdict: Verdict) -> str:
+    """Return a summary with what it lacks added; raise SummaryError if that is not enough."""
+    text = judge.mend(text, verdict)
+    left = judge.of(text)
+    if not left.accepted:
+        # Codes alone: what is missing would be words of the conversation.
+        raise SummaryError("summary_rejected", ", ".join(left.reasons))
+    return text
 
 
 def _merge_prompt(staged: Plan, group: Sequence[_Level], *, final: bool) -> Prompt:

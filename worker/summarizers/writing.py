@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.prompts import Prompt
-    from worker.summarizers.base import Model
+    from worker.summarizers.base import Answer, Model
 
 TOO_LONG: Final = frozenset({"summary_cut", "summary_too_long"})
 """Reason codes of answers that are asked for once more, shorter."""
@@ -38,7 +38,7 @@ class Writer:
     def spent(self) -> Spent:
         """What every call so far cost together; what none of them tells stays unknown."""
         with self._lock:
-            return _total(self._spent)
+            return total(self._spent)
 
     def write(self, prompt: Prompt, max_tokens: int) -> str:
         """Return the model's text of about `max_tokens` tokens at most; raise SummaryError if there is none."""
@@ -56,18 +56,23 @@ class Writer:
             self._count(error.spent)
             raise
         self._count(answer.spent)
-        if answer.stop_reason == "max_tokens":
-            raise SummaryError("summary_cut", f"the answer reached its limit of {max_tokens:,} tokens")
-        text = tidied(answer.text)
-        if not text:
-            raise SummaryError("empty_summary", "the model answered without text")
-        if text_weight(text) > max_tokens * CHARS_PER_TOKEN * MARGIN:
-            raise SummaryError("summary_too_long", f"the answer is longer than {max_tokens:,} tokens")
-        return text
+        return text_of(answer, max_tokens)
 
     def _count(self, spent: Spent) -> None:
         with self._lock:
             self._spent.append(spent)
+
+
+def text_of(answer: Answer, max_tokens: int) -> str:
+    """Return the text of an answer, tidied; raise SummaryError if it was cut, is empty, or longer than asked for."""
+    if answer.stop_reason == "max_tokens":
+        raise SummaryError("summary_cut", f"the answer reached its limit of {max_tokens:,} tokens")
+    text = tidied(answer.text)
+    if not text:
+        raise SummaryError("empty_summary", "the model answered without text")
+    if text_weight(text) > max_tokens * CHARS_PER_TOKEN * MARGIN:
+        raise SummaryError("summary_too_long", f"the answer is longer than {max_tokens:,} tokens")
+    return text
 
 
 def tidied(answer: str) -> str:
@@ -80,7 +85,8 @@ def tidied(answer: str) -> str:
     return defanged(_PICTURE.sub(r"\1 (\2)", text)).strip()
 
 
-def _total(spent: Sequence[Spent]) -> Spent:
+def total(spent: Sequence[Spent]) -> Spent:
+    """Return what several calls cost together; what none of them tells stays unknown."""
     read = [each.input_tokens for each in spent if each.input_tokens is not None]
     written = [each.output_tokens for each in spent if each.output_tokens is not None]
     costs = [each.cost_usd for each in spent if each.cost_usd is not None]
