@@ -18,8 +18,10 @@ SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "extra
 """Those that come with the service; others are installed beside it."""
 SUMMARIZER_GROUP: Final = "palimpsest.summarizers"
 """Entry points in this group name summarizers: callables that are given the settings and return one."""
+
+
 def summarizer_names() -> tuple[str, ...]:
-    """Return the names of the summarizers that are there: the service's own, then those that are installed beside it."""
+    """Return the names of the summarizers: the service's own, then those that are installed beside it."""
     return (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
 
 
