@@ -181,6 +181,8 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] 
     asyncpg.OperatorInterventionError: _on_store_away,
     asyncpg.LockNotAvailableError: _on_store_away,
     asyncpg.InterfaceError: _on_store_away,
+    # What a connection raises that the server has ended, until its end is seen.
+    asyncpg.InternalClientError: _on_store_away,
     OperationalError: _on_store_away,
     InterfaceError: _on_store_away,
     DBAPIError: _on_database,
