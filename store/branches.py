@@ -151,6 +151,7 @@ def fork(
             broken_through=min(row.broken_through, through_seq),
             # A part of fixed_tokens, until it is counted anew.
             carried_tokens=row.carried_tokens,
+            counted_cap=row.counted_cap,
             check_due_at=func.now(),
             check_request_id=request_id,
         )

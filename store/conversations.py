@@ -61,6 +61,8 @@ class CheckState(NamedTuple):
     trim_hold: int
     pending_version: int | None
     has_active_run: bool
+    counted_cap: int | None
+    """Characters of a tool result that the context was counted with; None before there was any."""
 
     @property
     def load(self) -> Load:
@@ -157,15 +159,20 @@ def change(
         )
     found = connection.execute(statement).rowcount
     if found and result_cap is not None:
-        connection.execute(
-            text("select recount_results(:conversation, :cap)"), {"conversation": conversation_id, "cap": result_cap}
-        )
+        recount(connection, conversation_id, result_cap)
     changed = get(connection, tenant_id, conversation_id)
     if changed is not None and not {"system", "tools"}.isdisjoint(values):
         fixed = fixed_tokens(changed.system, changed.tools) + changed.carried_tokens
         connection.execute(update(conversations).where(_c.id == conversation_id).values(fixed_tokens=fixed))
         return get(connection, tenant_id, conversation_id)
     return changed
+
+
+def recount(connection: Connection, conversation_id: UUID, result_cap: int) -> None:
+    """Count the context anew as a view shows it that has `result_cap` characters of a tool result at most."""
+    connection.execute(
+        text("select recount_results(:conversation, :cap)"), {"conversation": conversation_id, "cap": result_cap}
+    )
 
 
 def check_states(connection: Connection, conversation_ids: Sequence[UUID], *, lock: bool = False) -> list[CheckState]:

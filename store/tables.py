@@ -158,6 +158,7 @@ conversations = Table(
     Column("carried_tokens", Integer, nullable=False, server_default=ZERO),
     Column("turn_context_tokens", Integer, nullable=False, server_default=ZERO),
     Column("held_by_restore", Boolean, nullable=False, server_default=_FALSE),
+    Column("counted_cap", Integer),
     Index(
         "uq_conversations_external_id",
         "tenant_id",

@@ -375,6 +375,33 @@ def test_behind_a_moved_head_the_cap_in_force_counts(service: Service) -> None:
     assert stored_tokens(service, path) > 2_500  # the newest result has 10,000 characters in the view, not 4,000
 
 
+def test_a_cap_that_was_taken_off_does_not_come_back_with_a_restore(service: Service) -> None:
+    path = service.conversation(policy={"max_tool_result_chars": 400})
+    service.append(path, HELLO, call("a"), result("a", "x" * 8_000), {"role": "assistant", "content": "So."})
+    assert service.client.patch(path, json={"policy": {}}).status_code == 200
+    whole = stored_tokens(service, path)
+    assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
+    assert stored_tokens(service, path) == whole
+    assert service.client.get(f"{path}/context").json()["tokens"]["context"] == whole
+
+
+def test_a_cap_of_the_tenant_is_counted_by_the_next_check(changing: Service) -> None:
+    path = changing.conversation()
+    changing.append(path, HELLO, call("a"), result("a", "x" * 8_000))
+    whole = stored_tokens(changing, path)
+    set_tenant(changing, policy={"max_tool_result_chars": 400})
+    changing.append(path, {"role": "assistant", "content": "So."})
+    work(changing.settings, path)
+    capped = stored_tokens(changing, path)
+    assert capped == whole + 1 - (8_000 - 400) // 4
+    work(changing.settings, path)
+    assert stored_tokens(changing, path) == capped
+    set_tenant(changing, policy={})
+    changing.append(path, {"role": "user", "content": "Go on."})
+    work(changing.settings, path)
+    assert stored_tokens(changing, path) == whole + 1 + 2
+
+
 def test_a_change_of_the_view_makes_what_was_measured_and_signed_stale(service: Service) -> None:
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     path = service.conversation()

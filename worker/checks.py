@@ -61,14 +61,17 @@ class Checker:
                 states = conversations.check_states(connection, waiting, lock=number > 0)
                 # In the order that they were given in, which is fair; the database's is that of ids or of pages.
                 states.sort(key=lambda state: place[state.conversation_id])
-                idle = [state for state in states if self._is_idle(state)]
+                miscounted = [state for state in states if self._is_miscounted(state)]
+                idle = [state for state in states if state not in miscounted and self._is_idle(state)]
                 wanted = self._want_batches(connection, idle)
                 done = conversations.clear_checks(connection, idle) if idle else set()
             for batch_id, tenant_id in wanted:
                 if self._wake_batch is not None:
                     self._wake_batch(tenant_id, batch_id)
+            for state in miscounted:
+                self._recount(state)
             for state in states:
-                if not self._is_idle(state) and (lease := self._begin(state)) is not None:
+                if state not in miscounted and not self._is_idle(state) and (lease := self._begin(state)) is not None:
                     execute(lease)
             waiting = [state.conversation_id for state in states if state.conversation_id not in done]
 
@@ -76,6 +79,16 @@ class Checker:
         if not (state.tenant_policy or state.policy or state.model):
             return self._default
         return in_force(self._defaults, state.tenant_policy, state.policy, model=state.model)
+
+    def _is_miscounted(self, state: CheckState) -> bool:
+        """Tell whether the context was counted with another cap on tool results than the one in force."""
+        cap = self._in_force(state).policy.max_tool_result_chars
+        return state.counted_cap is not None and state.counted_cap != cap
+
+    def _recount(self, state: CheckState) -> None:
+        with self._database.transaction(state.tenant_id) as connection:
+            cap = self._in_force(state).policy.max_tool_result_chars
+            conversations.recount(connection, state.conversation_id, cap)
 
     def _is_idle(self, state: CheckState) -> bool:
         """Tell whether nothing is to be done: an active run asks for another check when it ends."""

@@ -1,15 +1,16 @@
 grant select (block_id) on runs to palimpsest_background;
 
 -- The name of a model is not a part of what was said.
-grant select (model) on conversations to palimpsest_background;
+grant select (model, counted_cap) on conversations to palimpsest_background;
 
--- As check_states of revision 0001, with the model, whose window the policy begins from. A run for a context block does not
+-- As check_states of revision 0001, with the model, whose window the policy begins from, and the cap on tool results that the
+-- context was counted with: the one in force may be another since, by the tenant's policy or the installation's. A run for a context block does not
 -- count as an active one.
 create function due_states(p_conversations uuid[], p_lock boolean) returns table (
     conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, model text, revision bigint,
     estimated integer, measured integer, context_bytes bigint, has_old_results boolean,
     tool_results_hold integer, summary_hold integer, trim_hold integer,
-    pending_version integer, has_active_run boolean
+    pending_version integer, has_active_run boolean, counted_cap integer
 ) language plpgsql security definer set search_path = pg_catalog, public as $$
 begin
     if p_lock then
@@ -22,7 +23,8 @@ begin
            c.context_bytes, c.newest_result > c.results_cut_through,
            c.tool_results_hold, c.summary_hold, c.trim_hold, c.pending_version,
            exists (select from public.runs as r
-                   where r.conversation_id = c.id and r.state in ('queued', 'running') and r.block_id is null)
+                   where r.conversation_id = c.id and r.state in ('queued', 'running') and r.block_id is null),
+           c.counted_cap
     from public.conversations as c join public.tenants as t on t.id = c.tenant_id
     where c.id = any (p_conversations) and (c.check_due_at is null) is false;
 end $$;

@@ -48,10 +48,11 @@ drop index uq_runs_active;
 alter table runs drop column strategy, drop column instructions, drop column base_version, drop column target_tokens,
     drop column block_id;
 create unique index uq_runs_active on runs (conversation_id) where state in ('queued', 'running');
-revoke select (model) on conversations from palimpsest_background;
+revoke select (model, counted_cap) on conversations from palimpsest_background;
 drop table context_blocks, assemblies, pins;
 alter table snapshots drop column pins;
-alter table conversations drop column carried_tokens, drop column turn_context_tokens, drop column held_by_restore;
+alter table conversations drop column carried_tokens, drop column turn_context_tokens, drop column held_by_restore,
+    drop column counted_cap;
 alter table conversations force row level security;
 alter table runs force row level security;
 alter table run_steps force row level security;

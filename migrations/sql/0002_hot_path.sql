@@ -69,6 +69,8 @@ $$;
 -- Count the context anew under another cap on tool results. Where it shows something else than before, nothing that the API
 -- counted is true any more, and what was signed was signed for another prefix.
 create function recount_results(p_conversation uuid, p_cap integer) returns void language sql as $$
+    update public.conversations set counted_cap = p_cap, revision = revision + 1
+    where id = p_conversation and counted_cap is distinct from p_cap;
     update public.conversations as c
     set context_tokens = shown.tokens,
         measured_tokens = null,
@@ -109,7 +111,7 @@ create or replace function move_head(p_conversation uuid, p_version integer) ret
     from (select covers_through, tokens, message_count, bytes, exchanges from public.snapshots
           where conversation_id = p_conversation and version = p_version
           union all select -1, 0, 0, 0, 0 where p_version = 0) as s,
-         lateral (select coalesce(sum(public.shown_tokens(m.tokens, m.view_tokens, m.result_chars, own.result_cap)), 0)
+         lateral (select coalesce(sum(public.shown_tokens(m.tokens, m.view_tokens, m.result_chars, own.counted_cap)), 0)
                              ::integer as tokens,
                          count(*)::integer as messages,
                          coalesce(sum(m.bytes), 0) as bytes,
@@ -294,7 +296,8 @@ begin
                 or v_has_thinking and not coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
             then c.next_seq + v_count - 1 else c.strip_thinking_through end,
         check_due_at = coalesce(c.check_due_at, now()),
-        check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end
+        check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end,
+        counted_cap = coalesce(c.counted_cap, c.result_cap, p_result_cap)
     where c.id = p_conversation and c.tenant_id = p_tenant
       and (p_expected_seq is null or c.next_seq = p_expected_seq)
     returning c.next_seq as next_seq, c.check_due_at = now() as queued,
@@ -345,12 +348,12 @@ begin
     end if;
 end $$;
 
--- As the function of revision 0001, under the cap that is in force now. p_last_request is the request of the last exchange.
+-- As the function of revision 0001, under the cap that was counted with last. p_last_request is the request of the last exchange.
 create or replace function tail_start(
     p_conversation uuid, p_covers integer, p_last_request integer, p_room double precision, p_factor double precision
 ) returns integer language plpgsql stable as $$
 declare
-    v_cap constant integer := (select result_cap from public.conversations where id = p_conversation);
+    v_cap constant integer := (select counted_cap from public.conversations where id = p_conversation);
     v_start integer;
     v_tokens double precision := 0;
     m record;

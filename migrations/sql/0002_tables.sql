@@ -1,7 +1,9 @@
 alter table conversations
     add column carried_tokens integer not null default 0,
     add column turn_context_tokens integer not null default 0,
-    add column held_by_restore boolean not null default false;
+    add column held_by_restore boolean not null default false,
+    -- The cap on tool results that context_tokens were counted with.
+    add column counted_cap integer;
 
 -- The pins that stand in a snapshot's first message because their own messages are not shown any more.
 alter table snapshots add column pins jsonb not null default '[]';
