@@ -9,7 +9,7 @@ ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo serve test check format docs bench fidelity constraints clean distclean
+.PHONY: help setup demo serve test faults check format docs bench fidelity soak constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -35,7 +35,10 @@ serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stop
 	@$(BIN)/palimpsest serve $(ARGS)
 
 test: $(STAMP) ## Run the tests against real servers
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
+
+faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests included; print what was measured
+	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependencies
 	$(BIN)/ruff check
@@ -61,6 +64,9 @@ bench: $(STAMP) ## Measure append, context and check against raw database calls
 
 fidelity: $(STAMP) ## Measure what survives compaction: look-ahead recall, rules, drift (bench/fidelity)
 	@$(BIN)/python bench/fidelity/run.py $(ARGS)
+
+soak: $(STAMP) ## Load a whole installation while faults hit it, and check every invariant (3 minutes)
+	@$(BIN)/python bench/soak/run.py $(ARGS)
 
 constraints: ## Rewrite constraints.txt with the newest versions that pyproject.toml allows
 	@.ci/constraints

@@ -26,6 +26,7 @@ from store.broker import (
     celery_app,
     queue_keys,
 )
+from store.fault_points import reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,6 +150,7 @@ class Wakeups:
                 self._app.send_task(CHECK_TASK, args=[ids[start : start + BATCH]], queue=CHECKS, priority=priority)
         for run_id, (tenant_id, queue) in runs.items():
             self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=queue)
+        reach("wakeup.sent")
 
 
 def by_turns(tenants: Mapping[UUID, UUID]) -> list[UUID]:

@@ -23,7 +23,7 @@ from tests.in_process import Chat, Workers, chat
 from tests.stub_summarizer import StubSummarizer
 from tests.talk import request, rounds
 from tests.test_sweeper import Broker, age, broker, long_talk, make_sweeper
-from tests.test_worker_processes import Product, model, product
+from tests.worker_processes import Product, model, product
 from worker.app import create_app
 from worker.resending import AGAIN_SECONDS, Sent
 
@@ -61,6 +61,7 @@ def overdue(chat: Chat, count: int = 1) -> list[UUID]:
 
 
 class TestChecks:
+    @pytest.mark.fault("F31")
     def test_ten_thousand_due_checks_of_one_tenant_come_after_the_first_of_another(
         self, chat: Chat, other: Chat, make_sweeper: Callable[..., Sweeper], broker: Broker
     ) -> None:
@@ -85,6 +86,7 @@ class TestChecks:
         assert order.index(str(theirs)) == SHARE
         assert len(order) == 501
 
+    @pytest.mark.fault("F31")
     def test_the_order_in_which_a_worker_completes_them(self, product: Product, database_url: str) -> None:
         """One process, one check after the other; every conversation has something to compact."""
         product.env |= {"PALIMPSEST_SUMMARIZER": "extractive"}
@@ -294,6 +296,7 @@ class TestPlaces:
         run.services.database.close()
         app.close()
 
+    @pytest.mark.fault("F31")
     def test_real_workers_ask_no_more_than_they_may(
         self, product: Product, model: LoopbackModel, database_url: str
     ) -> None:

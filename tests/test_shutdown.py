@@ -3,54 +3,26 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import psycopg
+import pytest
 import redis
 from sqlalchemy import text
 
-from cli.embedded import free_port
 from store.broker import CHECKS, queue_keys
 from tests.eventually import eventually
 from tests.talk import request, rounds
-from tests.test_worker_processes import Product, model, product
+from tests.worker_processes import Product, model, product
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.conftest import Tenant
 
 __all__ = ["model", "product"]
 
 STOP_SECONDS = 60.0  # twice what the product may take
-
-
-@contextmanager
-def api(product: Product) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run `palimpsest api`; it is killed at the end if it still runs."""
-    port = free_port()
-    command = [sys.executable, "-P", "-m", "cli.main", "api", "--port", str(port)]
-    log = (product.folder / "api.log").open("wb")
-    with log, subprocess.Popen(command, stdout=log, stderr=log, env=product.env) as process:
-        url = f"http://127.0.0.1:{port}"
-
-        def answers() -> bool:
-            try:
-                return httpx2.get(f"{url}/healthz").status_code == 200
-            except httpx2.TransportError:
-                assert process.poll() is None
-                return False
-
-        try:
-            eventually(answers, 60)
-            yield process, url
-        finally:
-            process.kill()
 
 
 def waiting(product: Product) -> int:
@@ -68,12 +40,13 @@ def messages(product: Product) -> int:
         return sum(int(client.llen(key)) for key in queue_keys(CHECKS))
 
 
+@pytest.mark.fault("F5")
 def test_the_api_finishes_its_requests_and_what_it_has_collected(product: Product, tenant: Tenant) -> None:
     """The wake-ups' interval is longer than the test: only the end can have sent them."""
     product.env |= {"PALIMPSEST_WAKEUP_INTERVAL_SECONDS": "3600"}
     turn: dict[str, Any] = {"messages": [request("hello")]}
-    with api(product) as (process, url), ThreadPoolExecutor(1) as threads:
-        client = httpx2.Client(base_url=url, headers={"x-api-key": tenant.key}, timeout=60)
+    with product.api() as api, ThreadPoolExecutor(1) as threads:
+        client = api.client(tenant.key)
         path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
         assert client.post(f"{path}/turns", json=turn).json()["check"] == "queued"
         assembled = client.post(f"{path}/context", json={"user_message": request("and now?")})
@@ -82,16 +55,16 @@ def test_the_api_finishes_its_requests_and_what_it_has_collected(product: Produc
             connection.execute("select from conversations for update")
             under_way = threads.submit(client.post, f"{path}/turns", json=turn)
             eventually(lambda: waiting(product) == 1)
-            process.send_signal(signal.SIGTERM)
-            eventually(lambda: refuses(url))  # whoever comes now goes to another process
+            api.process.send_signal(signal.SIGTERM)
+            eventually(lambda: refuses(api.url))  # whoever comes now goes to another process
             assert not under_way.done()
         assert under_way.result(60).status_code == 201
-        assert process.wait(STOP_SECONDS) == -signal.SIGTERM  # the server passes it on once it is done
+        assert api.process.wait(STOP_SECONDS) == -signal.SIGTERM  # the server passes it on once it is done
         client.close()
     assert messages(product) == 1
     assert len(product.chat.query("select from messages")) == 2
     assert len(product.chat.query("select from assemblies")) == 1
-    assert "Traceback" not in (product.folder / "api.log").read_text()
+    assert "Traceback" not in api.log.read_text()
 
 
 def refuses(url: str) -> bool:
@@ -104,15 +77,15 @@ def refuses(url: str) -> bool:
 
 def test_a_request_that_does_not_end_does_not_keep_the_api(product: Product, tenant: Tenant) -> None:
     """A statement of a request has ten seconds at most, so that the end comes before the server's own bound."""
-    with api(product) as (process, url), ThreadPoolExecutor(1) as threads:
-        client = httpx2.Client(base_url=url, headers={"x-api-key": tenant.key}, timeout=60)
+    with product.api() as api, ThreadPoolExecutor(1) as threads:
+        client = api.client(tenant.key)
         path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
         with psycopg.connect(product.env["PALIMPSEST_DATABASE_URL"]) as connection:
             connection.execute("select from conversations for update")
             under_way = threads.submit(client.post, f"{path}/turns", json={"messages": [request("hello")]})
             eventually(lambda: waiting(product) == 1)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(STOP_SECONDS) == -signal.SIGTERM  # the server passes it on once it is done
+            api.process.send_signal(signal.SIGTERM)
+            assert api.process.wait(STOP_SECONDS) == -signal.SIGTERM  # the server passes it on once it is done
             assert under_way.result(60).status_code == 503
         client.close()
     assert product.chat.query("select from messages") == []

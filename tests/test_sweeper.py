@@ -195,6 +195,7 @@ def test_a_dead_run_holds_back_what_the_api_counted_too(chat: Chat, make_sweeper
     assert len(chat.runs(conversation)) == 1
 
 
+@pytest.mark.fault("F28")
 def test_two_sweepers_at_once_do_no_harm(chat: Chat, make_sweeper: Callable[..., Sweeper], broker: Broker) -> None:
     conversations = [long_talk(chat) for _ in range(6)]
     workers = Workers(chat, StubSummarizer(), max_attempts=2)

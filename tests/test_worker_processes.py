@@ -2,121 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
 
-from store.broker import CHECK_TASK, CHECKS, celery_app
-from store.settings import Settings
+from store.broker import CHECK_TASK, CHECKS
 from tests.eventually import eventually
-from tests.in_process import SMALL, Chat, head
-from tests.loopback_model import LoopbackModel
-from tests.talk import exchanges, request, rounds
+from tests.in_process import SMALL, head
+from tests.talk import request, rounds
+from tests.worker_processes import Product, ended, long_talk, model, product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from uuid import UUID
+    from tests.loopback_model import LoopbackModel
 
-    from celery import Celery
-
-    from tests.conftest import Tenant
-
-STOP_SECONDS = 20  # a bound for a loaded machine, well under that of the product
+__all__ = ["model", "product"]
 
 
-class Product:
-    """Settings for real workers, and the chat product that feeds them."""
-
-    def __init__(self, env: dict[str, str], chat: Chat, app: Celery, folder: Path) -> None:
-        self.env, self.chat, self.app, self.folder = env, chat, app, folder
-        self.program = ["-m", "cli.main"]
-        self._started = 0
-
-    @contextmanager
-    def worker(self, queue: str, *extra: str) -> Iterator[Worker]:
-        """Run `palimpsest worker` or `palimpsest sweeper`; it is killed at the end if it still runs."""
-        self._started += 1
-        log = self.folder / f"{self._started}-{queue}.log"
-        arguments = ["sweeper"] if queue == "sweeper" else ["worker", "--queues", queue, *extra]
-        with (
-            log.open("wb") as output,
-            subprocess.Popen(
-                [sys.executable, "-P", *self.program, *arguments], stdout=output, stderr=output, env=self.env
-            ) as process,
-        ):
-            try:
-                yield Worker(process, log)
-            finally:
-                process.kill()
-
-    def wake(self, *conversations: UUID) -> None:
-        """Send the wake-up that the API would send."""
-        self.app.send_task(CHECK_TASK, args=[[str(each) for each in conversations]], queue=CHECKS)
-
-
-class Worker:
-    """One worker process and what it has written."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process, self.log = process, log
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Signal the process and return its exit status."""
-        self.process.send_signal(number)
-        return self.process.wait(STOP_SECONDS)
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        lines = self.log.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as server:
-        yield server
-
-
-@pytest.fixture
-def product(
-    database_url: str, broker_url: str, tenant: Tenant, model: LoopbackModel, tmp_path: Path
-) -> Iterator[Product]:
-    given = {
-        "PALIMPSEST_DATABASE_URL": database_url,
-        "PALIMPSEST_BROKER_URL": broker_url,
-        "PALIMPSEST_SUMMARIZER": "anthropic",
-        "PALIMPSEST_SWEEP_INTERVAL_SECONDS": "0.2",
-        "PALIMPSEST_CHECK_OVERDUE_SECONDS": "0.5",
-        "PALIMPSEST_RUN_OVERDUE_SECONDS": "2",
-        "ANTHROPIC_API_KEY": "sk-test",
-        "ANTHROPIC_BASE_URL": model.url,
-    }
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PALIMPSEST_", "ANTHROPIC_"))}
-    settings = Settings(database_url=database_url, broker_url=broker_url)  # type: ignore[arg-type] # pydantic makes secrets
-    app = celery_app(settings, "test")
-    with Chat(settings, tenant.id) as chat:
-        yield Product(kept | given, chat, app, tmp_path)
-    app.close()
-
-
-def long_talk(product: Product) -> UUID:
-    conversation = product.chat.begin({"input_token_budget": 0})
-    product.chat.append(conversation, exchanges(12, 200))
-    return conversation
-
-
-def ended(product: Product, conversation: UUID) -> Callable[[], bool]:
-    return lambda: bool(product.chat.runs(conversation)) and product.chat.run(conversation).finished_at is not None
-
-
+@pytest.mark.fault("F5")
 def test_sigterm_gives_up_a_model_call_and_another_worker_goes_on_at_once(
     product: Product, model: LoopbackModel
 ) -> None:
@@ -152,6 +55,8 @@ def test_sigterm_ends_idle_workers_and_the_sweeper(product: Product) -> None:
     assert head(product.chat, conversation).version == 1
 
 
+@pytest.mark.fault("F30")
+@pytest.mark.fault("F15")
 def test_a_failed_task_logs_its_type_and_nothing_of_what_it_held(product: Product) -> None:
     secret = "the words of a user"
     product.chat.begin(SMALL)

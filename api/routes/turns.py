@@ -17,6 +17,7 @@ from api.types import TurnIn, TurnOut
 from compaction.context_blocks import prepare
 from store import conversations, hot_path, ids
 from store.context_blocks import new_blocks
+from store.fault_points import reach
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -48,6 +49,7 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
     key = _idempotency_key(request.headers.get("idempotency-key"))
     blocks = await _new_blocks(services, request, conversation, turn) if turn.context else None
     done = await _append(services, request, conversation, turn, key, body, blocks and blocks.context)
+    reach("turn.stored")
     replayed = _refuse_or_accept(done)
     for run_id in blocks.run_ids if blocks and not replayed else ():
         services.wakeups.add_run(request.user.tenant_id, run_id)
