@@ -139,6 +139,7 @@ class Load:
         service.connection.close()
 
 
+@pytest.mark.fault("F27")
 def test_appends_go_on_while_the_schema_moves(url: str, tenant_there: Tenant) -> None:
     with Load(url, tenant_there.id) as load:
         upgrade(url)
@@ -156,6 +157,7 @@ def test_appends_go_on_while_the_schema_moves(url: str, tenant_there: Tenant) ->
         assert connection.execute(invalid).fetchall() == []
 
 
+@pytest.mark.fault("F27")
 def test_a_migration_that_cannot_have_its_lock_tries_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody keeps a table until the first attempt has given up."""
     tried = threading.Event()
@@ -178,6 +180,7 @@ def test_a_migration_that_cannot_have_its_lock_tries_again(url: str, monkeypatch
         assert connection.execute("select version_num from alembic_version").fetchone() == (HEAD,)
 
 
+@pytest.mark.fault("F27")
 def test_it_gives_up_in_the_end_and_nothing_is_half_done(url: str) -> None:
     with psycopg.connect(url) as reader:
         reader.execute("lock table snapshots in share row exclusive mode")
@@ -203,6 +206,7 @@ def test_an_index_that_was_broken_off_is_made_anew(url: str) -> None:
     assert "state = 'dead'" in row[1]
 
 
+@pytest.mark.fault("F26")
 def test_what_revision_0001_calls_works_on_the_newest_schema(url: str, old: Old) -> None:
     upgrade(url)
     conversation = old.conversation()
@@ -222,6 +226,7 @@ def test_what_revision_0001_calls_works_on_the_newest_schema(url: str, old: Old)
     assert old.call("select * from stranded_runs(%s::float8, %s)", 0, 10) == []
 
 
+@pytest.mark.fault("F26")
 @pytest.mark.parametrize("revision", [PREVIOUS, HEAD])
 def test_a_context_is_read_as_revision_0001_reads_it(url: str, old: Old, revision: str) -> None:
     conversation = old.conversation()
@@ -235,6 +240,7 @@ def test_a_context_is_read_as_revision_0001_reads_it(url: str, old: Old, revisio
     assert same["not_modified"]
 
 
+@pytest.mark.fault("F26")
 def test_the_newest_revision_takes_nothing_away(url: str, tenant_there: Tenant) -> None:
     """Whatever services of the one before call is there, and they may."""
     before = granted(url)

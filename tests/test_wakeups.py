@@ -139,6 +139,7 @@ def test_a_policy_that_changed_is_checked(chat: Chat, broker: Broker) -> None:
     assert eventually(broker.batches) == [[conversation]]
 
 
+@pytest.mark.fault("F9")
 def test_a_killed_broker_defers_the_very_next_turn(chat: Chat, broker: Broker) -> None:
     waiting, conversation = chat.conversation(), chat.conversation()
     assert chat.append(waiting) == "queued"
@@ -180,6 +181,7 @@ def test_a_broker_that_is_not_up_yet(make_settings: Callable[..., Settings], ten
         broker.kill()
 
 
+@pytest.mark.fault("F9")
 def test_a_hung_broker_holds_up_nobody(chat: Chat, broker: Broker) -> None:
     """Everything up to SIGCONT happens while Redis answers nobody."""
     first = chat.conversation()

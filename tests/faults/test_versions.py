@@ -1,0 +1,105 @@
+"""Processes of this release on the schema of the one before, and while `palimpsest migrate` brings it up to date.
+
+What the release before calls on this one's schema: tests/test_migrations_under_load.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from alembic.script import ScriptDirectory
+
+from migrations import revisions
+from migrations.run import upgrade
+from tests.conftest import create_database, drop_database
+from tests.eventually import eventually
+from tests.faults.installation import installed
+from tests.talk import answer, request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from tests.faults.installation import Installation, Talk
+
+TALKS = 3
+
+
+@pytest.fixture(scope="module")
+def schema_before(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The name of a database to clone at the revision before the newest."""
+    newest = ScriptDirectory(str(Path(revisions.__file__).parent)).get_revision(revisions.HEAD)
+    assert isinstance(newest.down_revision, str)
+    name = f"template_{uuid4().hex}"
+    upgrade(create_database(postgres.url, name), newest.down_revision)
+    yield name
+    drop_database(postgres.url, name)
+
+
+@pytest.fixture(scope="module")
+def installation(postgres: EmbeddedPostgres, schema_before: str, redis_server: EmbeddedRedis) -> Iterator[Installation]:
+    with installed(postgres.url, schema_before, redis_server.url) as made, made.api():
+        yield made
+
+
+def readiness(installation: Installation) -> tuple[int, str]:
+    """Return the status of /readyz, and what it says of the schema."""
+    told = installation.client.get("/readyz")
+    return told.status_code, told.json()["services"]["migrations"]
+
+
+@pytest.mark.fault("F26", "F27")
+@pytest.mark.slow
+def test_the_schema_moves_under_processes_that_are_ahead_of_it(installation: Installation) -> None:
+    """The API says that it is not ready; who sends turns all the same, with keys, loses none and stores none twice.
+
+    Nothing is started anew. Requests meet the migration's locks: they wait, or are told to come again.
+    """
+    talks = [installation.talk() for _ in range(TALKS)]
+    stop, refused = threading.Event(), set[int]()
+
+    def converse(talk: Talk) -> None:
+        while not stop.is_set():
+            said = [request(f"{talk.label} {len(talk.sent)}", 100), answer(f"{talk.label} {len(talk.sent)}", 100)]
+            key = {"idempotency-key": f"{talk.label} {len(talk.sent)}"}
+            while True:
+                told = installation.client.post(f"{talk.path}/turns", json={"messages": said}, headers=key)
+                if told.status_code == 201:
+                    break
+                refused.add(told.status_code)
+            talk.sent.extend(said)
+
+    with (
+        installation.worker("checks,summaries", "--concurrency", "2") as worker,
+        installation.worker("sweeper") as sweeper,
+        ThreadPoolExecutor(TALKS) as threads,
+    ):
+        assert readiness(installation) == (503, "behind")
+        conversing = [threads.submit(converse, talk) for talk in talks]
+        try:
+            eventually(lambda: all(talk.sent for talk in talks), 60)
+            migrate = [sys.executable, "-P", "-m", "cli.main", "migrate"]
+            done = subprocess.run(
+                migrate, env=installation.env, check=False, capture_output=True, text=True, timeout=120
+            )
+            assert done.returncode == 0, done.stderr
+            assert eventually(lambda: readiness(installation)) == (200, "ok")
+            before = [len(talk.sent) for talk in talks]
+            eventually(lambda: all(len(talk.sent) > count + 20 for talk, count in zip(talks, before, strict=True)), 60)
+        finally:
+            stop.set()
+        for each in conversing:
+            each.result(60)
+        assert refused <= {503}
+        ends = [talk.end_state(runs=1) for talk in talks]
+        assert all("committed" in {run.state for run in end.runs} for end in ends)
+        paid = sum(step.model_calls for end in ends for step in end.steps)
+        assert paid == len(installation.model.requests)
+        assert (worker.process.poll(), sweeper.process.poll()) == (None, None)
