@@ -101,6 +101,8 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "prune_hard_share",
         "prune_allow",
         "prune_deny",
+        "extra_strategies",
+        "batch_threshold_ratio",
     }
 
 
