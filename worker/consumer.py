@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import structlog
 from celery.worker.consumer import Consumer
 
 log = structlog.get_logger()
+
+LONGEST_PAUSE_SECONDS: Final = 5
+"""Seconds between two tries to connect; Celery's own pauses grow to 30, for which checks would wait."""
 
 
 class SteadyConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
@@ -16,6 +20,11 @@ class SteadyConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
     kombu 5.7 goes on using the channel of a connection that it has closed: it puts messages back by it, and
     acknowledges the tasks that end later. Both meet an AttributeError, which Celery takes for a fault of the worker's.
     """
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Return the connection once there is one; tried every few seconds, however long the broker is away."""
+        conn.ensure_connection = partial(conn.ensure_connection, interval_max=LONGEST_PAUSE_SECONDS)
+        return super().ensure_connected(conn)
 
     def on_connection_error_after_connected(self, exc: BaseException) -> None:
         """Be done with the channel, and get ready to connect again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,6 +117,27 @@ def test_turns_while_redis_is_away(
     for talk in talks:
         once(talk.end_state(runs=1))
     measured("F9 Redis back: eight conversations compacted", (installation.now() - began).total_seconds())
+    assert [worker.process.poll() for worker in workers] == [None] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F9")
+@pytest.mark.timeout(300)
+def test_redis_is_away_for_a_minute(
+    installation: Installation, broker: OwnRedis, workers: list[Worker], measured: Callable[[str, float], None]
+) -> None:
+    """A turn a second meanwhile; by then the workers try to connect less and less often."""
+    broker.kill()
+    talks = []
+    for _ in range(60):
+        talks.append(installation.talk())
+        assert say(talks[-1]) == "deferred"
+        time.sleep(1)  # the length of the outage is what is tried
+    broker.start()
+    began = installation.now()
+    for talk in talks:
+        once(talk.end_state(runs=1))
+    measured("F9 Redis back after a minute: 60 conversations compacted", (installation.now() - began).total_seconds())
     assert [worker.process.poll() for worker in workers] == [None] * 3
 
 
