@@ -34,6 +34,7 @@ class Principal(NamedTuple):
     """The tenant behind a request, what its key may do, and the policy its conversations begin from."""
 
     tenant_id: UUID
+    key_id: UUID
     scopes: frozenset[str]
     overrides: Mapping[str, Any]
     """The installation's and the tenant's, as far as they are in force."""
@@ -80,7 +81,7 @@ class Authenticator:
             return None
         policy, overrides, _ = in_force(self._defaults, msgspec.json.decode(row.policy))
         version = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()[:_DIGEST_CHARS]
-        principal = Principal(row.tenant_id, frozenset(row.scopes), overrides, policy, version)
+        principal = Principal(row.tenant_id, parts[0], frozenset(row.scopes), overrides, policy, version)
         if len(self._known) >= REMEMBERED_KEYS:
             self._known.clear()
         self._known[digest] = (time.monotonic() + REMEMBERED_SECONDS, principal)

@@ -11,8 +11,10 @@ import msgspec
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from store.erasures import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +28,8 @@ _STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<index>\d+)\]")
 _FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
 _PARAMETERS: Final = {"run_state": "state", "delivery_state": "state"}
 """Parameters of routes whose names in the URL Litestar keeps for itself."""
+_CUT_OFF: Final = "client disconnected prematurely"
+"""How Litestar words a body that did not come to its end; it has no class of its own for it."""
 _CODES: Final = {
     400: "bad_request",
     401: "unauthenticated",
@@ -34,9 +38,11 @@ _CODES: Final = {
     405: "method_not_allowed",
     409: "conflict",
     413: "body_too_large",
+    414: "url_too_long",
     415: "unsupported_media_type",
     422: "invalid",
     429: "rate_limited",
+    431: "head_too_large",
     500: "internal",
     503: "unavailable",
 }
@@ -101,20 +107,26 @@ def from_msgspec(error: msgspec.ValidationError) -> ProblemError:
     return invalid(detail, pointer)
 
 
+def document_of(problem: ProblemError, request_id: str) -> bytes:
+    """Return the problem document as JSON."""
+    return msgspec.json.encode(
+        {
+            "type": _TYPES + problem.code.replace("_", "-"),
+            "title": HTTPStatus(problem.status).phrase,
+            "status": problem.status,
+            "detail": problem.detail,
+            "code": problem.code,
+            "request_id": request_id,
+            **({} if problem.pointer is None else {"pointer": problem.pointer}),
+            **problem.extra,
+        }
+    )
+
+
 def respond(request: Request[Any, Any, Any], problem: ProblemError) -> Response[bytes]:
-    """Return the problem document."""
-    document = {
-        "type": _TYPES + problem.code.replace("_", "-"),
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "detail": problem.detail,
-        "code": problem.code,
-        "request_id": request.scope["state"].get("request_id", ""),
-        **({} if problem.pointer is None else {"pointer": problem.pointer}),
-        **problem.extra,
-    }
+    """Return the answer that the problem makes."""
     return Response(
-        msgspec.json.encode(document),
+        document_of(problem, request.scope["state"].get("request_id", "")),
         status_code=problem.status,
         media_type="application/problem+json",
         headers=problem.headers,
@@ -126,6 +138,8 @@ def _on_problem(request: Request[Any, Any, Any], error: ProblemError) -> Respons
 
 
 def _on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    if error.detail == _CUT_OFF:
+        return respond(request, ProblemError(400, "body_incomplete", "The connection ended before the body did."))
     status = error.status_code
     code = _CODES.get(status, "error")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -154,17 +168,26 @@ def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Respons
     return respond(request, unavailable(detail))
 
 
+def _on_gone(request: Request[Any, Any, Any], error: NoResultFound) -> Response[bytes]:
+    """Answer for a row that was there a statement ago: its conversation was erased in between."""
+    log.warning("request.gone", error=type(error).__name__, path=request.scope.get("path_template"))
+    return respond(request, not_found())
+
+
 def _on_database(request: Request[Any, Any, Any], error: DBAPIError) -> Response[bytes]:
     """Tell a database that is away from a statement that is wrong; SQLAlchemy has one class for both."""
     state = getattr(error.orig, "sqlstate", None) or ""
+    if state == GONE:
+        # Erased between the look and the write.
+        return respond(request, not_found())
     if error.connection_invalidated or state.startswith(_AWAY_STATES):
         return _on_store_away(request, error)
     return _on_any(request, error)
 
 
 def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    # No text of the exception: a database error's may hold a row.
-    log.error("request.failed", error=type(error).__name__, path=request.scope["path"])
+    # No text of the exception: a database error's may hold a row. No path as it came: it may name a user.
+    log.error("request.failed", error=type(error).__name__, path=request.scope.get("path_template"))
     return respond(request, ProblemError(500, "internal", "Something went wrong here; the log has the request's id."))
 
 
@@ -186,6 +209,7 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] 
     OperationalError: _on_store_away,
     InterfaceError: _on_store_away,
     DBAPIError: _on_database,
+    NoResultFound: _on_gone,
     PoolTimeoutError: _on_store_away,
     TimeoutError: _on_store_away,
     OSError: _on_store_away,

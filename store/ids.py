@@ -7,7 +7,7 @@ from uuid import UUID
 
 import uuid_utils.compat
 
-Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "hook", "evt"]
+Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "hook", "evt", "era"]
 
 
 def new_id() -> UUID:

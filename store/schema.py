@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from store import batch_tables, context_tables, housekeeping, processes, webhook_tables
+from store import batch_tables, context_tables, erasure_tables, housekeeping, processes, webhook_tables
 from store.tables import metadata
 
-__all__ = ["batch_tables", "context_tables", "housekeeping", "metadata", "processes", "webhook_tables"]
+__all__ = [
+    "batch_tables",
+    "context_tables",
+    "erasure_tables",
+    "housekeeping",
+    "metadata",
+    "processes",
+    "webhook_tables",
+]

@@ -159,6 +159,7 @@ conversations = Table(
     Column("turn_context_tokens", Integer, nullable=False, server_default=ZERO),
     Column("held_by_restore", Boolean, nullable=False, server_default=_FALSE),
     Column("counted_cap", Integer),
+    Column("erased_at", TIME),
     Index(
         "uq_conversations_external_id",
         "tenant_id",
@@ -254,6 +255,7 @@ runs = Table(
     ),
     Index("uq_runs_active_block", "block_id", unique=True, postgresql_where=text(_active("state"))),
     Index("ix_runs_conversation_id_id", "conversation_id", "id"),
+    Index("ix_runs_block_id", "block_id", postgresql_where=text("block_id is not null")),
     Index("ix_runs_active", "state", "queued_at", postgresql_where=text(_active("state"))),
 )
 

@@ -93,7 +93,9 @@ def announce(connection: Connection, tenant_id: UUID, run_id: UUID) -> None:
         select(runs, conversations.c.external_id)
         .join(conversations, conversations.c.id == _r.conversation_id)
         .where(_r.id == run_id)
-    ).one()
+    ).one_or_none()
+    if row is None:
+        return  # The conversation is erased.
     event = _EVENT_OF.get(row.state)
     if event is None:
         return

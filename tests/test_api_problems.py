@@ -135,7 +135,7 @@ def test_a_method_that_the_route_has_not(service: Service) -> None:
 def test_options_names_every_method(service: Service) -> None:
     path = service.conversation()
     expected = {
-        path: "GET, HEAD, OPTIONS, PATCH",
+        path: "DELETE, GET, HEAD, OPTIONS, PATCH",
         "/v1/conversations": "GET, HEAD, OPTIONS, POST",
         f"{path}/turns": "OPTIONS, POST",
         "/healthz": "GET, HEAD, OPTIONS",

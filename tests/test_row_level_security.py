@@ -20,6 +20,7 @@ from store import (
     batches,
     context_blocks,
     conversations,
+    erasures,
     hot_path,
     ids,
     messages,
@@ -64,6 +65,7 @@ DEFINERS = {
     "want_batches",
     "due_batches",
     "known_batches",
+    "erase_conversation",
 }
 OF_NO_TENANT = {"processes"}
 TABLES = sorted(set(metadata.tables) - OF_NO_TENANT)
@@ -130,10 +132,12 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
     turn_with_context = calls.turn(conversation, {"role": "user", "content": "And this?"})
     calls.at_once([{**turn_with_context, "context": context_blocks.new_blocks(blocks, Policy()).context}])
     work(settings, conversation)
+    erased = calls.conversation()
     with transaction(calls.engine, calls.tenant_id) as connection:
         pins.add(connection, calls.tenant_id, conversation, 0, "Look.", ids.new_id())
         assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
         batches.want(connection, [conversation])
+        erasures.erase(connection, erasures.Asking(calls.tenant_id, ids.new_id(), ids.new_id()), erased)
     return conversation
 
 
@@ -237,6 +241,11 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "snapshots",
         "webhook_deliveries",
         "model_batches",
+        "messages",
+        "context_blocks",
+        "pins",
+        "assemblies",
+        "erasures",
     }
     assert [row for row in readable if row["attname"] in CONTENT.get(row["relname"], ())] == []
 
@@ -263,9 +272,11 @@ def test_a_tenant_cannot_write_for_another(two: Two) -> None:
             f"select to_json(t) as t from {table} as t where {column} = %s limit 1",  # noqa: S608
             two.b.tenant_id,
         )
+        # Tombstones are written by the erasure alone, not even for the tenant itself.
+        refusal = "permission denied" if table == "erasures" else "row-level"
         with (
             in_service_role(two, two.a.tenant_id) as connection,
-            pytest.raises(InsufficientPrivilege, match="row-level"),
+            pytest.raises(InsufficientPrivilege, match=refusal),
         ):
             connection.execute(statement, (psycopg.types.json.Json(stored["t"]),))
 

@@ -197,7 +197,9 @@ def close(
     batches.lock_conversation(connection, batch.conversation_id)
     row = conversations.get(connection, batch.tenant_id, batch.conversation_id)
     costs = costs or batch.costs
-    if row is None or not batches.finish(connection, batch, end, reason, error, costs=costs):
+    # Of an erased conversation there is no row: what the batch has cost is written down all the same.
+    tokens, count = (row.context_tokens, row.context_messages) if row is not None else (0, 0)
+    if not batches.finish(connection, batch, end, reason, error, costs=costs):
         return
     if end != "superseded":
         hold_back(connection, batch, policy)
@@ -208,10 +210,10 @@ def close(
     step = runs.StepRecord(
         name=Step.SUMMARY,
         state=state,
-        tokens_before=row.context_tokens,
-        tokens_after=row.context_tokens,
-        messages_before=row.context_messages,
-        messages_after=row.context_messages,
+        tokens_before=tokens,
+        tokens_after=tokens,
+        messages_before=count,
+        messages_after=count,
         duration_ms=0,
         reason=reason,
         error=error,

@@ -261,6 +261,8 @@ class Batches:
         """Return what is to be summarized; None if nothing is, or not now."""
         policy = self._policy(batch)
         with self._database.transaction(batch.tenant_id, one_moment=True) as connection:
+            if conversations.get(connection, batch.tenant_id, batch.conversation_id) is None:
+                return None  # It was erased, and the batch closed with it.
             material = snapshots.load(connection, batch.tenant_id, batch.conversation_id)
             stage = material.stage(policy)
             zone = _zone(stage, policy)

@@ -13,13 +13,14 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
+from sqlalchemy.exc import NoResultFound
 
 from compaction import block_summary
 from compaction.assembly import blocks_tokens
 from compaction.outline import ContextBlock
 from compaction.tokens import content_tokens
-from store import context_blocks, runs
-from worker.journal import RunLostError
+from store import batches, context_blocks, runs
+from worker.journal import ERASED, RunLostError
 from worker.leases import StoppingError
 from worker.summarizers import SummaryError
 from worker.summarizing import spend
@@ -55,8 +56,11 @@ class BlockSummary:
     def go(self) -> None:
         """Summarize the block, unless that is done, not wanted any more, or not possible here."""
         assert self._lease.block_id is not None  # noqa: S101 - that is what makes it a run for a block
-        with self._compactor.database.transaction(self._lease.tenant_id) as connection:
-            block = context_blocks.material(connection, self._lease.block_id)
+        try:
+            with self._compactor.database.transaction(self._lease.tenant_id) as connection:
+                block = context_blocks.material(connection, self._lease.block_id)
+        except NoResultFound:
+            raise RunLostError(ERASED) from None  # Nothing else removes a block.
         if block.summary is not None or not block.wanted:
             return self._end(block, "skipped", "superseded" if block.summary is None else "already_summarized")
         model = self._compactor.model
@@ -152,6 +156,8 @@ class BlockSummary:
             tokens = blocks_tokens([ContextBlock(block.source, block.title, summary)])
 
         def write(connection: Connection) -> None:
+            # Conversation before block and run, as everywhere: an erasure takes them in this order.
+            batches.lock_conversation(connection, lease.conversation_id)
             if summary is not None:
                 context_blocks.set_summary(connection, block_id, summary)
             if not runs.end(connection, lease, state, reason, error, tokens=(block.tokens, tokens)):

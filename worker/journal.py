@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import structlog
+from sqlalchemy.exc import NoResultFound
 
 from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, growth_margin, prune_threshold
 from compaction.originals import cut_in, with_originals
@@ -37,6 +38,8 @@ log = structlog.get_logger()
 
 BATCH_TRIGGER: Final = "batch"
 """Trigger of the runs that commit what a message batch answered."""
+ERASED: Final = "erased"
+"""Reason of a run whose conversation was erased while it was queued or under way."""
 HEAD_MOVED: Final = "head_moved"
 STOPPED: Final = "worker_stopped"
 _VOID: Final = frozenset({HEAD_MOVED, STOPPED, runs.LEASE_LOST})
@@ -81,11 +84,15 @@ class Journal:
         """Seq of the newest tool-result message that was looked at."""
 
     def read(self, base_version: int | None = None) -> Reading:
-        """Read the head, or an older version, and what came after it."""
-        with self._transaction(self._lease.tenant_id, one_moment=True) as connection:
-            material = snapshots.load(
-                connection, self._lease.tenant_id, self._lease.conversation_id, base_version=base_version
-            )
+        """Read the head, or an older version, and what came after it; raises RunLostError if it was erased."""
+        try:
+            with self._transaction(self._lease.tenant_id, one_moment=True) as connection:
+                material = snapshots.load(
+                    connection, self._lease.tenant_id, self._lease.conversation_id, base_version=base_version
+                )
+        except NoResultFound:
+            self.asked()
+            raise
         stage = material.stage(self._policy)
         self._started = time.monotonic()
         if self._seen is None:
@@ -97,7 +104,7 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             row = conversations.get(connection, self._lease.tenant_id, self._lease.conversation_id)
         if row is None:
-            raise RunLostError(runs.LEASE_LOST)
+            raise RunLostError(ERASED)
         return Asked(row.model, row.system, row.tools)
 
     def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:

@@ -1,0 +1,62 @@
+"""A user's data as JSON lines, one row a line, made while they are sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from store import exports, ids
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from api.services import Services
+
+_OWN: Final[Mapping[str, ids.Prefix]] = {"conversation": "conv", "pin": "pin", "run": "run"}
+_NAMED: Final[Mapping[str, ids.Prefix]] = {
+    "conversation_id": "conv",
+    "run_id": "run",
+    "request_id": "req",
+    "check_request_id": "req",
+}
+_RAW: Final = {("message", "content"), ("snapshot", "messages")}
+"""Columns that hold JSON as the text it came as."""
+
+
+async def lines(services: Services, tenant_id: UUID, user_ref: str) -> AsyncIterator[bytes]:
+    """Yield every line of a user's export: a conversation, then all that belongs to it, and an end that counts them.
+
+    Each portion is read in a transaction of its own, so that a slow reader holds nothing. What is erased meanwhile is
+    not in it any more.
+    """
+    count, row = 0, await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, None)
+    while row is not None:
+        count += 1
+        yield line("conversation", row)
+        for kind in exports.KINDS:
+            last: Any = None
+            while True:
+                rows, last = await services.run(tenant_id, exports.portion, tenant_id, row["id"], kind, last)
+                yield b"".join(line(each, found) for each, found in rows)
+                if last is None:
+                    break
+        row = await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, row["id"])
+    yield line("end", {"conversations": count})
+
+
+def line(kind: str, row: Mapping[str, Any]) -> bytes:
+    """Return a row as one line; stored JSON keeps its bytes, but for line breaks between its tokens."""
+    shown = {name: _shown(kind, name, value) for name, value in row.items()}
+    return msgspec.json.encode({"type": kind, **shown}) + b"\n"
+
+
+def _shown(kind: str, name: str, value: Any) -> Any:
+    if (kind, name) in _RAW:
+        # Within JSON's strings line breaks are escaped: these stand between tokens and mean nothing.
+        return msgspec.Raw(value.replace("\r", " ").replace("\n", " ").encode())
+    if isinstance(value, UUID):
+        prefix = _OWN.get(kind) if name == "id" else _NAMED.get(name)
+        return ids.external(prefix, value) if prefix else value.hex
+    return value.hex() if isinstance(value, bytes) else value

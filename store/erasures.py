@@ -1,0 +1,81 @@
+"""Erasure: everything that was said in a conversation gone for good, and what is left to tell of it.
+
+The work is the database function erase_conversation's (migrations/sql/0005_erasure.sql), which nothing else can do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from store import ids
+from store.erasure_tables import erasures
+from store.tables import conversations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+AskedFor = Literal["conversation", "user"]
+
+OF_USER_AT_ONCE: Final = 20
+"""Conversations of a user that one transaction erases: locks are held for that long."""
+GONE: Final = "PL404"
+"""SQLSTATE with which the database refuses what would be written into an erased conversation."""
+
+_c, _e = conversations.c, erasures.c
+
+
+class Asking(NamedTuple):
+    """Who asked for an erasure: a key of a tenant, in a request."""
+
+    tenant_id: UUID
+    key_id: UUID
+    request_id: UUID
+
+
+def erase(
+    connection: Connection, asking: Asking, conversation_id: UUID, asked_for: AskedFor = "conversation"
+) -> AnyRow | None:
+    """Erase a conversation, unless that has been done; return its tombstone, None for no such conversation."""
+    connection.execute(
+        select(func.erase_conversation(ids.new_id(), conversation_id, asked_for, asking.key_id, asking.request_id))
+    )
+    return connection.execute(
+        select(erasures).where(_e.tenant_id == asking.tenant_id, _e.conversation_id == conversation_id)
+    ).one_or_none()
+
+
+def erase_of_user(connection: Connection, asking: Asking, user_ref: str) -> int:
+    """Erase some of a user's conversations; return how many were found, 0 once there are none."""
+    found = connection.execute(
+        select(_c.id)
+        .where(_c.tenant_id == asking.tenant_id, _c.user_ref == user_ref)
+        .order_by(_c.id)
+        .limit(OF_USER_AT_ONCE)
+    )
+    return sum(erase(connection, asking, identifier, "user") is not None for identifier in found.scalars().all())
+
+
+def page(
+    connection: Connection,
+    tenant_id: UUID,
+    *,
+    limit: int,
+    after: UUID | None = None,
+    before: UUID | None = None,
+    conversation_id: UUID | None = None,
+) -> Sequence[AnyRow]:
+    """Return up to `limit` tombstones, newest first; `after` continues to older ones, `before` to newer."""
+    query = select(erasures).where(_e.tenant_id == tenant_id)
+    if conversation_id is not None:
+        query = query.where(_e.conversation_id == conversation_id)
+    if before is not None:
+        newer = query.where(_e.id > before).order_by(_e.id).limit(limit)
+        return list(reversed(connection.execute(newer).all()))
+    if after is not None:
+        query = query.where(_e.id < after)
+    return connection.execute(query.order_by(_e.id.desc()).limit(limit)).all()
