@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from api.problems import ProblemError, from_msgspec, invalid, step_into
+from api.problems import invalid, step_into
+from api.strict_json import WITHOUT_SETTINGS, StrictJson
 from api.types import TurnIn
 from compaction.inline_tags import hidden_tokens
-from compaction.messages import TurnFacts, message_facts, turn_facts
+from compaction.messages import TurnFacts, blocks, is_blank, message_facts, turn_facts
 from compaction.outline import ContextBlock
 from compaction.overrides import in_force
 from compaction.policy import MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
@@ -18,25 +19,22 @@ from compaction.windows import window_of, window_warning
 from store.hot_path import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from api.strict_json import Limits
     from api.types import ContextBlockIn
 
 T = TypeVar("T")
 
-MAX_DEPTH: Final = 200
-"""Levels of nesting in a body. Decoding costs Python's stack a frame a level, and workers begin deeper in it."""
-_NUL: Final = b"\\u0000"
-
 _DEFAULT_POLICY: Final = Policy()
 _turn: Final = msgspec.json.Decoder(TurnIn).decode
-_decode: Final = msgspec.json.Decoder().decode
 _REQUIRED: Final[dict[str, tuple[tuple[str, type], ...]]] = {
     "text": (("text", str),),
     "tool_use": (("id", str), ("name", str), ("input", dict)),
     "tool_result": (("tool_use_id", str),),
     "thinking": (("thinking", str),),
 }
+_NOT_EMPTY: Final = {"id", "name", "tool_use_id"}
 _JSON_NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object"}
 
 
@@ -53,37 +51,28 @@ class Turn(NamedTuple):
     context: tuple[ContextBlock, ...] = ()
 
 
-def read(body: bytes, kind: type[T]) -> T:
+def read(body: bytes, kind: type[T], strict: StrictJson = WITHOUT_SETTINGS) -> T:
     """Return a body as `kind`; raise the problem that it has."""
-    try:
-        value = msgspec.json.decode(body, type=kind)
-        if _needs_a_look(body):
-            _look(_decode(body), "")
-    except msgspec.ValidationError as error:
-        raise from_msgspec(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(error) from None
-    return value
+    return strict.read(body, lambda given: msgspec.json.decode(given, type=kind))[0]
 
 
-def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY) -> Turn:
+def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson = WITHOUT_SETTINGS) -> Turn:
     """Return the turn in a body; raise the problem that it has, with a pointer to the field.
 
     `policy` is the tenant's; its `inline_tool_tags` decide what of the messages counts.
     """
-    try:
-        turn = _turn(body)
-    except msgspec.ValidationError as error:
-        raise from_msgspec(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(error) from None
-    look = _needs_a_look(body)
+    turn, value = strict.read(body, _turn)
+    _check_size(len(turn.messages), strict.limits.turn_messages, "messages", "/messages")
+    _check_size(len(turn.context), strict.limits.context_blocks, "context blocks", "/context")
     contents: list[str] = []
     facts = []
     hidden: list[int] = []
     tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
-    for index, message in enumerate(turn.messages):
-        content = read_content(message.content, f"/messages/{index}/content", look=look)
+    for index, (message, given) in enumerate(zip(turn.messages, value["messages"], strict=True)):
+        content, pointer = given["content"], f"/messages/{index}/content"
+        check_content(content, pointer, strict.limits)
+        if all(map(is_blank, blocks(content))):
+            raise invalid("A message needs content: text that is not blank, or a block of another type.", pointer)
         contents.append(bytes(message.content).decode())
         facts.append(message_facts(message.role, content))
         if tags:
@@ -91,38 +80,36 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY) -> Turn:
     return Turn(
         contents,
         turn_facts(facts),
-        _usage(turn),
+        usage_of(turn),
         turn.expected_next_seq,
         turn.replace_from,
         hidden if any(hidden) else None,
-        _context_blocks(turn.context, look=look) if turn.context else (),
+        _context_blocks(turn.context) if turn.context else (),
     )
 
 
-def _context_blocks(given: Sequence[ContextBlockIn], *, look: bool) -> tuple[ContextBlock, ...]:
+def _context_blocks(given: Sequence[ContextBlockIn]) -> tuple[ContextBlock, ...]:
     for index, block in enumerate(given):
-        if look:
-            _look(msgspec.to_builtins(block), f"/context/{index}")
         if not block.text.strip():
             raise invalid("A context block needs text.", f"/context/{index}/text")
     return tuple(ContextBlock(block.source, block.title, block.text) for block in given)
 
 
-def read_content(raw: msgspec.Raw, pointer: str, *, look: bool) -> Any:
-    """Return a message's content, checked for what every later step relies on."""
-    try:
-        content = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(f"Not valid JSON text: {_reason(error)}", pointer) from None
-    if look:
-        _look(content, pointer)
+def check_content(content: Any, pointer: str, limits: Limits) -> None:
+    """Check a message's content for what every later step relies on; raise the problem that it has."""
     if isinstance(content, str):
-        return content
+        return
     if not isinstance(content, list):
         raise invalid("Expected a string or a list of content blocks.", pointer)
+    _check_size(len(content), limits.message_blocks, "content blocks", pointer)
     for index, block in enumerate(content):
         _check_block(block, f"{pointer}/{index}")
-    return content
+
+
+def check_metadata(metadata: Any, limits: Limits) -> None:
+    """Check the size of a conversation's metadata; raise the problem that it has."""
+    if metadata and len(msgspec.json.encode(metadata)) > limits.metadata_bytes:
+        raise invalid(f"Metadata has at most {limits.metadata_bytes:,} bytes as JSON.", "/metadata")
 
 
 def read_policy(overrides: Mapping[str, Any], *below: Mapping[str, Any]) -> None:
@@ -173,15 +160,6 @@ def _preset(
         raise invalid(error.detail, "/policy_preset") from None
 
 
-def malformed(error: Exception) -> ProblemError:
-    """Return the answer for a body that is not JSON."""
-    return ProblemError(400, "malformed_json", f"The body is not valid JSON: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-
-
 def _check_block(block: Any, pointer: str) -> None:
     if not isinstance(block, dict):
         raise invalid("A content block is an object.", pointer)
@@ -189,46 +167,18 @@ def _check_block(block: Any, pointer: str) -> None:
     if not isinstance(kind, str) or not kind:
         raise invalid("A content block needs a `type`.", f"{pointer}/type")
     for field, expected in _REQUIRED.get(kind, ()):
-        if not isinstance(block.get(field), expected):
+        value = block.get(field)
+        if not isinstance(value, expected) or (value == "" and field in _NOT_EMPTY):
             raise invalid(f"A {kind} block needs `{field}`: {_JSON_NAMES[expected]}.", f"{pointer}/{field}")
 
 
-def _needs_a_look(body: bytes) -> bool:
-    """Tell whether a body may hold what the database or a later step cannot take; most cannot."""
-    return _NUL in body or body.count(b"[") + body.count(b"{") > MAX_DEPTH
+def _check_size(size: int, most: int, what: str, pointer: str) -> None:
+    if size > most:
+        raise invalid(f"At most {most:,} {what}.", pointer)
 
 
-def _look(value: Any, pointer: str) -> None:
-    """Raise the problem of a value that is nested too deeply or has NUL in its text."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for _, inner in _members(outer)]
-        if not level:
-            break
-    else:
-        raise invalid(f"Nested more than {MAX_DEPTH} levels deep.", pointer)
-    if (found := _find_nul(value, pointer)) is not None:
-        raise invalid("Text must not contain the NUL character.", found)
-
-
-def _members(value: Any) -> Iterable[tuple[str | int, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list) else ()
-
-
-def _find_nul(value: Any, pointer: str) -> str | None:
-    if isinstance(value, str):
-        return pointer if "\x00" in value else None
-    for name, inner in _members(value):
-        if isinstance(name, str) and "\x00" in name:
-            return pointer
-        if (found := _find_nul(inner, step_into(pointer, name))) is not None:
-            return found
-    return None
-
-
-def _usage(turn: TurnIn) -> Usage:
+def usage_of(turn: TurnIn) -> Usage:
+    """Return what the API counted for the call that a turn came from."""
     usage = turn.usage
     if usage is None:
         return Usage(None, 0, turn.snapshot_version)

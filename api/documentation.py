@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Parameter, RequestBody, Schema
 from litestar.params import PathParameter, QueryParameter
 from litestar.plugins import OpenAPISchemaPlugin
 
@@ -81,18 +81,32 @@ class RawSchemaPlugin(OpenAPISchemaPlugin):
 
 
 @cache
-def takes(kind: type) -> type[Operation]:
-    """Return an operation that documents a body of `kind`, for a route that decodes it itself."""
+def takes(kind: type, *, key_length: int = 0) -> type[Operation]:
+    """Return an operation that documents a body of `kind`, for a route that decodes it itself.
+
+    `key_length` is what the route's Idempotency-Key may have of characters; 0 = the route takes none.
+    """
 
     @dataclass
     class Documented(Operation):
         def __post_init__(self) -> None:
+            if key_length:
+                self.parameters = [*(self.parameters or []), _idempotency_key(key_length)]
             self.request_body = RequestBody(
                 required=True,
                 content={"application/json": OpenAPIMediaType(schema=InlineSchema(_inline_schema(kind)))},
             )
 
     return Documented
+
+
+def _idempotency_key(length: int) -> Parameter:
+    return Parameter(
+        name="Idempotency-Key",
+        param_in="header",
+        description="A turn that is sent again with the same key is stored once.",
+        schema=Schema(type=OpenAPIType.STRING, min_length=1, max_length=length),
+    )
 
 
 class InlineSchema(Schema):

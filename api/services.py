@@ -8,6 +8,7 @@ from api.assemblies import Assemblies
 from api.auth import Authenticator
 from api.metrics import Metrics
 from api.operations import Operations
+from api.strict_json import Limits, StrictJson
 from api.wakeups import Wakeups
 from store import hot_path
 from store.engine import async_transaction, service_async_engine
@@ -29,6 +30,7 @@ class Services:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.strict = StrictJson(Limits.of(settings))
         self.engine = service_async_engine(settings)
         self.metrics = Metrics()
         self.wakeups = Wakeups(settings, self.metrics)

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from api.http_protocol import BoundedHttp
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from store.settings import Settings
 
 
@@ -18,11 +22,19 @@ def run_api(settings: Settings, *, host: str | None, port: int | None, workers: 
         host=host or settings.host,
         port=port or settings.port,
         workers=workers,
-        loop="uvloop",
-        http="httptools",
-        access_log=False,
-        log_config=None,
+        **server_options(settings),
         server_header=False,
         timeout_graceful_shutdown=20,
         timeout_keep_alive=30,
     )
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Return how uvicorn reads requests and what it logs, wherever it runs."""
+    return {
+        "loop": "uvloop",
+        "http": BoundedHttp,
+        "h11_max_incomplete_event_size": settings.max_head_bytes,
+        "access_log": False,
+        "log_config": None,
+    }

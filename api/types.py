@@ -18,8 +18,13 @@ class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
     """A body in which every field is known."""
 
 
+SystemPrompt = str | Annotated[list[dict[str, Any]], Meta(max_length=1_000)]
+Tools = Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
+"""Tools of one request; the Messages API's tool search takes catalogs of that many."""
+
+
 class MessageIn(Strict):
-    """One Messages API message; `content` is a string or a list of blocks, kept exactly as it is sent."""
+    """One Messages API message; `content` is a string or a list of blocks, not empty, kept exactly as it is sent."""
 
     role: Literal["user", "assistant"]
     content: msgspec.Raw
@@ -47,6 +52,9 @@ class ContextBlockIn(Strict):
     title: Annotated[str, Meta(max_length=512)] = ""
 
 
+ContextBlocks = Annotated[list[ContextBlockIn], Meta(max_length=100)]
+
+
 class TurnIn(Strict):
     """The messages of one turn, what the model call that made them counted, and the context of its request."""
 
@@ -55,7 +63,7 @@ class TurnIn(Strict):
     snapshot_version: Number | None = None
     expected_next_seq: Number | None = None
     replace_from: Number | None = None
-    context: Annotated[list[ContextBlockIn], Meta(max_length=100)] = []
+    context: ContextBlocks = []
 
 
 PolicyPreset = Annotated[str, Meta(min_length=1, max_length=512)] | Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -68,8 +76,8 @@ class ConversationIn(Strict):
     external_id: Reference | None = None
     user_ref: Reference | None = None
     model: Reference | None = None
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    system: SystemPrompt | None = None
+    tools: Tools | None = None
     policy: dict[str, Any] = {}
     policy_preset: PolicyPreset | None = None
     metadata: dict[str, Any] = {}
@@ -79,8 +87,8 @@ class ConversationPatch(Strict):
     """Changes to a conversation; what is not named stays. A policy, a preset or both replace the overrides it had."""
 
     model: Reference | UnsetType | None = UNSET
-    system: str | list[dict[str, Any]] | UnsetType | None = UNSET
-    tools: list[dict[str, Any]] | UnsetType | None = UNSET
+    system: SystemPrompt | UnsetType | None = UNSET
+    tools: Tools | UnsetType | None = UNSET
     policy: dict[str, Any] | UnsetType = UNSET
     policy_preset: PolicyPreset | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
@@ -130,9 +138,9 @@ class ForkIn(Strict):
 class PayloadIn(Strict):
     """The layers of one call; `system` and both kinds of context default to what the conversation stores."""
 
-    system: str | list[dict[str, Any]] | None = None
-    prior_context: list[ContextBlockIn] | None = None
-    turn_context: list[ContextBlockIn] | None = None
+    system: SystemPrompt | None = None
+    prior_context: ContextBlocks | None = None
+    turn_context: ContextBlocks | None = None
     user_message: str | list[dict[str, Any]] | dict[str, Any] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 

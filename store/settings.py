@@ -111,7 +111,23 @@ class Settings(BaseSettings):
     """Port the API listens on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     max_body_bytes: int = 32 * 1024 * 1024
-    """Bytes of one request body; the Messages API takes 32 MB."""
+    """Bytes of one request body, counted as they come; the Messages API takes 32 MB."""
+    max_head_bytes: int = Field(default=64 * 1024, ge=4_096)
+    """Bytes of a request's line and headers."""
+    max_turn_messages: int = Field(default=1_000, ge=1, le=1_000)
+    """Messages of one turn."""
+    max_message_blocks: int = Field(default=1_000, ge=1)
+    """Content blocks of one message."""
+    max_context_blocks: int = Field(default=100, ge=0, le=100)
+    """Context blocks that come with one turn, and of each kind in one payload."""
+    max_json_depth: int = Field(default=200, ge=10, le=200)
+    """Levels of nesting in a body. Reading costs the stack a frame a level, and workers begin deeper in it."""
+    max_object_keys: int = Field(default=10_000, ge=100)
+    """Keys of one JSON object."""
+    max_text_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
+    """Bytes of one text as UTF-8; no model reads as much. The base64 of images and documents has the body's limit."""
+    max_metadata_bytes: int = Field(default=16 * 1024, ge=0)
+    """Bytes of a conversation's metadata as JSON."""
     wakeup_interval_seconds: float = 0.025
     """Seconds a wake-up batch is collected before one task carries it."""
     lease_seconds: float = 45.0

@@ -16,7 +16,6 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import text
 
-from api.bodies import read_turn
 from compaction.context_blocks import prepare
 from compaction.messages import has_thinking, is_request, message_facts, turn_facts
 from compaction.policy import Policy, merge
@@ -26,6 +25,7 @@ from store.context_blocks import new_blocks
 from tests.in_process import SMALL, Chat
 from tests.messages_api import ThinkingLedger, alternates, problems
 from tests.stepped_workers import MAX_ATTEMPTS
+from tests.stored_turns import stored_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -175,7 +175,7 @@ class Product(Chat):
             if replace_from is not None:
                 parts["replace_from"] = replace_from
             body = json.dumps(parts, ensure_ascii=False).encode()
-        turn = read_turn(body)
+        turn = stored_turn(body)
         policy = self.policy_of(told)
         blocks = new_blocks(prepare(turn.context, policy), policy) if turn.context else None
         done = self._await(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import dict_row
 
-from api.bodies import read_turn
 from compaction.policy import merge
 from store import conversations, hot_path, ids
 from store.engine import service_engine, transaction
+from tests.stored_turns import stored_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ class HotCalls:
     ) -> dict[str, Any]:
         """Return a call of append_turn; `fields` are further fields of the body."""
         body = json.dumps({"messages": messages, **fields}).encode()
-        turn = read_turn(body)
+        turn = stored_turn(body)
         return {
             "tenant_id": tenant_id or self.tenant_id,
             "conversation_id": conversation,

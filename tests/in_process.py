@@ -16,13 +16,13 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from api.bodies import read_turn
 from api.routes.context import context_body
 from compaction.policy import merge
 from compaction.snapshot import load_view
 from store import conversations, hot_path, runs, snapshots
 from store.broker import SUMMARIES
 from tests.messages_api import problems
+from tests.stored_turns import stored_turn
 from worker.checks import Checker
 from worker.compactor import Compactor
 from worker.database import Database
@@ -99,7 +99,7 @@ class Chat:
             body["usage"] = {"input_tokens": input_tokens, "output_tokens": 0}
         if snapshot_version is not None:
             body["snapshot_version"] = snapshot_version
-        turn = read_turn(json.dumps(body, ensure_ascii=False).encode())
+        turn = stored_turn(json.dumps(body, ensure_ascii=False).encode())
         done = self._await(
             hot_path.append_turn(
                 self._pool,

@@ -11,6 +11,7 @@ import httpx2
 import uvicorn
 
 from api.app import create_app
+from api.start import server_options
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ class Service(NamedTuple):
 @contextmanager
 def running_api(settings: Settings) -> Iterator[RunningApi]:
     """Serve the API on a free port, as `api.start` does."""
-    config = uvicorn.Config(
-        create_app(settings), loop="uvloop", http="httptools", log_config=None, access_log=False, lifespan="on"
-    )
+    config = uvicorn.Config(create_app(settings), lifespan="on", **server_options(settings))
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     ended = Event()

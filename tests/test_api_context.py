@@ -22,7 +22,7 @@ ODD = [
     ("assistant", b'"\\u00e9\\ud83d\\ude00 \\/ \\u2028 \\" \xc3\xa9\xf0\x9f\x98\x80"'),
     ("user", b'[ { "type" : "text" ,\t"text":\n"spaced" } ]'),
     ("assistant", b'[{"type":"x_future","n":123456789012345678901234567890,"f":1.50e+2,"z":-0.0,"big":1e300}]'),
-    ("user", b'[{"type":"text","text":"first","text":"second"}]'),
+    ("user", b'[{"type":"text","text":"fir\\u0073t" , "cache_control":null}]'),
     ("assistant", b'[{"type":"tool_use","id":"t1","name":"look","input":{"b":1,"a":{"deep":[[],{}]}}}]'),
     ("user", b'[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"<r/>"}]}]'),
 ]
@@ -154,7 +154,8 @@ def test_the_default_cap_is_in_force_without_a_policy(service: Service) -> None:
 def test_what_was_stored_broken_is_served_mended_and_says_so(service: Service) -> None:
     path = service.conversation()
     service.append(path, ANSWER, call("a"), {"role": "user", "content": "Never mind."})
-    service.append(path, {"role": "assistant", "content": []}, result("orphan", "x"), HELLO)
+    picture = [{"type": "image", "source": {"type": "url", "url": "https://example.org/not-an-assistants.png"}}]
+    service.append(path, {"role": "assistant", "content": picture}, result("orphan", "x"), HELLO)
     before = counted(service)
     found = service.client.get(f"{path}/context").json()
     assert counted(service)["mended"] == before["mended"] + 1
@@ -163,7 +164,7 @@ def test_what_was_stored_broken_is_served_mended_and_says_so(service: Service) -
     assert len(found["warnings"]) == 3
     assert found["messages"][-1] == {"role": "user", "content": "Hello."}
     stored = service.client.get(f"{path}/messages").json()["data"]
-    assert [message["content"] for message in stored][3:5] == [[], result("orphan", "x")["content"]]
+    assert [message["content"] for message in stored][3:5] == [picture, result("orphan", "x")["content"]]
 
 
 def test_an_open_call_at_the_end_waits_for_its_result(service: Service) -> None:

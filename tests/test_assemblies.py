@@ -154,7 +154,8 @@ class TestWithTheConversation:
 
     def test_what_repair_left_out_does_not_count_as_dropped(self, service: Service) -> None:
         path = service.conversation()
-        service.append(path, *chat(1), {"role": "user", "content": []}, {"role": "assistant", "content": "Hm?"})
+        nothing = {"role": "user", "content": [{"type": "redacted_thinking", "data": "not a user's"}]}
+        service.append(path, *chat(1), nothing, {"role": "assistant", "content": "Hm?"})
         service.append(path, {"role": "user", "content": "Hello"})
         with capture_logs() as logs:
             given = payload(service, path)

@@ -36,7 +36,7 @@ async def restore_snapshot(
 ) -> Response[ConversationOut]:
     """Make a new head equal to an old version (0 = no compaction), and leave it alone for a while."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), RestoreIn)
+    wanted = read(await request.body(), RestoreIn, services.strict)
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     try:
         row = await services.run(tenant, _restore, request, identifier, wanted.version) if identifier else None
@@ -61,7 +61,7 @@ async def fork_conversation(
 ) -> Response[ConversationOut]:
     """Make a conversation with the same past up to a seq, the snapshots that still apply included."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), ForkIn)
+    wanted = read(await request.body(), ForkIn, services.strict)
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     row = await services.run(tenant, _fork, request, identifier, wanted) if identifier else None
     if row is None:

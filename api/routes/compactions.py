@@ -55,7 +55,7 @@ async def compact(
 ) -> Response[CompactionOut] | Response[PlanOut]:
     """Queue a run that the thresholds do not ask for, or answer with what it would do."""
     services: Services = request.app.state.services
-    wanted = read(await request.body() or b"{}", CompactionIn)
+    wanted = read(await request.body() or b"{}", CompactionIn, services.strict)
     _check_strategy(wanted.strategy)
     if wanted.instructions is not None and wanted.strategy not in _TO_A_MODEL:
         raise invalid(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", "/instructions")

@@ -9,7 +9,7 @@ from litestar import Request, Response, get, patch, post
 
 from api.assemblies import last_assembly
 from api.auth import Principal, requires
-from api.bodies import read, read_model, read_overrides
+from api.bodies import check_metadata, read, read_model, read_overrides
 from api.documentation import PROBLEMS, ConversationId, Filter, answers, takes
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 async def create_conversation(request: Request[Principal, Any, Any]) -> Response[ConversationOut]:
     """Make a conversation; the same `external_id` again answers with the one that has it."""
     services: Services = request.app.state.services
-    wanted = msgspec.structs.asdict(read(await request.body(), ConversationIn))
+    wanted = msgspec.structs.asdict(read(await request.body(), ConversationIn, services.strict))
+    check_metadata(wanted["metadata"], services.strict.limits)
     named = wanted.pop("policy_preset")
     wanted["policy"] = read_overrides(wanted["policy"], named, request.user.overrides, model=wanted["model"])
     read_model(wanted["model"], request.user.overrides, wanted["policy"])
@@ -116,7 +117,8 @@ async def change_conversation(
 ) -> ConversationOut:
     """Change the policy, system prompt, tools, model or metadata; what is not named stays."""
     services: Services = request.app.state.services
-    wanted = msgspec.to_builtins(read(await request.body(), ConversationPatch))
+    wanted = msgspec.to_builtins(read(await request.body(), ConversationPatch, services.strict))
+    check_metadata(wanted.get("metadata"), services.strict.limits)
     identifier = ids.parse("conv", conversation_id)
     row = await services.run(request.user.tenant_id, _change, request.user, identifier, wanted)
     if row is None or identifier is None:

@@ -92,7 +92,7 @@ async def retry_run(request: Request[Principal, Any, Any], run_id: RunId) -> Res
 async def retry_runs(request: Request[Principal, Any, Any]) -> Response[RetriedOut]:
     """Queue dead runs again, oldest first, but those whose conversation has an active run."""
     services: Services = request.app.state.services
-    wanted, tenant = read(await request.body(), RetryIn), request.user.tenant_id
+    wanted, tenant = read(await request.body(), RetryIn, services.strict), request.user.tenant_id
     found = await services.run(tenant, stranded_runs.retriable, tenant, wanted.limit + 1, wanted.reason)
     # One transaction each: none waits for another's conversation, and what is done stays done.
     chosen = found[: wanted.limit]

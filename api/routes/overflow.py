@@ -44,7 +44,7 @@ log = structlog.get_logger()
 async def report_overflow(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Make the context strictly smaller at once, and answer with it; a summary of what is left out follows later."""
     services: Services = request.app.state.services
-    wanted = read(await request.body() or b"{}", OverflowIn)
+    wanted = read(await request.body() or b"{}", OverflowIn, services.strict)
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     summarizer = services.settings.chosen_summarizer != "none"
     done = await services.run(tenant, _overflow, request, identifier, wanted, summarizer) if identifier else None

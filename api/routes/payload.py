@@ -9,7 +9,7 @@ from litestar import Request, Response, post
 
 from api.assemblies import payload_record
 from api.auth import Principal, requires
-from api.bodies import read, read_content
+from api.bodies import check_content, read
 from api.context_layers import context_layers
 from api.documentation import PROBLEMS, ConversationId, answers, takes
 from api.problems import invalid, not_found
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from api.services import Services
+    from api.strict_json import Limits
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -42,8 +43,8 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     No model, worker or broker has a part in it.
     """
     services: Services = request.app.state.services
-    wanted = read(await request.body(), PayloadIn)
-    user = _user_message(wanted.user_message)
+    wanted = read(await request.body(), PayloadIn, services.strict)
+    user = _user_message(wanted.user_message, services.strict.limits)
     identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
     row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
     if row is None or identifier is None:
@@ -103,7 +104,7 @@ def _answer(system: Any, assembly: Assembly, warnings: Sequence[str]) -> bytes:
     )
 
 
-def _user_message(given: Any) -> ViewMessage | None:
+def _user_message(given: Any, limits: Limits) -> ViewMessage | None:
     """Return the user's message from a string, a list of blocks, or a whole message."""
     if given is None:
         return None
@@ -112,7 +113,7 @@ def _user_message(given: Any) -> ViewMessage | None:
         if given.get("role") != "user" or set(given) != {"role", "content"}:
             raise invalid("Expected a message with the role user and its content.", "/user_message")
         content = given["content"]
-    content = read_content(msgspec.Raw(_encode(content)), "/user_message", look=True)
+    check_content(content, "/user_message", limits)
     if all(is_blank(block) for block in blocks(content)):
         raise invalid("The user's message is empty.", "/user_message")
     return ViewMessage("user", content)

@@ -66,7 +66,7 @@ class PinList(Struct):
 async def pin_message(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[PinOut]:
     """Keep a message's text, or a span of it, in the context word for word; it takes effect at once."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), PinIn)
+    wanted = read(await request.body(), PinIn, services.strict)
     identifier = ids.parse("conv", conversation_id)
     row = await services.run(request.user.tenant_id, _pin, request, identifier, wanted) if identifier else None
     if row is None:

@@ -50,7 +50,7 @@ async def change_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     Other processes of the API take some seconds to notice.
     """
     services: Services = request.app.state.services
-    wanted = msgspec.to_builtins(read(await request.body(), TenantPatch))
+    wanted = msgspec.to_builtins(read(await request.body(), TenantPatch, services.strict))
     tenant, defaults = request.user.tenant_id, services.settings.policy
     if not wanted:
         return tenant_out(await services.run(tenant, tenants.settings_of, tenant), defaults)

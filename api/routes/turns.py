@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from store.hot_path import Appended, TurnContext
 
 MAX_KEY_LENGTH: Final = 255
+LARGE_BYTES: Final = 256 * 1024
+"""Bytes of a body from which on reading it can take tens of milliseconds."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -35,7 +37,7 @@ _encode: Final = msgspec.json.Encoder().encode
     status_code=201,
     guards=[requires("turns:write")],
     summary="Append a turn",
-    operation_class=takes(TurnIn),
+    operation_class=takes(TurnIn, key_length=MAX_KEY_LENGTH),
     responses={201: answers(TurnOut, "The turn is stored."), **PROBLEMS},
 )
 async def append_turn(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
@@ -45,7 +47,7 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
     if conversation is None:
         raise not_found()
     body = await request.body()
-    turn = read_turn(body, request.user.policy)
+    turn = await _read(services, request, body)
     key = _idempotency_key(request.headers.get("idempotency-key"))
     blocks = await _new_blocks(services, request, conversation, turn) if turn.context else None
     done = await _append(services, request, conversation, turn, key, body, blocks and blocks.context)
@@ -60,6 +62,13 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
         media_type="application/json",
         headers={"idempotency-replayed": "true"} if replayed else None,
     )
+
+
+async def _read(services: Services, request: Request[Principal, Any, Any], body: bytes) -> Turn:
+    if len(body) < LARGE_BYTES:
+        return read_turn(body, request.user.policy, services.strict)
+    # Reading megabytes takes its time: not on the thread that answers everybody.
+    return await asyncio.to_thread(read_turn, body, request.user.policy, services.strict)
 
 
 async def _append(

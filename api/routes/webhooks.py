@@ -81,7 +81,7 @@ class DeliveryOut(Struct, kw_only=True):
 async def create_webhook(request: Request[Principal, Any, Any]) -> Response[WebhookOut]:
     """Have the ends of runs sent to a URL, signed as Standard Webhooks has it."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), WebhookIn)
+    wanted = read(await request.body(), WebhookIn, services.strict)
     _check_url(wanted.url, insecure=services.settings.webhook_private_addresses)
     tenant = request.user.tenant_id
     made = await services.run(tenant, webhooks.add, tenant, wanted.url, wanted.events or EVENTS)
