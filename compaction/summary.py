@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.frames import visible
-from compaction.messages import CALLS, blocks, is_server_result
+from compaction.messages import CALLS, THINKING, blocks, is_server_result
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 OPENS: Final = "[CONTEXT SUMMARY]"
 CLOSES: Final = "[END CONTEXT SUMMARY]"
@@ -43,9 +43,10 @@ def find_zone(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
 def find_prefix(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
     """Return the zone from the very first message to the protected tail, or None if it is too small.
 
-    It ends as that of `find_zone` does, so with no tool call open.
+    It ends as that of `find_zone` does, so with no tool call open, and not with thinking: the API is sent these
+    messages by themselves, and refuses thinking as the last block.
     """
-    return _zone(view, 0, protected_tail)
+    return _zone(view, 0, protected_tail, ends_well=lambda message: not _ends_in_thinking(message))
 
 
 def opening_length(view: Sequence[ViewMessage], *, carries_summary: bool = False) -> int:
@@ -67,15 +68,25 @@ def _is_summary(message: ViewMessage) -> bool:
     )
 
 
-def _zone(view: Sequence[ViewMessage], start: int, protected_tail: int) -> Zone | None:
+def _ends_in_thinking(message: ViewMessage) -> bool:
+    return message.role == "assistant" and any(block.get("type") in THINKING for block in blocks(message.content)[-1:])
+
+
+def _zone(
+    view: Sequence[ViewMessage],
+    start: int,
+    protected_tail: int,
+    *,
+    ends_well: Callable[[ViewMessage], bool] = lambda _: True,
+) -> Zone | None:
     stop = max(start, len(view) - max(1, protected_tail))
     opened_at = call_positions(view)
     while stop > start:
         # Wherever a result from `stop` on answers a call before it, the call has to stay too.
         parted = [position for index, position in opened_at if position < stop <= index]
-        if not parted:
+        if not parted and ends_well(view[stop - 1]):
             break
-        stop = min(parted)
+        stop = min(parted, default=stop - 1)
     zone = Zone(start, max(start, stop))
     real = sum(message.seq != WRITTEN for message in view[zone.start : zone.stop])
     return zone if real >= MINIMUM_ZONE else None

@@ -26,7 +26,7 @@ from compaction.policy import merge
 from compaction.repair import OPENING, repair
 from compaction.snapshot import Original, Snapshot, build, settle
 from compaction.stage import Stage
-from compaction.summary import OPENS, find_prefix, find_zone, opening_length, rebuild, replace_prefix
+from compaction.summary import OPENS, Zone, find_prefix, find_zone, opening_length, rebuild, replace_prefix
 from compaction.tokens import content_tokens
 from compaction.tool_results import cut_tool_results
 from compaction.trimming import drop_oldest
@@ -80,6 +80,15 @@ def stands_first(view: View) -> bool:
 
 def _blocks(view: View) -> list[dict[str, Any]]:
     return [block for message in view if isinstance(message.content, list) for block in message.content]
+
+
+def test_the_prefix_does_not_end_with_thinking() -> None:
+    thought = {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "opaque"}]}
+    said = {"role": "assistant", "content": "So."}
+    asked = {"role": "user", "content": "Go on."}
+    view = stored([asked, said, asked, thought, said, asked])
+    assert find_prefix(view, 2) == Zone(0, 3)
+    assert find_prefix(view, 1) == Zone(0, 5)
 
 
 @given(any_conversations(), st.integers(1, 8))
