@@ -90,7 +90,8 @@ def test_more_tokens_never_make_less_due(
     now, later = decide(load, policy), decide(more, policy)
     assert now.tool_results <= later.tool_results
     assert now.summary <= later.summary
-    assert bool(now) == (now.tool_results or now.summary)
+    assert now.prune <= later.prune
+    assert bool(now) == (now.tool_results or now.summary or now.prune)
 
 
 @given(TOKENS, TOKENS, TOKENS)
