@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from compaction.policy import Policy
     from store.conversations import CheckState
     from store.runs import Lease
     from worker.database import Database
@@ -61,17 +62,14 @@ class Checker:
                 states = conversations.check_states(connection, waiting, lock=number > 0)
                 # In the order that they were given in, which is fair; the database's is that of ids or of pages.
                 states.sort(key=lambda state: place[state.conversation_id])
-                miscounted = [state for state in states if self._is_miscounted(state)]
-                idle = [state for state in states if state not in miscounted and self._is_idle(state)]
+                idle = [state for state in states if self._is_idle(state)]
                 wanted = self._want_batches(connection, idle)
                 done = conversations.clear_checks(connection, idle) if idle else set()
             for batch_id, tenant_id in wanted:
                 if self._wake_batch is not None:
                     self._wake_batch(tenant_id, batch_id)
-            for state in miscounted:
-                self._recount(state)
             for state in states:
-                if state not in miscounted and not self._is_idle(state) and (lease := self._begin(state)) is not None:
+                if not self._is_idle(state) and (lease := self._begin(state)) is not None:
                     execute(lease)
             waiting = [state.conversation_id for state in states if state.conversation_id not in done]
 
@@ -80,19 +78,11 @@ class Checker:
             return self._default
         return in_force(self._defaults, state.tenant_policy, state.policy, model=state.model)
 
-    def _is_miscounted(self, state: CheckState) -> bool:
-        """Tell whether the context was counted with another cap on tool results than the one in force."""
-        cap = self._in_force(state).policy.max_tool_result_chars
-        return state.counted_cap is not None and state.counted_cap != cap
-
-    def _recount(self, state: CheckState) -> None:
-        with self._database.transaction(state.tenant_id) as connection:
-            cap = self._in_force(state).policy.max_tool_result_chars
-            conversations.recount(connection, state.conversation_id, cap)
-
     def _is_idle(self, state: CheckState) -> bool:
         """Tell whether nothing is to be done: an active run asks for another check when it ends."""
         policy = self._in_force(state).policy
+        if _is_miscounted(state, policy):
+            return False
         if state.pending_version is not None:
             return state.load.input_tokens < policy.trim_threshold_tokens
         return state.has_active_run or not decide(state.load, policy)
@@ -111,6 +101,11 @@ class Checker:
         return batches.want(connection, near) if near else []
 
     def _begin(self, state: CheckState) -> Lease | None:
+        policy = self._in_force(state).policy
+        if _is_miscounted(state, policy):
+            with self._database.transaction(state.tenant_id) as connection:
+                conversations.recount(connection, state.conversation_id, policy.max_tool_result_chars)
+            return None
         if state.pending_version is not None:
             self._promote(state)
             return None
@@ -120,6 +115,8 @@ class Checker:
             if not now or now[0].pending_version is not None or self._is_idle(now[0]):
                 return None
             policy, _, ignored = self._in_force(now[0])
+            if _is_miscounted(now[0], policy):
+                return None
             if ignored:
                 log.warning("policy.ignored", conversation_id=str(state.conversation_id), reasons=ignored)
             return runs.start(
@@ -138,3 +135,8 @@ class Checker:
             promoted = snapshots.promote_pending(connection, state.tenant_id, state.conversation_id)
         if promoted:
             log.warning("snapshot.promoted_in_loop", conversation_id=str(state.conversation_id), version=promoted)
+
+
+def _is_miscounted(state: CheckState, policy: Policy) -> bool:
+    """Tell whether the context was counted with another cap on tool results than the one in force."""
+    return state.counted_cap is not None and state.counted_cap != policy.max_tool_result_chars
