@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.guard import Fitted, fit_history
@@ -194,7 +193,7 @@ def _join(history: View, context: Sequence[ContextBlock], user: ViewMessage | No
     # Tool results have to come first.
     results = [block for block in given if block.get("type") == "tool_result"]
     rest = [block for block in given if block.get("type") != "tool_result"]
-    return (*messages[:place], replace(request, content=[*results, *parts, *rest]), *messages[place + 1 :])
+    return (*messages[:place], request.with_content([*results, *parts, *rest]), *messages[place + 1 :])
 
 
 def _last_request(view: View) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -37,19 +37,46 @@ def extend(parent: Sequence[Span], seqs: Iterable[int], fates: Mapping[int, Fate
     `parent` is the coverage it starts from, `seqs` the originals it accounts for beyond that, ascending; `fates` are
     the changes that the run `run_id` made, to either.
     """
-    rows: list[tuple[int, Fate, str | None]] = []
-    for span in parent:
-        rows.extend((seq, span.fate, span.run_id) for seq in range(span.first, span.last + 1))
-    rows.extend((seq, "kept", None) for seq in seqs)
+    changed = sorted(fates)
     spans: list[Span] = []
-    for seq, old_fate, old_run in rows:
-        fate, run = (fates[seq], run_id) if seq in fates else (old_fate, old_run)
-        last = spans[-1] if spans else None
-        if last is not None and last.last == seq - 1 and last.fate == fate and last.run_id == run:
-            spans[-1] = Span(last.first, seq, fate, run)
+
+    def add(first: int, last: int, fate: Fate, run: str | None) -> None:
+        before = spans[-1] if spans else None
+        if before is not None and before.last == first - 1 and before.fate == fate and before.run_id == run:
+            spans[-1] = Span(before.first, last, fate, run)
         else:
-            spans.append(Span(seq, seq, fate, run))
+            spans.append(Span(first, last, fate, run))
+
+    for span in (*parent, *_kept(seqs)):
+        start = span.first
+        for seq in changed[bisect_left(changed, span.first) : bisect_right(changed, span.last)]:
+            if start < seq:
+                add(start, seq - 1, span.fate, span.run_id)
+            add(seq, seq, fates[seq], run_id)
+            start = seq + 1
+        if start <= span.last:
+            add(start, span.last, span.fate, span.run_id)
     return tuple(spans)
+
+
+def shown_seqs(coverage: Sequence[Span]) -> list[int]:
+    """Return the originals that the snapshot still shows, whole or cut, ascending."""
+    return [seq for span in coverage if span.fate in {"kept", "truncated"} for seq in range(span.first, span.last + 1)]
+
+
+def _kept(seqs: Iterable[int]) -> list[Span]:
+    """Return ascending seqs as spans of what is kept."""
+    spans: list[Span] = []
+    first = last = None
+    for seq in seqs:
+        if last is None or seq != last + 1:
+            if first is not None and last is not None:
+                spans.append(Span(first, last, "kept"))
+            first = seq
+        last = seq
+    if first is not None and last is not None:
+        spans.append(Span(first, last, "kept"))
+    return spans
 
 
 def changes(parent: Sequence[Span], child: Sequence[Span]) -> list[tuple[int, int, Fate, Span]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.messages import is_request, result_text_chars
@@ -95,7 +94,7 @@ def cut_long(view: Sequence[ViewMessage], level: int) -> tuple[View, int]:
         if isinstance(message.content, str):
             text = _cut_text(message.content, level)
             count += text is not None
-            return message if text is None else replace(message, content=text)
+            return message if text is None else message.with_content(text)
         return map_blocks(message, cut)
 
     return tuple(cut_message(message) for message in view), count

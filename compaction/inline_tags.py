@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.tokens import content_tokens
@@ -85,7 +84,7 @@ def cut_inline(view: Sequence[ViewMessage], tags: Collection[str], limit: int) -
         if not isinstance(message.content, str):
             return map_blocks(message, cut)
         shorter = cut_inline_results(message.content, tags, limit)
-        return message if shorter == message.content else replace(message, content=shorter)
+        return message if shorter == message.content else message.with_content(shorter)
 
     return tuple(map(shortened, view)) if tags else tuple(view)
 

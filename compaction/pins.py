@@ -13,7 +13,6 @@ step has to know of it:
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -130,7 +129,10 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin,
 
     The same words in another message do not count: there they may mean something else.
     """
-    shown = {message.seq: message_text(message.content) for message in view if message.seq != WRITTEN}
+    if not pins:
+        return ()
+    wanted = {pin.seq for pin in pins} - {WRITTEN}
+    shown = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
     host = _host(view)
     framed = set() if host is None else _framed(view[host].content)
     return tuple(pin for pin in pins if pin.text not in shown.get(pin.seq, "") and pin.text not in framed)
@@ -204,7 +206,7 @@ def _stands_in(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> bool:
 
 
 def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
-    return (*view[:index], replace(view[index], content=content), *view[index + 1 :])
+    return (*view[:index], view[index].with_content(content), *view[index + 1 :])
 
 
 def _host(view: Sequence[ViewMessage]) -> int | None:

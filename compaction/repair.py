@@ -6,11 +6,12 @@ Nothing stored is changed; only the view is. A view that is already sound comes 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from compaction.messages import SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
+from compaction.soundness import is_sound
 from compaction.view import View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class _Draft:
         return self.source.role
 
     def finish(self) -> ViewMessage:
-        return replace(self.source, content=self.parts) if self.changed else self.source
+        return self.source.with_content(self.parts) if self.changed else self.source
 
 
 @dataclass(slots=True)
@@ -73,6 +74,11 @@ def repair(view: Sequence[ViewMessage]) -> tuple[View, Repairs]:
     Empty blocks and messages go; results move to their call, missing ones become error results, orphans go. The
     calls of a last assistant message are left open: their results are still to come.
     """
+    return (tuple(view), Repairs()) if is_sound(view) else mend(view)
+
+
+def mend(view: Sequence[ViewMessage]) -> tuple[View, Repairs]:
+    """Do what `repair` does without looking first whether there is anything to do."""
     repairs = Repairs()
     before: View = tuple(view)
     # What one pass empties may bring neighbours together that were apart.

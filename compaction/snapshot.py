@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from compaction.coverage import Coverage, Fate, extend
+from compaction.coverage import Coverage, Fate, extend, shown_seqs
 from compaction.inline_tags import cut_inline
 from compaction.messages import is_request
 from compaction.pins import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.repair import repair
 from compaction.summary import without_summary
-from compaction.tokens import content_tokens
-from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking
+from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking, view_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from compaction.policy import Policy
 
+
+class _Stored(msgspec.Struct):
+    role: str
+    content: Any
+
+
 _json = msgspec.json.Encoder()
 _loads = msgspec.json.Decoder().decode
+_load_messages = msgspec.json.Decoder(list[_Stored]).decode
 
 
 STRIPPED: Final = "signed thinking from before the last compaction is left out: what it was signed for has changed"
@@ -85,8 +91,10 @@ class NewSnapshot(NamedTuple):
 def load_view(messages_json: str, seqs: Sequence[int]) -> View:
     """Return the view that a snapshot stores."""
     return tuple(
-        ViewMessage(message["role"], message["content"], seq)
-        for message, seq in zip(_loads(messages_json), seqs, strict=True)
+        [
+            ViewMessage(message.role, message.content, seq)
+            for message, seq in zip(_load_messages(messages_json), seqs, strict=True)
+        ]
     )
 
 
@@ -119,7 +127,7 @@ def build(
     be compacted, `pinned` has what people pinned: the frame of pins is taken off, to be put on again when the new view
     is settled. For one to be served it is None.
     """
-    stored = tuple(ViewMessage(row.role, _loads(row.content), row.seq) for row in tail)
+    stored = tuple([ViewMessage(role, _loads(content), seq) for seq, role, content in tail])
     current = strip_thinking(stored, strip_thinking_through)
     warnings = [] if current == stored else [STRIPPED]
     before = snapshot.messages if pinned is None else without_pins(snapshot.messages, snapshot.pins)
@@ -172,16 +180,11 @@ def settle(
     covers = max(covers, working.snapshot.covers_through)
     kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
     shown = {message.seq for message in (*kept, *after[cut:])}
-    known = [*_seqs(working.snapshot.coverage), *(row.seq for row in working.tail if row.seq <= covers)]
-    gone_before = {
-        seq
-        for span in working.snapshot.coverage
-        if span.fate in {"summarized", "dropped"}
-        for seq in range(span.first, span.last + 1)
-    }
-    fates: dict[int, Fate] = {seq: removed for seq in known if seq not in shown and seq not in gone_before}
-    fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     new_rows = [row for row in working.tail if row.seq <= covers]
+    # What was gone before is not gone through again: a long conversation has far more of that than of the view.
+    known = (*shown_seqs(working.snapshot.coverage), *(row.seq for row in new_rows))
+    fates: dict[int, Fate] = {seq: removed for seq in known if seq not in shown}
+    fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     messages_json = dump_messages(kept)
     return NewSnapshot(
         messages_json=messages_json,
@@ -190,7 +193,7 @@ def settle(
         coverage=extend(working.snapshot.coverage, (row.seq for row in new_rows), fates, run_id),
         summary=summary if summary is not None else working.snapshot.summary,
         prefix_hash=_hash(working.snapshot.prefix_hash, new_rows),
-        tokens=sum(content_tokens(message.content) for message in kept),
+        tokens=view_tokens(kept),
         bytes=len(messages_json.encode()),
         exchanges=sum(is_request(message.role, message.content) for message in kept),
         pins=pins,
@@ -214,16 +217,11 @@ def _first_change(before: View, after: View) -> int:
     return min(len(before), len(after))
 
 
-def _seqs(coverage: Coverage) -> list[int]:
-    return [seq for span in coverage for seq in range(span.first, span.last + 1)]
-
-
 def _hash(parent: bytes, rows: Sequence[Original]) -> bytes:
     """Return the hash of the prefix a snapshot stands for, chained from its parent's."""
     digest = hashlib.sha256(parent)
-    for row in rows:
-        digest.update(f"{row.seq}\x00{row.role}\x00".encode())
-        digest.update(row.content.encode())
+    for seq, role, content in rows:
+        digest.update(f"{seq}\x00{role}\x00{content}".encode())
     return digest.digest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from compaction.ladder import Load
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from compaction.snapshot import NewSnapshot, Working
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stage:
     """A working view and what is known of it besides.
 
@@ -36,7 +37,7 @@ class Stage:
         """The messages."""
         return self.working.view
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Estimated tokens of the messages, pins that stand in a frame included, corrected by what the API counted."""
         return self.estimate(with_pins(self.working.view, self.working.snapshot.pins))

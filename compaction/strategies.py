@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from compaction.repair import repair
@@ -79,4 +78,4 @@ def _replaced(message: ViewMessage, answer: Mapping[str, Any], index: int) -> Vi
         raise StrategyError(f"its answer for message {index} is no JSON") from None
     if not isinstance(content, (str, list)) or not content:
         raise StrategyError(f"its answer for message {index} has no content")
-    return replace(message, content=content)
+    return message.with_content(content)

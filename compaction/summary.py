@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.frames import visible
@@ -128,16 +127,16 @@ def framed(summary: str) -> str:
 def with_summary(first: ViewMessage, summary: str) -> ViewMessage:
     """Return the first user message with the summary merged into it."""
     if isinstance(first.content, str):
-        return replace(first, content=f"{first.content}\n\n{framed(summary)}")
-    return replace(first, content=[*first.content, {"type": "text", "text": framed(summary)}])
+        return first.with_content(f"{first.content}\n\n{framed(summary)}")
+    return first.with_content([*first.content, {"type": "text", "text": framed(summary)}])
 
 
 def without_summary(first: ViewMessage, summary: str) -> ViewMessage:
     """Return the first user message as it was before `with_summary` put `summary` into it."""
     if isinstance(first.content, str):
-        return replace(first, content=first.content.removesuffix(f"\n\n{framed(summary)}"))
+        return first.with_content(first.content.removesuffix(f"\n\n{framed(summary)}"))
     if first.content and first.content[-1].get("text") == framed(summary):
-        return replace(first, content=first.content[:-1])
+        return first.with_content(first.content[:-1])
     return first
 
 

@@ -44,7 +44,7 @@ def block_weight(block: Mapping[str, Any]) -> int:  # noqa: PLR0911 - one return
         case "text":
             return text_weight(_string(block.get("text")))
         case "tool_use" | "server_tool_use":
-            return len(_string(block.get("name"))) + text_weight(json_text(block.get("input", {})))
+            return len(_string(block.get("name"))) + _json_weight(block.get("input", {}))
         case "tool_result":
             return content_weight(block.get("content", ""))
         case "thinking":
@@ -56,7 +56,7 @@ def block_weight(block: Mapping[str, Any]) -> int:  # noqa: PLR0911 - one return
         case str(kind) if kind in _UNSIZED:
             return _UNSIZED[kind] * CHARS_PER_TOKEN
         case _:
-            return text_weight(json_text(block))
+            return _json_weight(block)
 
 
 def content_weight(content: Any) -> int:
@@ -64,8 +64,12 @@ def content_weight(content: Any) -> int:
     if isinstance(content, str):
         return text_weight(content)
     if isinstance(content, list):
-        return sum(block_weight(block) for block in content if isinstance(block, dict))
-    return 0 if content is None else text_weight(json_text(content))
+        weight = 0
+        for block in content:
+            if isinstance(block, dict):
+                weight += block_weight(block)
+        return weight
+    return 0 if content is None else _json_weight(content)
 
 
 def content_tokens(content: Any) -> int:
@@ -76,6 +80,11 @@ def content_tokens(content: Any) -> int:
 def messages_tokens(contents: Iterable[Any]) -> int:
     """Return the estimated tokens of several messages' contents, each rounded up."""
     return sum(content_tokens(content) for content in contents)
+
+
+def _json_weight(value: Any) -> int:
+    encoded = _encode(value)
+    return len(encoded) if encoded.isascii() else text_weight(encoded.decode())
 
 
 def _document_weight(block: Mapping[str, Any]) -> int:

@@ -19,6 +19,10 @@ class Cut(NamedTuple):
     indices: tuple[int, ...]
 
 
+def _marked(_: int) -> str:
+    return MARKER
+
+
 def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
     """Cut every tool result except those in the most recent tool-result message.
 
@@ -33,11 +37,13 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         nonlocal results
-        if block.get("type") != "tool_result" or result_tail(block, len(MARKER)) == MARKER:
+        if block.get("type") != "tool_result":
             return block
-        shorter = truncate_result(block, retention_chars, lambda _: MARKER)
-        results += shorter is not None
-        return shorter or block
+        shorter = truncate_result(block, retention_chars, _marked)
+        if shorter is None or result_tail(block, len(MARKER)) == MARKER:
+            return block
+        results += 1
+        return shorter
 
     for index in holders[:-1]:
         message = map_blocks(view[index], cut)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -109,4 +108,4 @@ def _without_results(message: ViewMessage) -> ViewMessage:
     if not has_tool_results(message.role, message.content):
         return message
     rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "tool_result"]
-    return replace(message, content=rest)
+    return message.with_content(rest)

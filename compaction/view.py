@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import THINKING, Block, Content, blocks, is_signed_summary
+import msgspec
+
+from compaction.messages import THINKING, Block, Content, blocks, has_thinking, is_signed_summary
 from compaction.tokens import content_tokens
 
 if TYPE_CHECKING:
@@ -25,18 +27,33 @@ _NOTE: Final = re.compile(
 """What cutting or capping put at the end of a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewMessage:
-    """One message of the view; `seq` is its original's, or WRITTEN."""
+class _Counted:
+    """Counts a message when it is first asked for, and leaves the figure in its dict, where it is found from then on.
+
+    `functools.cached_property` does so under a lock (before Python 3.12), which costs as much as the count.
+    """
+
+    def __get__(self, message: ViewMessage, owner: type[ViewMessage] | None = None) -> int:
+        message.__dict__["tokens"] = tokens = content_tokens(message.content)
+        return tokens
+
+
+class ViewMessage(msgspec.Struct, frozen=True, dict=True):
+    """One message of the view; `seq` is its original's, or WRITTEN.
+
+    Its content is never changed in place: what was once counted of it holds.
+    """
 
     role: str
     content: Content
     seq: int = WRITTEN
 
-    @property
-    def tokens(self) -> int:
-        """Estimated tokens."""
-        return content_tokens(self.content)
+    tokens = _Counted()
+    """Estimated tokens; counted once, because every step asks for them several times."""
+
+    def with_content(self, content: Content) -> ViewMessage:
+        """Return the message with another content in its place."""
+        return ViewMessage(self.role, content, self.seq)
 
     def as_message(self) -> dict[str, Any]:
         """Return the message as the Messages API takes it."""
@@ -44,11 +61,12 @@ class ViewMessage:
 
 
 View = tuple[ViewMessage, ...]
+_TOKENS: Final = attrgetter("tokens")
 
 
 def view_tokens(view: Iterable[ViewMessage]) -> int:
     """Return the estimated tokens of a view."""
-    return sum(message.tokens for message in view)
+    return sum(map(_TOKENS, view))
 
 
 def signed_summary(view: Sequence[ViewMessage]) -> Block | None:
@@ -64,7 +82,10 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     of an earlier truncation. `note` is given the number of characters that are left out.
     """
     content = block.get("content", "")
-    noted_before = _NOTE.search(result_tail(block))
+    if isinstance(content, str) and len(content) <= limit:
+        return None
+    tail = result_tail(block)
+    noted_before = _NOTE.search(tail) if tail.endswith("]") else None
     full = limit + (len(noted_before[0]) if noted_before else 0)
     if isinstance(content, str):
         if len(content) <= full:
@@ -91,15 +112,19 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     return {**block, "content": kept}
 
 
+def _cap_note(hidden: int) -> str:
+    return _CAP_NOTE.format(hidden=hidden)
+
+
 def cap_results(view: Sequence[ViewMessage], cap: int) -> View:
     """Return `view` with every tool result over `cap` characters cut to them (seed 003, per-result limit)."""
 
     def capped(block: dict[str, Any]) -> dict[str, Any]:
         if block.get("type") != "tool_result":
             return block
-        return truncate_result(block, cap, lambda hidden: _CAP_NOTE.format(hidden=hidden)) or block
+        return truncate_result(block, cap, _cap_note) or block
 
-    return tuple(map_blocks(message, capped) if message.role == "user" else message for message in view)
+    return tuple([map_blocks(message, capped) if message.role == "user" else message for message in view])
 
 
 def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index: int = 0) -> View:
@@ -110,25 +135,26 @@ def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index:
     """
     kept: list[ViewMessage] = []
     for index, message in enumerate(view):
-        if index < from_index or message.role != "assistant" or message.seq > through_seq:
-            kept.append(message)
-            continue
         content = message.content
-        if isinstance(content, str) or not any(block.get("type") in THINKING for block in content):
+        if (
+            index < from_index
+            or message.seq > through_seq
+            or isinstance(content, str)
+            or not has_thinking(message.role, content)
+        ):
             kept.append(message)
         elif rest := [block for block in content if block.get("type") not in THINKING]:
-            kept.append(replace(message, content=rest))
+            kept.append(message.with_content(rest))
     return tuple(kept)
 
 
 def map_blocks(message: ViewMessage, change: Callable[[dict[str, Any]], dict[str, Any]]) -> ViewMessage:
     """Return `message` with every block changed; the same object when nothing was."""
-    if isinstance(message.content, str):
+    content = message.content
+    if isinstance(content, str):
         return message
-    changed = [change(block) for block in message.content]
-    if all(new is old for new, old in zip(changed, message.content, strict=True)):
-        return message
-    return replace(message, content=changed)
+    changed = list(map(change, content))
+    return message if all(map(is_, changed, content)) else message.with_content(changed)
 
 
 def result_tail(block: dict[str, Any], chars: int = 120) -> str:

@@ -83,6 +83,19 @@ def test_seqs_that_are_not_there_part_spans() -> None:
     assert [find_span(coverage, seq) for seq in (-1, 2, 3, 5)] == [None] * 4
 
 
+def test_what_a_long_conversation_has_lost_is_not_gone_through_again() -> None:
+    gone = Span(0, 10**12, "dropped", "old")
+    last = gone.last
+
+    assert extend((gone,), range(last + 1, last + 4), {last: "summarized", last + 2: "truncated"}, "r") == (
+        Span(0, last - 1, "dropped", "old"),
+        Span(last, last, "summarized", "r"),
+        Span(last + 1, last + 1, "kept"),
+        Span(last + 2, last + 2, "truncated", "r"),
+        Span(last + 3, last + 3, "kept"),
+    )
+
+
 def test_changes_name_what_was_and_what_is() -> None:
     parent = extend((), range(4), {2: "truncated"}, "a")
     child = extend(parent, range(4, 6), {1: "summarized", 2: "summarized", 4: "truncated"}, "b")

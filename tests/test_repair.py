@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.repair import NO_RESULT, OPENING, repair
+from compaction.repair import NO_RESULT, OPENING, Repairs, mend, repair
+from compaction.soundness import is_sound
 from compaction.view import WRITTEN, View, ViewMessage
 from tests.blocks import document_block, image_block, text_block, unknown_block
 from tests.client_faults import Fault
@@ -105,6 +106,44 @@ def test_what_is_valid_comes_back_as_the_same_objects(conversation: list[dict[st
     after, repairs = repair(view)
     assert same(view, after)
     assert repairs.warnings() == []
+
+
+@given(any_conversations(max_faults=2, max_exchanges=3))
+def test_what_looks_sound_is_left_alone_by_mending(conversation: list[dict[str, Any]]) -> None:
+    view = conversation_view(conversation)
+
+    mended, repairs = mend(view)
+
+    if is_sound(view):
+        assert same(view, mended)
+        assert repairs == Repairs()
+
+
+@given(valid_conversations())
+def test_what_is_valid_looks_sound_where_roles_alternate(conversation: list[dict[str, Any]]) -> None:
+    view = conversation_view(conversation)
+    alternate = all(before.role != after.role for before, after in pairwise(view))
+
+    assert is_sound(view) or not alternate or not all(map(_is_common, view))
+
+
+def _is_common(message: ViewMessage) -> bool:
+    kinds = {block["type"] for block in message.content} if isinstance(message.content, list) else set()
+    return kinds <= {"text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result"}
+
+
+def test_a_tool_loop_looks_sound_and_one_with_a_gap_does_not() -> None:
+    loop = [
+        OPEN,
+        ("assistant", [THOUGHT, text_block("so"), call("a"), call("b")]),
+        ("user", [result("b"), result("a"), image_block()]),
+        ("assistant", "done"),
+        ("user", "more"),
+        ("assistant", [call("a")]),
+    ]
+
+    assert is_sound(view_of(*loop))
+    assert not any(is_sound(view_of(*loop[:gap], *loop[gap + 1 :])) for gap in (0, 1, 2))
 
 
 @given(any_conversations(max_faults=6))

@@ -179,6 +179,18 @@ def test_a_change_of_everything_covers_everything() -> None:
     assert settle(built, after, run_id="r").covers_through == 7
 
 
+def test_a_step_costs_what_the_view_holds_whatever_was_there_before() -> None:
+    gone = 10**12
+    coverage = (Span(0, gone, "dropped", "old"), Span(gone + 1, gone + 2, "kept"))
+    shown = (ViewMessage("user", "go", gone + 1), ViewMessage("assistant", "well", gone + 2))
+    built = build(Snapshot(3, gone + 2, shown, coverage=coverage), rows(("user", "more"), first=gone + 3), POLICY)
+
+    new = settle(built, (built.view[2],), run_id="r")
+
+    assert new.coverage == (coverage[0], Span(gone + 1, gone + 2, "dropped", "r"))
+    assert new.covers_through == gone + 2
+
+
 def test_the_prefix_hash_tells_prefixes_apart() -> None:
     def hashed(*messages: tuple[str, Any]) -> bytes:
         built = build(Snapshot(), rows(*messages), POLICY)
