@@ -1,24 +1,29 @@
 # One image for every role: api, worker, sweeper and migrate are subcommands of the same program.
 # The embedded servers of the development set-up are left out.
 
-FROM python:3.13-slim-bookworm AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    PIP_NO_CACHE_DIR=1
-WORKDIR /src
-RUN python -m venv /opt/palimpsest
-# Dependencies first: their layer outlives changes of the code. They must exist as wheels, because a build that
-# compiles something is a build that differs between machines.
-COPY pyproject.toml constraints.txt ./
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
-        > requirements.txt \
-    && /opt/palimpsest/bin/pip install --only-binary=:all: --constraint constraints.txt --requirement requirements.txt
-COPY . .
-RUN pip wheel --no-deps --wheel-dir /wheels . \
-    && /opt/palimpsest/bin/pip install --no-deps --no-index /wheels/*.whl \
-    && /opt/palimpsest/bin/pip check \
-    && /opt/palimpsest/bin/pip uninstall --yes pip
+# A tag can be moved to another image, a digest cannot: for a release, pass --build-arg BASE=python:3.13-slim-bookworm@sha256:…
+ARG BASE=python:3.13-slim-bookworm
 
-FROM python:3.13-slim-bookworm
+FROM ${BASE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_ONLY_BINARY=:all: \
+    PIP_NO_DEPS=1
+WORKDIR /src
+# Dependencies first: their layers outlive changes of the code. Each file has to have one of the hashes written down,
+# and each has to be a wheel, because a build that compiles something is a build that differs between machines.
+COPY requirements.txt requirements-build.txt ./
+RUN python -m venv --without-pip /opt/palimpsest \
+    && python -m venv /opt/build \
+    && /opt/build/bin/python -m pip install --require-hashes --requirement requirements-build.txt \
+    && /opt/build/bin/python -m pip --python /opt/palimpsest/bin/python install --require-hashes --requirement requirements.txt
+COPY . .
+RUN /opt/build/bin/python -m pip wheel --no-build-isolation --wheel-dir /wheels . \
+    && /opt/build/bin/python -m pip --python /opt/palimpsest/bin/python install --no-index /wheels/*.whl \
+    && /opt/build/bin/python -m pip --python /opt/palimpsest/bin/python check \
+    && /opt/build/bin/python .ci/sbom.py /opt/palimpsest/bin/python /opt/palimpsest/sbom.cdx.json
+
+FROM ${BASE}
 LABEL org.opencontainers.image.title="palimpsest" \
       org.opencontainers.image.description="Asynchronous background compaction for multi-user chat on Claude" \
       org.opencontainers.image.version="0.1.0" \
