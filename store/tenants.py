@@ -1,30 +1,21 @@
-"""Tenants and their API keys.
-
-A key is `key_<id>.<secret>`. The id finds the row; the secret is 256 bits from the system's generator, stored only as
-its SHA-256 (a slow hash protects weak secrets; these are not, and it would be a way to burn the API's CPU).
-"""
+"""Tenants: found, made, and the policy overrides that are set for them."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from store import ids
 from store.engine import act_for
-from store.tables import api_keys, tenants
+from store.tables import tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from datetime import datetime
     from typing import Any
     from uuid import UUID
-
-SCOPES: Final = ("turns:write", "context:read", "audit:read", "admin")
 
 
 class Tenant(NamedTuple):
@@ -41,35 +32,6 @@ class TenantSettings(NamedTuple):
     name: str
     policy: Mapping[str, Any]
     created_at: datetime
-
-
-class ApiKey(NamedTuple):
-    """What is known of a key once its secret is gone."""
-
-    id: UUID
-    tenant_id: UUID
-    name: str
-    scopes: Sequence[str]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-
-
-def hash_secret(secret: str) -> bytes:
-    """Return what is stored of a secret."""
-    return hashlib.sha256(secret.encode()).digest()
-
-
-def split_key(key: str) -> tuple[UUID, str] | None:
-    """Return the id and the secret of a presented key, or None if it has not the shape of one."""
-    name, _, secret = key.partition(".")
-    identifier = ids.parse("key", name)
-    return (identifier, secret) if identifier and secret else None
-
-
-def secret_matches(secret: str, stored_hash: bytes) -> bool:
-    """Compare in constant time."""
-    return hmac.compare_digest(hash_secret(secret), stored_hash)
 
 
 def create_tenant(connection: Connection, name: str, policy: Mapping[str, Any] | None = None) -> Tenant:
@@ -113,48 +75,4 @@ def set_policy(connection: Connection, tenant_id: UUID, policy: Mapping[str, Any
     return TenantSettings(*connection.execute(statement).one())
 
 
-def create_api_key(
-    connection: Connection, tenant_id: UUID, name: str, scopes: Sequence[str] = SCOPES
-) -> tuple[ApiKey, str]:
-    """Make a key; return its row and the key itself, which nobody can show again."""
-    identifier, secret = ids.new_id(), secrets.token_urlsafe(32)
-    row = connection.execute(
-        insert(api_keys)
-        .values(
-            id=identifier,
-            tenant_id=tenant_id,
-            name=name,
-            scopes=list(scopes),
-            secret_hash=hash_secret(secret),
-        )
-        .returning(*_KEY)
-    ).one()
-    return ApiKey(*row), f"{ids.external('key', identifier)}.{secret}"
-
-
-def list_api_keys(connection: Connection, tenant_id: UUID) -> list[ApiKey]:
-    """Return a tenant's keys, oldest first."""
-    rows = connection.execute(select(*_KEY).where(api_keys.c.tenant_id == tenant_id).order_by(api_keys.c.id))
-    return [ApiKey(*row) for row in rows]
-
-
-def revoke_api_key(connection: Connection, tenant_id: UUID, key_id: UUID) -> bool:
-    """Revoke a key from now on; False if the tenant has no such key in force."""
-    changed = connection.execute(
-        update(api_keys)
-        .where(api_keys.c.id == key_id, api_keys.c.tenant_id == tenant_id, api_keys.c.revoked_at.is_(None))
-        .values(revoked_at=func.now())
-    )
-    return changed.rowcount > 0
-
-
 _SETTINGS: Final = (tenants.c.id, tenants.c.name, tenants.c.policy, tenants.c.created_at)
-_KEY: Final = (
-    api_keys.c.id,
-    api_keys.c.tenant_id,
-    api_keys.c.name,
-    api_keys.c.scopes,
-    api_keys.c.created_at,
-    api_keys.c.expires_at,
-    api_keys.c.revoked_at,
-)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, get
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from api.auth import metrics_guard
+from api.documentation import PROBLEMS
 from api.types import HealthOut
 
 if TYPE_CHECKING:
@@ -33,7 +35,13 @@ async def readyz(request: Request[Any, Any, Any]) -> Response[HealthOut]:
     return Response(HealthOut(status, dict(parts)), status_code=503 if status == "unavailable" else 200)
 
 
-@get("/metrics", summary="Prometheus metrics", media_type=METRICS_TYPE)
+@get(
+    "/metrics",
+    guards=[metrics_guard],
+    summary="Prometheus metrics",
+    media_type=METRICS_TYPE,
+    responses={401: PROBLEMS[401]},
+)
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Answer with this process's metrics, and with those of the whole installation."""
     services: Services = request.app.state.services
