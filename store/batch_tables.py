@@ -6,6 +6,7 @@ from typing import Final
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -61,6 +62,8 @@ model_batches = Table(
     Column("sent_at", TIME),
     Column("expires_at", TIME),
     Column("finished_at", TIME),
+    Column("reserved_tokens", BigInteger, nullable=False, server_default=ZERO),
+    Column("reserved_cost_usd", Numeric(14, 6), nullable=False, server_default=ZERO),
     CheckConstraint(f"state in ({', '.join(map(repr, (*OPEN, *CLOSED)))})", name="state"),
     Index("uq_model_batches_open", "conversation_id", unique=True, postgresql_where=_IS_OPEN),
     Index("ix_model_batches_conversation_id_id", "conversation_id", "id"),

@@ -112,23 +112,51 @@ def summarize_overflow(
     conversation_id: UUID,
     *,
     policy: Policy,
-    request_id: UUID,
+    request_id: UUID | None,
     base_version: int,
     parent_version: int,
     target_tokens: int,
+    trigger: str = "overflow",
+    instructions: str | None = None,
 ) -> UUID:
-    """Queue the run that puts a summary into the place of what an overflow left out; return its id."""
+    """Queue the run that puts a summary into the place of what an overflow left out; return its id.
+
+    Also, with another trigger, of what was left out or extracted because no model might be asked.
+    """
     return _queue(
         connection,
         tenant_id,
         conversation_id,
-        trigger="overflow",
+        trigger=trigger,
+        instructions=instructions,
         queue="summaries",
         policy=msgspec.to_builtins(policy),
         request_id=request_id,
         base_version=base_version,
         parent_version=parent_version,
         target_tokens=target_tokens,
+    )
+
+
+def summarize_block(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    block_id: UUID,
+    *,
+    policy: Policy,
+    request_id: UUID | None,
+) -> UUID:
+    """Queue another run that summarizes a context block; return its id."""
+    return _queue(
+        connection,
+        tenant_id,
+        conversation_id,
+        trigger="context_block",
+        queue="summaries",
+        policy=msgspec.to_builtins(policy),
+        request_id=request_id,
+        block_id=block_id,
     )
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from store import batch_tables, context_tables, erasure_tables, housekeeping, processes, webhook_tables
+from store import (
+    batch_tables,
+    budget_tables,
+    console_tables,
+    context_tables,
+    erasure_tables,
+    housekeeping,
+    processes,
+    webhook_tables,
+)
 from store.tables import metadata
 
 __all__ = [
     "batch_tables",
+    "budget_tables",
+    "console_tables",
     "context_tables",
     "erasure_tables",
     "housekeeping",

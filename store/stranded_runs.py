@@ -66,7 +66,7 @@ def retry(connection: Connection, tenant_id: UUID, run_id: UUID) -> Retried:
         .values(state="queued", attempts=0, reason=None, queued_at=func.now(), started_at=None, finished_at=None)
     )
     if run.block_id is None:
-        _lift_hold(connection, row.conversation_id)
+        lift_hold(connection, row.conversation_id)
     return Retried("queued", run.queue)
 
 
@@ -78,7 +78,7 @@ def retriable(connection: Connection, tenant_id: UUID, limit: int, reason: str |
     return list(connection.execute(query.order_by(_r.id).limit(limit)).scalars())
 
 
-def _lift_hold(connection: Connection, conversation_id: UUID) -> None:
+def lift_hold(connection: Connection, conversation_id: UUID) -> None:
     """Let thresholds count again, but where a restore holds them."""
     lifted = {column: case((_c.held_by_restore, column), else_=0) for column in (_c.tool_results_hold, _c.summary_hold)}
     connection.execute(update(conversations).where(_c.id == conversation_id).values(lifted))

@@ -16,22 +16,24 @@ from compaction import steps
 from compaction.batching import fingerprint
 from compaction.overrides import in_force
 from compaction.view import WRITTEN
-from store import batches, conversations, runs, snapshots, tenants
+from store import batches, budgets, conversations, runs, snapshots, tenants
 from store.fault_points import reach
 from worker.batched import OUTDATED, SUPERSEDED, close, collect, fail
+from worker.budgets import BUDGET_SPENT
 from worker.journal import BATCH_TRIGGER, read_originals
 from worker.leases import StoppingError
 from worker.summarizers.base import SummaryError
 from worker.summarizing import request_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
     from sqlalchemy import Connection
 
     from compaction.policy import Policy
+    from compaction.prompts import Prompt
     from compaction.stage import Stage
     from compaction.staging import Plan
     from compaction.summary import Zone
@@ -53,6 +55,7 @@ CLOCKS_DIFFER: Final = timedelta(minutes=5)
 BUSY_SECONDS: Final = 10.0
 """Seconds until answers are tried again where another run of the conversation is active."""
 BEAT_SECONDS: Final = 15.0
+DAY_SECONDS: Final = 24 * 3_600.0
 
 PASSING: Final = frozenset(
     {
@@ -138,6 +141,9 @@ class Batches:
         prompts = [plan.ask(part) for part in plan.parts]
         outline = _outline(reading, plan, api)
         with self._database.transaction(batch.tenant_id) as connection:
+            if not self._is_affordable(connection, batch, prompts, outline):
+                self._wait_for_budget(connection, batch, reading.policy)
+                return
             if not batches.sending(connection, batch, outline):
                 return  # superseded meanwhile
         try:
@@ -160,6 +166,25 @@ class Batches:
             # This worker stood still for so long that another has sent it again.
             log.warning("batch.sent_twice", provider_batch_id=status.id)
             self._wait(lambda: api.cancel(status.id))
+
+    def _is_affordable(
+        self, connection: Connection, batch: Batch, prompts: Sequence[Prompt], outline: batches.Outline
+    ) -> bool:
+        """Reserve what the questions may cost; False if the tenant's budget of today is spent."""
+        paying = self._compactor.budgets
+        if paying is None:
+            return True
+        read, written = sum(prompt.tokens(0) for prompt in prompts), outline.answer_tokens * len(prompts)
+        amount = paying.estimate(outline.model, read, written, batch=True)
+        return paying.reserve_batch(connection, batch.tenant_id, batch.id, amount)
+
+    def _wait_for_budget(self, connection: Connection, batch: Batch, policy: Policy) -> None:
+        """Have a batch wait for the next day, once: what is still not asked for then is wished for anew."""
+        if batch.age_seconds > DAY_SECONDS:
+            close(connection, batch, "discarded", BUDGET_SPENT, policy=policy)
+        else:
+            batches.postpone(connection, batch, budgets.seconds_left(connection), failures=0)
+        log.info("batch.waits", reason=BUDGET_SPENT)
 
     def _find(self, batch: Batch, api: AnthropicBatches) -> None:
         """Find out whether the provider has a batch that was on its way to it when a worker ended."""

@@ -19,7 +19,8 @@ from compaction import block_summary
 from compaction.assembly import blocks_tokens
 from compaction.outline import ContextBlock
 from compaction.tokens import content_tokens
-from store import batches, context_blocks, runs
+from store import batches, context_blocks, runs, waiting_summaries
+from worker.budgets import BUDGET_SPENT
 from worker.journal import ERASED, RunLostError
 from worker.leases import StoppingError
 from worker.summarizers import SummaryError
@@ -51,7 +52,10 @@ class BlockSummary:
     def __init__(self, compactor: Compactor, lease: Lease) -> None:
         self._compactor = compactor
         self._lease = lease
+        self._purse = compactor.purse(lease)
         self._given_up = Event()
+        self._paid = False
+        """Whether anything was asked."""
 
     def go(self) -> None:
         """Summarize the block, unless that is done, not wanted any more, or not possible here."""
@@ -69,6 +73,8 @@ class BlockSummary:
         try:
             summary = self._wait(block, model)
         except SummaryError as error:
+            if error.code == BUDGET_SPENT:
+                return self._end(block, "skipped", BUDGET_SPENT)
             log.warning("context_block.failed", reason=error.code, detail=error.detail)
             return self._end(block, "failed", OUTLINE_STANDS, error=str(error))
         return self._end(block, "committed", None, summary=block_summary.noted(summary, block.text))
@@ -125,13 +131,19 @@ class BlockSummary:
             model=model.model,
             prompt_version=block_summary.PROMPT_VERSION,
         )
+        most = self._lease.policy.summary_max_tokens
+        payment = self._purse.reserve(model.model, content_tokens(prompt), most)
+        self._paid = True
         try:
-            answer = ask(model, prompt, self._lease.policy.summary_max_tokens)
+            answer = ask(model, prompt, most)
         except SummaryError as error:
             failed = step._replace(state="failed", reason=error.code, error=error.detail)
             self._write(spend(failed, error.spent), started)
             raise
-        self._write(spend(step._replace(tokens_after=content_tokens(answer.text)), answer.spent), started)
+        else:
+            self._write(spend(step._replace(tokens_after=content_tokens(answer.text)), answer.spent), started)
+        finally:
+            payment.recorded()
         return answer.text.strip()
 
     def _write(self, step: StepRecord, started: float) -> None:
@@ -160,6 +172,9 @@ class BlockSummary:
             batches.lock_conversation(connection, lease.conversation_id)
             if summary is not None:
                 context_blocks.set_summary(connection, block_id, summary)
+            # One that takes more than a day's budget would take all of it every day.
+            if reason == BUDGET_SPENT and not (self._paid and waiting_summaries.has_waited(connection, block_id)):
+                waiting_summaries.remember(connection, lease, None)
             if not runs.end(connection, lease, state, reason, error, tokens=(block.tokens, tokens)):
                 raise RunLostError(runs.LEASE_LOST)
 

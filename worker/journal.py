@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import structlog
 from sqlalchemy.exc import NoResultFound
 
-from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, growth_margin, prune_threshold
+from compaction.ladder import (
+    BEFORE_SUMMARY,
+    REWRITTEN_SHARE,
+    WAITS,
+    Result,
+    Step,
+    growth_margin,
+    prune_threshold,
+)
 from compaction.originals import cut_in, with_originals
 from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN
 from compaction.view import WRITTEN
-from store import conversations, messages, runs, snapshots
+from store import conversations, messages, runs, snapshots, waiting_summaries
 from store.fault_points import reach
 
 if TYPE_CHECKING:
@@ -185,8 +193,18 @@ class Journal:
         self._write(self._unchanged(record)._replace(state="failed", reason=reason, error=error), beside)
         return "failed"
 
-    def end(self, *, state: runs.Ended | None = None, reason: str | None = None, error: str | None = None) -> None:
-        """Close the run, set how far the conversation has to grow before the next try, and ask for another check."""
+    def end(
+        self,
+        *,
+        state: runs.Ended | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        waits_from: int | None = None,
+    ) -> None:
+        """Close the run, set how far the conversation has to grow before the next try, and ask for another check.
+
+        With `waits_from` its summary waits for another day's budget, to be made from that version.
+        """
         with self._transaction(self._lease.tenant_id) as connection:
             steps = runs.steps_of(connection, [self._lease.run_id])
             done = any(step.state == "committed" for step in steps)
@@ -194,6 +212,8 @@ class Journal:
             self._hold(connection, steps)
             conversations.mark_due(connection, self._lease.conversation_id)
             ended = state or ("committed" if done else "skipped")
+            if waits_from is not None:
+                waiting_summaries.remember(connection, self._lease, waits_from)
             if not runs.end(connection, self._lease, ended, reason or last, error):
                 raise RunLostError(runs.LEASE_LOST)
         reach("run.ended")
@@ -231,7 +251,9 @@ class Journal:
             # With nothing to cut, the next tool-result message makes this one old at once.
             at_once = NOTHING_TO_CUT in reasons and reasons <= _AT_ONCE
             return conversations.Hold(
-                0 if at_once else growth_margin(threshold, policy), above=-1 if reasons else threshold
+                0 if at_once else growth_margin(threshold, policy),
+                above=-1 if reasons else threshold,
+                share=REWRITTEN_SHARE if names is BEFORE_SUMMARY and None in reasons else 0,
             )
 
         budgets = [budget for budget in (policy.input_token_budget, prune_threshold(policy)) if budget > 0]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from compaction import recovery, steps
+from store.waiting_summaries import TRIGGER
+from worker.budgets import BUDGET_SPENT
 from worker.journal import HEAD_MOVED, Journal
 from worker.summarizers import SummaryError
 from worker.summarizing import Summarizing, spend
@@ -34,6 +36,8 @@ class Recovery:
         try:
             self._recover(now)
         except SummaryError as error:
+            if error.code == BUDGET_SPENT:
+                return self._journal.end(reason=BUDGET_SPENT, waits_from=self._lease.base_version)
             return self._journal.end(state="failed", reason="summary_failed_nothing_dropped", error=str(error))
         return self._journal.end()
 
@@ -43,7 +47,7 @@ class Recovery:
         record = self._summarizing.record(stage)._replace(
             tokens_before=round(material.context_tokens * material.token_ratio),
             messages_before=material.context_messages,
-            detail=f"After an overflow: from version {self._lease.base_version}, {self._target:,} tokens at most",
+            detail=f"{self._occasion}: from version {self._lease.base_version}, {self._target:,} tokens at most",
         )
         if material.head_version != self._lease.parent_version or material.pending_version:
             self._journal.skip(record, HEAD_MOVED)
@@ -59,10 +63,15 @@ class Recovery:
             made = recovery.recover(stage, zone, summary.text, policy, target_tokens=self._target, run_id=run_id)
             self._commit(now, made, record)
 
+    @property
+    def _occasion(self) -> str:
+        return "With another day's budget" if self._lease.trigger == TRIGGER else "After an overflow"
+
     def _commit(self, now: Reading, made: recovery.Recovered | None, record: StepRecord) -> None:
         if made is None:
             self._journal.skip(record, steps.NOT_SMALLER)
             return
         record = record._replace(tokens_after=made.tokens, messages_after=len(made.view))
         self._journal.commit(now.material, made.new, self._journal.timed(record))
-        log.info("overflow.summarized", tokens_before=record.tokens_before, tokens_after=made.tokens)
+        before, after = record.tokens_before, made.tokens
+        log.info("overflow.summarized", trigger=self._lease.trigger, tokens_before=before, tokens_after=after)

@@ -10,10 +10,11 @@ from compaction import steps
 from compaction.ladder import Result, Step
 from compaction.pins import message_text
 from worker.batched import Batched
+from worker.budgets import BUDGET_SPENT
 from worker.journal import STOPPED
 from worker.leases import StoppingError
 from worker.summarizers import SummaryError, SummaryRequest
-from worker.summarizers.base import Conversation, NativeSummarizer
+from worker.summarizers.base import Conversation, NativeSummarizer, pay
 from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from worker.compactor import Compactor
     from worker.journal import Beside, Journal, Reading
     from worker.summarizers import Summarizer, Summary
-    from worker.summarizers.base import Spent
+    from worker.summarizers.base import SignedSummary, Spent
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Summarizing:
         self._compactor = compactor
         self._lease = lease
         self._journal = journal
+        self._purse = compactor.purse(lease)
         self.batched = Batched(compactor, lease, journal, self)
         self.is_on = lease.strategy == "extract" or (lease.policy.compaction_enabled and compactor.can_summarize)
         """Whether summaries are made at all."""
@@ -74,7 +76,12 @@ class Summarizing:
             return self._journal.skip(record, zone)
         beginning = Conversation(stage.view[: zone.stop], asked.model or native.model, asked.system, asked.tools)
         most, wishes = policy.summary_max_tokens, self._wishes
-        signed = self._made(lambda: native.sign(beginning, max_tokens=most, wishes=wishes), record)
+        tokens = (stage.estimate(stage.view[: zone.stop]) + stage.fixed_tokens, most)
+
+        def sign() -> SignedSummary:
+            return native.sign(beginning, max_tokens=most, wishes=wishes)
+
+        signed = self._made(lambda: pay(self._purse, beginning.model, tokens, sign), record)
         made = steps.replace_prefix(stage, zone, signed.block, policy)
         return self.commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
 
@@ -89,6 +96,10 @@ class Summarizing:
         summary = self.ask(stage, zone, policy, record)
         made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
         made = made._replace(detail="; ".join([made.detail or "", *summary.notes]))
+        if made.reason is not None and self._purse.is_spent:
+            # Of the first parts alone, and not worth having: the whole of it waits.
+            self._journal.skip(spend(record, summary.spent), BUDGET_SPENT)
+            raise SummaryError(BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
         return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
     def commit(
@@ -130,9 +141,14 @@ class Summarizing:
 
     def ask(self, stage: Stage, zone: Zone, policy: Policy, record: StepRecord) -> Summary:
         """Return a summary of a zone; a failure is written down. Raises SummaryError, StoppingError."""
-        request = self.request(stage, zone, policy)
+        request = self.request(stage, zone, policy)._replace(purse=self._purse)
         summarizer = self._summarizer
-        return self._made(lambda: summarizer.summarize(request), record)
+        if summarizer.model is None or getattr(summarizer, "reserves_calls", False):
+            return self._made(lambda: summarizer.summarize(request), record)
+        tokens = (sum(message.tokens for message in request.zone), policy.summary_max_tokens)
+        return self._made(
+            lambda: pay(self._purse, summarizer.model, tokens, lambda: summarizer.summarize(request)), record
+        )
 
     def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
         """Return what is asked of a summarizer about a zone."""
@@ -151,6 +167,10 @@ class Summarizing:
             self._journal.skip(record, STOPPED)
             raise
         except SummaryError as error:
+            if error.code == BUDGET_SPENT:
+                self._journal.skip(spend(record, error.spent), BUDGET_SPENT)
+                log.info("summary.waits", reason=BUDGET_SPENT)
+                raise
             self._journal.fail(spend(record, error.spent), error.code, error.detail)
             log.warning("summary.failed", reason=error.code, detail=error.detail)
             raise

@@ -28,6 +28,7 @@ from worker.database import Database
 from worker.housekeeping import Housekeeper
 from worker.progress import Progress
 from worker.resending import Sent
+from worker.resuming import Resuming
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -59,6 +60,7 @@ class Sweeper:
         self._database = Database(settings, "sweeper", self.progress)
         self._depths = QueueDepths(settings)
         self._housekeeper = Housekeeper(settings, self._database)
+        self._resuming = Resuming(settings, self._database)
         self._sent_checks, self._sent_webhooks, self._sent_batches = Sent(), Sent(), Sent()
         # A run that was offered is not stranded for a while, and the same one all the time.
         self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
@@ -85,7 +87,14 @@ class Sweeper:
         """
         reach("sweep.started")
         found = 0
-        for part in (self._runs, self._checks, self._webhooks, self._batches, self._housekeeping):
+        for part in (
+            self._waiting,
+            self._runs,
+            self._checks,
+            self._webhooks,
+            self._batches,
+            self._housekeeping,
+        ):
             try:
                 found += part()
             except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
@@ -161,6 +170,15 @@ class Sweeper:
             self._app.send_task(BATCH_TASK, args=[str(batch.tenant_id), str(batch.id)], queue=SUMMARIES)
             self._sent_batches.remember([batch], _batch)
         return len(unsent)
+
+    def _waiting(self) -> int:
+        """Queue the summaries that another day's budget allows."""
+        return sum(self._resume(*each) for each in self._resuming.due())
+
+    def _resume(self, tenant_id: UUID, run_id: UUID) -> int:
+        self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=SUMMARIES)
+        self.progress.mark()
+        return 1
 
     def _housekeeping(self) -> int:
         self._housekeeper.round()

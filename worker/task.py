@@ -14,6 +14,7 @@ from store import runs, summary_places
 from store.broker import BATCH_TASK, RUN_TASK, SUMMARIES
 from store.summary_places import Places
 from worker.batches import Batches
+from worker.budgets import Budgets
 from worker.checks import Checker
 from worker.compactor import Compactor
 from worker.database import Database
@@ -55,6 +56,7 @@ class Services:
             lease_seconds=settings.lease_seconds,
             limit_seconds=settings.summary_limit_seconds,
             wake=self._wake,
+            budgets=Budgets(self.database, settings),
         )
         self.batches = Batches(
             self.compactor, settings.policy, worker=self.worker, lease_seconds=settings.lease_seconds

@@ -106,6 +106,7 @@ def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
+        not_before=row.not_before,
         steps=[step_out(step) for step in steps],
     )
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from worker.summarizers.purse import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from decimal import Decimal
 
     from compaction.policy import Policy
     from compaction.view import ViewMessage
+    from worker.summarizers.purse import Purse
 
 
 class SummaryRequest(NamedTuple):
@@ -31,6 +34,8 @@ class SummaryRequest(NamedTuple):
     """The word in the model's rules that a summary may not hold; known when a summary is checked."""
     beside: tuple[str, ...] = ()
     """Texts that stand in the context beside the summary: what they hold, it does not have to."""
+    purse: Purse = UNLIMITED
+    """What the calls are paid from, by summarizers that reserve each call themselves (`reserves_calls`)."""
 
 
 class Spent(NamedTuple):
@@ -94,8 +99,35 @@ class Model(Protocol):
         """Return its answer of at most `max_tokens` tokens; raise SummaryError if there is none."""
 
 
+class HasSpent(Protocol):
+    """What a paid call came to."""
+
+    @property
+    def spent(self) -> Spent:
+        """What it cost."""
+
+
+Paid = TypeVar("Paid", bound=HasSpent)
+
+
+def pay(purse: Purse, model: str | None, tokens: tuple[int, int], call: Callable[[], Paid]) -> Paid:
+    """Return what a call returns, paid from `purse`: at most `tokens` to read and to write. Raises SummaryError."""
+    payment = purse.reserve(model, *tokens)
+    try:
+        answer = call()
+    except SummaryError as error:
+        payment.settle(error.spent)
+        raise
+    payment.settle(answer.spent)
+    return answer
+
+
 class Summarizer(Protocol):
-    """Makes summaries. Called outside any transaction, from many threads at once."""
+    """Makes summaries. Called outside any transaction, from many threads at once.
+
+    One that pays each of its calls from the request's purse has an attribute `reserves_calls` that is true. For others
+    the whole summary is paid for at once, as one question about all of the zone.
+    """
 
     @property
     def name(self) -> str:

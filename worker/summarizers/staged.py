@@ -73,6 +73,8 @@ class StagedSummarizer:
     then what is missing is added. A summary that still fails is no summary (`summary_rejected`).
     """
 
+    reserves_calls = True
+
     def __init__(self, model: Model, guard: Guard | None = None) -> None:
         self._model = model
         self._guard = guard
@@ -138,7 +140,7 @@ class _Work:
 
     def __init__(self, model: Model, request: SummaryRequest, guard: Guard | None) -> None:
         self._model = model
-        self._writer = Writer(model)
+        self._writer = Writer(model, request.purse)
         self._request = request
         self._guard = guard
         self._halvings = 0

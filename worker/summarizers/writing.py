@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Final
 from compaction.frames import defanged, visible
 from compaction.prompts import MARGIN, shorter
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
-from worker.summarizers.base import Spent, SummaryError
+from worker.summarizers.base import Spent, SummaryError, pay
+from worker.summarizers.purse import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.prompts import Prompt
     from worker.summarizers.base import Answer, Model
+    from worker.summarizers.purse import Purse
 
 TOO_LONG: Final = frozenset({"summary_cut", "summary_too_long"})
 """Reason codes of answers that are asked for once more, shorter."""
@@ -29,8 +31,9 @@ _PICTURE: Final = re.compile(r"!\[([^\]\n]{0,300})\]\(([^)\s]{1,2000})[^)\n]{0,3
 class Writer:
     """Asks a model for texts, from several threads at once, and keeps count of what they cost."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, purse: Purse = UNLIMITED) -> None:
         self._model = model
+        self._purse = purse
         self._lock = Lock()
         self._spent: list[Spent] = []
 
@@ -50,8 +53,14 @@ class Writer:
         return self._ask(shorter(prompt, max_tokens), max_tokens)
 
     def _ask(self, prompt: Prompt, max_tokens: int) -> str:
+        tokens = (prompt.tokens(0), max_tokens)
         try:
-            answer = self._model.ask(prompt.system, prompt.text, max_tokens=max_tokens)
+            answer = pay(
+                self._purse,
+                self._model.model,
+                tokens,
+                lambda: self._model.ask(prompt.system, prompt.text, max_tokens=max_tokens),
+            )
         except SummaryError as error:
             self._count(error.spent)
             raise
