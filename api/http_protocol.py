@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.problems import ProblemError, document_of
+from api.security_headers import SecurityHeaders
 from store import ids
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_URL_BYTES: Final = 16 * 1024
 """Bytes of a request's path and query; the longest filters and cursors fit in a third of it."""
+_SECURITY: Final = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SecurityHeaders().of(()))
 
 
 class _TooLargeError(Exception):
@@ -82,7 +84,7 @@ class BoundedHttp(HttpToolsProtocol):
         head = (
             f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n"
             f"content-type: application/problem+json\r\ncontent-length: {len(body)}\r\n"
-            f"request-id: {name}\r\nconnection: close\r\n\r\n"
+            f"request-id: {name}\r\n{_SECURITY}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ class Limits(NamedTuple):
     message_blocks: int
     context_blocks: int
     json_depth: int
+    body_values: int
     object_keys: int
     text_bytes: int
     metadata_bytes: int
@@ -69,12 +71,15 @@ class StrictJson:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._too_many = _more_values_than(limits.body_values)
         self._parse = json.JSONDecoder(
             object_pairs_hook=self._object, parse_float=_float, parse_int=_int, parse_constant=_refuse
         ).decode
 
     def read(self, body: bytes, decode: Callable[[bytes], T]) -> tuple[T, Any]:
         """Return a body as `decode` types it, and as plain values; raise the problem that it has."""
+        if self._may_be_crowded(body) and self._too_many(body):
+            raise invalid(f"A body has at most {self.limits.body_values:,} values, brackets and commas counted.", "")
         try:
             value = self._parse(body.decode())
             if self._needs_a_look(body) and (fault := self._find(value, self.limits.json_depth)):
@@ -84,6 +89,11 @@ class StrictJson:
             raise from_msgspec(error) from None
         except (ValueError, *_JSON_ERRORS) as error:
             raise self._explain(body, error) from None
+
+    def _may_be_crowded(self, body: bytes) -> bool:
+        """Tell whether a body may hold too many values; most are shorter than that, or have fewer such characters."""
+        most = self.limits.body_values
+        return len(body) > most and body.count(b",") + body.count(b"[") + body.count(b"{") > most
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -158,6 +168,17 @@ class StrictJson:
         if bounded and size > self.limits.text_bytes:
             return _Fault(f"A text has at most {self.limits.text_bytes:,} bytes.", [])
         return _Fault("Text must not contain the NUL character.", []) if "\x00" in text else None
+
+
+def _more_values_than(most: int) -> Callable[[bytes], object]:
+    """Return what matches a text with more than `most` commas and opening brackets outside of strings.
+
+    It stops at the first one too many, and takes nothing back, so its time is linear whatever the text is.
+    """
+    return re.compile(
+        rb'(?:(?:[^",\[{]++|"(?:[^"\\]++|\\.)*+")*+[,\[{]){%d}+' % (most + 1),
+        re.DOTALL,
+    ).match
 
 
 def _problem(fault: _Fault) -> ProblemError:

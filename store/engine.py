@@ -67,13 +67,15 @@ def service_engine(settings: Settings, name: str) -> Engine:
 def service_async_engine(settings: Settings) -> AsyncEngine:
     """Return the API's engine for everything but the two hot calls."""
     return create_async_engine(
-        _url(settings.database_url.get_secret_value(), "asyncpg"),
+        "postgresql+asyncpg://",
         hide_parameters=True,
         pool_pre_ping=True,
         pool_size=settings.database_pool_size,
         max_overflow=0,
         pool_timeout=CONNECT_SECONDS,
         connect_args={
+            # The driver reads the URL by itself: SQLAlchemy would hand it `sslmode` under a name it does not know.
+            "dsn": asyncpg_dsn(settings),
             "server_settings": server_settings(settings, "api"),
             "timeout": CONNECT_SECONDS,
             "command_timeout": COMMAND_SECONDS,

@@ -43,6 +43,14 @@ end $$;
 create trigger telling after insert on {table} for each row execute function tell();
 """
 SILENT = "drop trigger telling on {table}; drop function tell"
+KEPT = (
+    "select r.error, r.reason, s.error, s.reason, s.detail from runs as r left join run_steps as s on s.run_id = r.id",
+    "select body, error from webhook_deliveries",
+    "select error from model_batches",
+    "select to_json(p)::text from processes as p",
+    "select application_name from pg_stat_activity where datname = current_database()",
+)
+"""What is kept of failures, is sent to others, or is seen by every tenant and by whoever looks at the server."""
 FAILING_ROW = "alter table messages add constraint telling check (role = '') not valid"
 
 
@@ -64,6 +72,7 @@ class Ears:
         self.installation = installation
         self.answers: list[str] = []
         self.waiting: list[str] = []
+        self.delivered: list[str] = []
         self.secrets = {
             WORDS,
             MODEL_KEY,
@@ -89,17 +98,16 @@ class Ears:
 
     def heard(self) -> dict[str, str]:
         """Return everything by where it was said."""
-        kept = query(
-            self.installation.database_url,
-            "select coalesce(string_agg(concat_ws(' ', r.error, r.reason, s.error, s.reason, s.detail), ' '), '')"
-            " from runs as r left join run_steps as s on s.run_id = r.id",
-        )
+        kept = [query(self.installation.database_url, statement) for statement in KEPT]
         logs = {path.name: path.read_text() for path in self.installation.folder.glob("*.log")}
         return {
             **logs,
             "answers": " ".join(self.answers),
             "redis": " ".join(self.waiting),
             "errors that are kept": str(kept),
+            "webhooks": " ".join(self.delivered),
+            "metrics": self.installation.client.get("/metrics").text,
+            "health": self.installation.client.get("/readyz").text,
         }
 
     @property
@@ -142,7 +150,15 @@ def bad_requests(ears: Ears, talk: Talk) -> None:
     ears.refused(client.post(turns, json=good, headers={"idempotency-key": WORDS * 10}), 400)
     ears.refused(client.post(turns, json=good, headers={"x-api-key": f"key_{uuid4().hex}.{PASSWORD}"}), 401)
     ears.refused(client.post(turns, json=good, headers={"x-api-key": PASSWORD}), 401)
+    token = base64.urlsafe_b64encode(json.dumps({"alg": "none", "sub": WORDS}).encode()).decode().rstrip("=")
+    ears.refused(client.get("/v1/tenant", headers={"authorization": f"Bearer {token}.{token}.{WORDS}"}), 401)
     ears.refused(client.get(f"/v1/conversations/{WORDS}"), 404)
+    ears.refused(client.get(f"/v1/{WORDS}?{WORDS}={WORDS}"), 404)
+    ears.refused(client.request("BREW", f"/v1/{WORDS}"), 400, 404, 405)
+    ears.refused(client.get(f"/v1/users/{WORDS}/nothing"), 404)
+    ears.refused(client.patch(talk.path, json={"metadata": {WORDS: f"{WORDS} " * 4_000}}), 422)
+    ears.refused(client.patch(talk.path, json={"metadata": {"a": [WORDS] * 600_000}}), 422)
+    ears.refused(client.post("/v1/webhooks", json={"url": f"ftp://{WORDS}/{PASSWORD}"}), 422)
     ears.refused(client.post("/v1/conversations", json={"policy": {"input_token_budget": WORDS}}), 422)
 
 
@@ -214,6 +230,8 @@ def test_nobody_tells(installation: Installation) -> None:
             eventually(lambda: given_up.calls == 1, 60)
             ears.listen()
             assert worker.end() == 0
+        ears.delivered += [f"{headers} {body}" for headers, body in receiver.received]
+        assert ears.delivered
     nowhere = {
         "PALIMPSEST_DATABASE_URL": f"postgresql://palimpsest:{PASSWORD}@127.0.0.1:1/{WORDS}",
         "PALIMPSEST_BROKER_URL": f"redis://:{PASSWORD}@127.0.0.1:1/0",
