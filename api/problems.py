@@ -28,7 +28,7 @@ _STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<index>\d+)\]")
 _FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
 _PARAMETERS: Final = {"run_state": "state", "delivery_state": "state"}
 """Parameters of routes whose names in the URL Litestar keeps for itself."""
-_CUT_OFF: Final = "client disconnected prematurely"
+CUT_OFF: Final = "client disconnected prematurely"
 """How Litestar words a body that did not come to its end; it has no class of its own for it."""
 _CODES: Final = {
     400: "bad_request",
@@ -133,12 +133,17 @@ def respond(request: Request[Any, Any, Any], problem: ProblemError) -> Response[
     )
 
 
+def answer_to(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Return the answer to a request that ended with an error."""
+    return next(EXCEPTION_HANDLERS[kind] for kind in type(error).__mro__ if kind in EXCEPTION_HANDLERS)(request, error)
+
+
 def _on_problem(request: Request[Any, Any, Any], error: ProblemError) -> Response[bytes]:
     return respond(request, error)
 
 
 def _on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    if error.detail == _CUT_OFF:
+    if error.detail == CUT_OFF:
         return respond(request, ProblemError(400, "body_incomplete", "The connection ended before the body did."))
     status = error.status_code
     code = _CODES.get(status, "error")

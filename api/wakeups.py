@@ -23,10 +23,10 @@ from store.broker import (
     RUN_TASK,
     SHARE,
     SUMMARIES,
-    celery_app,
     queue_keys,
 )
 from store.fault_points import reach
+from store.task_messages import Task, TaskSender
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ class Wakeups:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics = metrics
         self._interval = settings.wakeup_interval_seconds
-        self._app = celery_app(settings, "palimpsest-api")
+        self._tasks = TaskSender(settings, "palimpsest-api")
         self._watch = BrokerWatch(settings.broker_url.get_secret_value())
         self._ids: dict[UUID, _Waiting] = {}
         self._shares: Counter[UUID] = Counter()
@@ -90,7 +90,7 @@ class Wakeups:
                     await self._send()
         await self._watch.stop()
         self._sender.shutdown(wait=False, cancel_futures=True)
-        self._app.close()
+        self._tasks.close()
 
     @property
     def broker_reachable(self) -> bool:
@@ -143,13 +143,14 @@ class Wakeups:
             self._metrics.wakeups["sent"].inc(len(batch))
 
     def _publish(self, batch: Mapping[UUID, _Waiting], runs: Mapping[UUID, tuple[UUID, Queue]]) -> None:
+        tasks: list[Task] = []
         for priority in (0, LATER):
             chosen = {key: waiting.tenant_id for key, waiting in batch.items() if waiting.is_urgent == (priority == 0)}
             ids = [str(identifier) for identifier in by_turns(chosen)]
-            for start in range(0, len(ids), BATCH):
-                self._app.send_task(CHECK_TASK, args=[ids[start : start + BATCH]], queue=CHECKS, priority=priority)
-        for run_id, (tenant_id, queue) in runs.items():
-            self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=queue)
+            batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+            tasks += [Task(CHECK_TASK, [batch], CHECKS, priority) for batch in batches]
+        tasks += [Task(RUN_TASK, [str(tenant), str(run)], queue) for run, (tenant, queue) in runs.items()]
+        self._tasks.send(tasks)
         reach("wakeup.sent")
 
 

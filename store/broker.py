@@ -25,15 +25,15 @@ RUN_TASK: Final = "palimpsest.run"
 DELIVER_TASK: Final = "palimpsest.deliver"
 BATCH_TASK: Final = "palimpsest.batch"
 
-BATCH: Final = 50
-"""Conversations that one check task carries."""
+BATCH: Final = 100
+"""Conversations that one check task carries: taking a message from the broker costs a worker as much as 40 checks."""
 SHARE: Final = 50
 """Conversations of one tenant in a second, or in a sweep, whose wake-ups are as urgent as any; the rest wait LATER."""
 LATER: Final = 9
 """Priority of messages that are taken only when no others wait (0 is the most urgent, and what a message has)."""
 
 _PREFIX: Final = "palimpsest:"
-_PRIORITIES: Final = (0, 3, 6, 9)
+PRIORITIES: Final = (0, 3, 6, 9)
 """Kombu's own steps: each is a Redis list."""
 _DEPTH_SECONDS: Final = 2.0
 """Seconds that Redis may take to say how long a queue is."""
@@ -80,7 +80,7 @@ def celery_app(settings: Settings, name: str) -> Celery:
 
 def queue_keys(queue: str) -> list[str]:
     """Return the Redis lists that a queue consists of, one for each priority; their lengths are its depth."""
-    return [f"{_PREFIX}{queue}" + (f"\x06\x16{priority}" if priority else "") for priority in _PRIORITIES]
+    return [f"{_PREFIX}{queue}" + (f"\x06\x16{priority}" if priority else "") for priority in PRIORITIES]
 
 
 class QueueDepths:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import asyncpg
 
 from store.engine import asyncpg_dsn, server_settings
+from store.hot_pool import HotPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
 _APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 40))})"  # noqa: S608 - constants
 _READ = "select * from read_context($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_FIND_KEY = "select * from find_api_key($1)"
+_FIND_KEY = "select * from key_in_force($1)"
+_FIND_TENANT = "select * from tenant_of_token($1, $2)"
 
 
 ACQUIRE_SECONDS: Final = 1.0
@@ -29,15 +32,11 @@ MESSAGE_OVERHEAD: Final = 30
 """Bytes of a serialized message besides its content: braces, keys, role, comma."""
 
 
-class _Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg ships no types
-    """A pooled connection without asyncpg's reset query.
+class Pool(Protocol):
+    """Where the calls are made: `HotPool`."""
 
-    Nothing run here leaves session state behind: the tenant is set inside the function's own transaction. The query
-    would cost a round trip a call.
-    """
-
-    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncpg's signature
-        """Do nothing."""
+    async def fetchrow(self, query: str, *arguments: Any) -> Any:
+        """Return the first row of a query's answer, None for none."""
 
 
 class Usage(NamedTuple):
@@ -103,23 +102,31 @@ class KeyRow(NamedTuple):
     secret_hash: bytes
     scopes: Sequence[str]
     policy: str
+    seconds_left: float | None
+    """Until it expires; None = never."""
 
 
-async def open_pool(settings: Settings) -> asyncpg.Pool:
+class TenantRow(NamedTuple):
+    """A tenant and the JSON text of its policy overrides."""
+
+    id: UUID
+    policy: str
+
+
+async def open_pool(settings: Settings) -> HotPool:
     """Return the pool of the hot calls; connections open as they are needed."""
-    return await asyncpg.create_pool(
+    connect = partial(
+        asyncpg.connect,
         asyncpg_dsn(settings),
-        min_size=0,
-        max_size=settings.database_pool_size,
-        connection_class=_Connection,
         server_settings=server_settings(settings, "api-hot"),
         command_timeout=COMMAND_SECONDS,
         timeout=ACQUIRE_SECONDS,
     )
+    return HotPool(connect, size=settings.database_pool_size, patience=ACQUIRE_SECONDS)
 
 
 async def append_turn(
-    pool: asyncpg.Pool,
+    pool: Pool,
     *,
     tenant_id: UUID,
     conversation_id: UUID,
@@ -188,15 +195,15 @@ async def append_turn(
         policy.reserved_output_tokens if policy else None,
     )
     try:
-        row = await _fetch(pool, _APPEND, *arguments)
+        row = await pool.fetchrow(_APPEND, *arguments)
     except asyncpg.UniqueViolationError:
         # A request with the same idempotency key committed in between: this time its answer is found.
-        row = await _fetch(pool, _APPEND, *arguments)
+        row = await pool.fetchrow(_APPEND, *arguments)
     return Appended(*row)
 
 
 async def read_context(
-    pool: asyncpg.Pool,
+    pool: Pool,
     *,
     tenant_id: UUID,
     conversation_id: UUID,
@@ -210,8 +217,7 @@ async def read_context(
     `policy` is the tenant's and `policy_digest` stands for it in the ETag; the conversation's own overrides are applied
     there. `room` tokens are left for history; None = what the policy leaves beside the stored system prompt and tools.
     """
-    row = await _fetch(
-        pool,
+    row = await pool.fetchrow(
         _READ,
         tenant_id,
         conversation_id,
@@ -226,15 +232,16 @@ async def read_context(
     return ContextRead(*row) if row["etag"] is not None else None
 
 
-async def find_api_key(pool: asyncpg.Pool, key_id: UUID) -> KeyRow | None:
+async def find_api_key(pool: Pool, key_id: UUID) -> KeyRow | None:
     """Return the key of that id if it is in force."""
-    row = await _fetch(pool, _FIND_KEY, key_id)
+    row = await pool.fetchrow(_FIND_KEY, key_id)
     return KeyRow(*row) if row else None
 
 
-async def _fetch(pool: asyncpg.Pool, query: str, *arguments: Any) -> Any:
-    async with pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
-        return await connection.fetchrow(query, *arguments)
+async def find_tenant(pool: Pool, *, tenant_id: UUID | None, name: str | None) -> TenantRow | None:
+    """Return the tenant of that id or, where it is None, of that name."""
+    row = await pool.fetchrow(_FIND_TENANT, tenant_id, name)
+    return TenantRow(*row) if row else None
 
 
 def _array(values: Sequence[int]) -> str | None:

@@ -98,8 +98,8 @@ class HotCalls:
         )
 
     def fetch(self, statement: str) -> Any:
-        """Run a statement on a connection of the pool, as whatever the last call left it."""
-        return self._runner.run(self.pool.fetch(statement))
+        """Run a statement for one row on a connection of the pool, as whatever the last call left it."""
+        return self._runner.run(self.pool.fetchrow(statement))
 
     def stored(self, conversation: UUID) -> dict[str, Any]:
         """Return the conversation's row as it is stored."""

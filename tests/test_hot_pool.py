@@ -1,0 +1,187 @@
+"""The pool of the hot calls on a real server: its bounds, and what becomes of connections whose calls go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from cli.embedded import free_port
+from store import hot_pool
+from store.hot_pool import HotPool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+PID = "select pg_backend_pid() as pid"
+HOLD = "select pg_advisory_xact_lock(1)"
+LOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+
+
+def pooled(url: str, test: Callable[[HotPool], Awaitable[None]], *, size: int = 2, patience: float = 10.0) -> None:
+    """Run a test with a pool of its own."""
+
+    async def run() -> None:
+        pool = HotPool(partial(asyncpg.connect, url, command_timeout=10), size=size, patience=patience)
+        try:
+            await test(pool)
+        finally:
+            async with asyncio.timeout(20):
+                await pool.close()
+        assert pool.get_size() == 0
+
+    asyncio.run(run())
+
+
+async def pid(pool: HotPool) -> int:
+    row = await pool.fetchrow(PID)
+    assert row is not None
+    found: int = row["pid"]
+    return found
+
+
+async def until(connection: psycopg.Connection[Any], waiting: int) -> None:
+    """Wait until so many calls wait for the lock."""
+    async with asyncio.timeout(20):
+        while connection.execute(LOCKED).fetchone() != (waiting,):  # noqa: ASYNC110 - only the server knows
+            await asyncio.sleep(0.01)
+
+
+def test_calls_share_few_connections(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        seen = set(await asyncio.gather(*(pid(pool) for _ in range(50))))
+        assert len(seen) == pool.get_size() == pool.get_idle_size() == 2
+        assert {await pid(pool) for _ in range(3)} <= seen
+
+    pooled(database_url, test)
+
+
+def test_a_call_that_gets_no_connection_gives_up(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        with psycopg.connect(database_url, autocommit=True) as holder:
+            holder.execute("select pg_advisory_lock(1)")
+            calls = [asyncio.create_task(pool.fetchrow(HOLD)) for _ in range(2)]
+            await until(holder, 2)
+            with pytest.raises(TimeoutError):
+                await pool.fetchrow(PID)
+            holder.execute("select pg_advisory_unlock(1)")
+            await asyncio.gather(*calls)
+        assert await pid(pool)
+
+    pooled(database_url, test, patience=0.3)
+
+
+def test_a_refused_statement_keeps_its_connection(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        before = await pid(pool)
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await pool.fetchrow("select 1 / 0")
+        assert await pid(pool) == before
+
+    pooled(database_url, test)
+
+
+def test_a_call_given_up_ends_at_the_server_too(database_url: str) -> None:
+    """Its connection is not lent again, and whoever waits for one gets another."""
+
+    async def test(pool: HotPool) -> None:
+        before = await pid(pool)
+        with psycopg.connect(database_url, autocommit=True) as holder:
+            holder.execute("select pg_advisory_lock(1)")
+            call = asyncio.create_task(pool.fetchrow(HOLD))
+            await until(holder, 1)
+            waiting = asyncio.create_task(pid(pool))
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert await waiting != before
+            await until(holder, 0)
+
+    pooled(database_url, test, size=1)
+
+
+def test_a_waiting_caller_that_goes_away_takes_nothing_along(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        first = asyncio.create_task(pid(pool))
+        waiting = [asyncio.create_task(pid(pool)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        assert len({await first, await waiting[1], await waiting[2]}) == 1
+        assert (pool.get_size(), pool.get_idle_size()) == (1, 1)
+
+    pooled(database_url, test, size=1)
+
+
+def test_connections_that_the_server_ended_are_replaced(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        gone = set(await asyncio.gather(*(pid(pool) for _ in range(10))))
+        with psycopg.connect(database_url, autocommit=True) as other:
+            for each in gone:
+                other.execute("select pg_terminate_backend(%s, 10000)", [each])
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    assert await pid(pool) not in gone
+                    break
+                except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+                    continue
+        assert pool.get_size() <= 2
+
+    pooled(database_url, test)
+
+
+def test_no_server_is_no_reason_to_wait(database_url: str) -> None:
+    async def test(_: HotPool) -> None:
+        nowhere = HotPool(partial(asyncpg.connect, f"postgresql://x@127.0.0.1:{free_port()}/x"), size=1, patience=10)
+        for _round in range(2):
+            found = await asyncio.gather(*(nowhere.fetchrow(PID) for _ in range(5)), return_exceptions=True)
+            assert all(isinstance(each, OSError) for each in found), found
+        assert nowhere.get_size() == 0
+        await nowhere.close()
+
+    pooled(database_url, test)
+
+
+def test_closing_lets_calls_end(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        with psycopg.connect(database_url, autocommit=True) as holder:
+            holder.execute("select pg_advisory_lock(1)")
+            call, waiting = (asyncio.create_task(pool.fetchrow(HOLD)) for _ in range(2))
+            await until(holder, 1)
+            closing = asyncio.create_task(pool.close())
+            with pytest.raises(asyncpg.InterfaceError):
+                await waiting
+            assert not closing.done()
+            holder.execute("select pg_advisory_unlock(1)")
+            assert await call is not None
+            await closing
+        with pytest.raises(asyncpg.InterfaceError):
+            await pool.fetchrow(PID)
+
+    pooled(database_url, test, size=1)
+
+
+def test_connections_grow_old(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_pool, "MAX_CALLS", 3)
+
+    async def test(pool: HotPool) -> None:
+        assert len({await pid(pool) for _ in range(7)}) == 3
+
+    pooled(database_url, test)
+
+
+def test_connections_that_nobody_uses_are_closed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_pool, "MAX_IDLE_SECONDS", 0.05)
+
+    async def test(pool: HotPool) -> None:
+        await pid(pool)
+        async with asyncio.timeout(20):
+            while pool.get_size():  # noqa: ASYNC110 - the pool tells nobody
+                await asyncio.sleep(0.01)
+        assert await pid(pool)
+
+    pooled(database_url, test)
