@@ -9,7 +9,7 @@ ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo serve test faults check format docs bench fidelity soak constraints clean distclean
+.PHONY: help setup demo serve test faults check format docs bench fidelity fuzz soak audit sbom constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -45,10 +45,17 @@ check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependenci
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests
-	$(BIN)/mypy docs bench
+	$(BIN)/mypy docs bench .ci/audit.py .ci/sbom.py
 	$(BIN)/lint-imports
 	$(BIN)/squawk migrations/sql/*.sql
 	$(BIN)/python -m pip check
+	$(BIN)/python .ci/audit.py
+
+audit: $(STAMP) ## Look for known vulnerabilities in everything that is pinned (a part of make check)
+	@$(BIN)/python .ci/audit.py
+
+sbom: $(STAMP) ## Write what the services are made of to dist/palimpsest.cdx.json (CycloneDX)
+	@$(BIN)/python .ci/sbom.py $(BIN)/python dist/palimpsest.cdx.json
 
 format: $(STAMP) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix
@@ -65,10 +72,13 @@ bench: $(STAMP) ## Measure append, context and check against raw database calls
 fidelity: $(STAMP) ## Measure what survives compaction: look-ahead recall, rules, drift (bench/fidelity)
 	@$(BIN)/python bench/fidelity/run.py $(ARGS)
 
+fuzz: $(STAMP) ## Search for inputs that break the API, a turn or the compaction core (minutes to hours: ARGS="--minutes 60")
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
 soak: $(STAMP) ## Load a whole installation while faults hit it, and check every invariant (3 minutes)
 	@$(BIN)/python bench/soak/run.py $(ARGS)
 
-constraints: ## Rewrite constraints.txt with the newest versions that pyproject.toml allows
+constraints: ## Pin the newest versions that pyproject.toml allows, with their hashes (a minute)
 	@.ci/constraints
 
 clean: ## Remove caches and build output

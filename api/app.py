@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request, Router, get
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import SwaggerRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
+from api.console.router import console_router
+from api.docs_page import DocsPage
 from api.documentation import RawSchemaPlugin
 from api.middleware import surround
 from api.problems import EXCEPTION_HANDLERS
@@ -23,6 +24,7 @@ from api.routes import (
     dead_letters,
     erasures,
     health,
+    keys,
     messages,
     overflow,
     payload,
@@ -31,8 +33,10 @@ from api.routes import (
     snapshots,
     tenant,
     turns,
+    usage,
     webhooks,
 )
+from api.security_headers import SecurityHeaders
 from api.services import Services
 from store.settings import Settings
 
@@ -92,6 +96,11 @@ def create_app(settings: Settings | None = None) -> Litestar:
             tenant.get_tenant,
             tenant.change_tenant,
             tenant.get_policy_preset,
+            usage.get_usage,
+            keys.list_keys,
+            keys.create_key,
+            keys.rotate_key,
+            keys.revoke_key,
             webhooks.create_webhook,
             webhooks.list_webhooks,
             webhooks.remove_webhook,
@@ -101,7 +110,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
         security=[{"key": []}],
     )
     app = Litestar(
-        route_handlers=[v1, health.healthz, health.readyz, health.metrics, openapi_document],
+        route_handlers=[v1, console_router(), health.healthz, health.readyz, health.metrics, openapi_document],
         lifespan=[lifespan],
         exception_handlers=EXCEPTION_HANDLERS,
         request_max_body_size=settings.max_body_bytes,
@@ -109,7 +118,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
         plugins=[RawSchemaPlugin()],
         logging_config=None,
     )
-    app.asgi_handler = surround(app, services.metrics)
+    app.asgi_handler = surround(app, services.metrics, SecurityHeaders(settings.hsts_seconds))
     return app
 
 
@@ -125,9 +134,9 @@ def _openapi() -> OpenAPIConfig:
         version=version("palimpsest"),
         description="Asynchronous background compaction for multi-user chat on Claude.",
         path="/docs",
-        render_plugins=[SwaggerRenderPlugin(path="/")],
+        render_plugins=[DocsPage()],
         openapi_router=None,
         components=Components(
-            security_schemes={"key": SecurityScheme(type="http", scheme="bearer", description="An API key.")}
+            security_schemes={"key": SecurityScheme(type="http", scheme="bearer", description="An API key or, where it is set up, a JWT.")}
         ),
     )

@@ -15,6 +15,7 @@ from prometheus_client import (
 )
 
 if TYPE_CHECKING:
+    from api.rate_limits import Scope
     from store.assemblies import Call, Record
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -72,6 +73,18 @@ class Metrics:
             registry=self._registry,
         )
         """Assemblies that nobody will read again."""
+        refusals = Counter(
+            "palimpsest_rate_limited", "Requests refused over a rate limit.", ["scope"], registry=self._registry
+        )
+        scopes: tuple[Scope, ...] = ("key", "tenant")
+        self.rate_limited = {scope: refusals.labels(scope) for scope in scopes}
+        """Requests refused, by whose limit it was."""
+        self.rate_limits_unknown = Counter(
+            "palimpsest_rate_limits_unknown",
+            "Requests that could not be counted, as Redis was away.",
+            registry=self._registry,
+        )
+        """Requests that were answered, or refused, uncounted."""
         # Finding a metric by its labels takes a lock and builds strings; a request should not.
         self._of_route: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 

@@ -9,6 +9,8 @@ import structlog
 from litestar.enums import HttpMethod, ScopeType
 from litestar.routes import HTTPRoute
 
+from api.hot_routes import HotRoutes
+from api.rate_limits import HEADERS
 from store import ids
 
 if TYPE_CHECKING:
@@ -16,18 +18,19 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
     from api.metrics import Metrics
+    from api.security_headers import SecurityHeaders
 
 UNMATCHED: Final = "unmatched"
 """The route of a request that has none, in the metrics."""
 
 
-def surround(app: Litestar, metrics: Metrics) -> ASGIApp:
+def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGIApp:
     """Return the application's ASGI handler with its surroundings.
 
     Every request gets an id, in its answer, in the log, and with the run that it leads to; HEAD is answered like GET;
     and what was answered is counted.
     """
-    inner = app.asgi_handler
+    inner, hot = app.asgi_handler, HotRoutes(app)
     allowed = {
         route.path_format: ", ".join(sorted({*route.methods, *(["HEAD"] if "GET" in route.methods else [])})).encode()
         for route in app.routes
@@ -51,7 +54,8 @@ def surround(app: Litestar, metrics: Metrics) -> ASGIApp:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [*message["headers"], (b"request-id", name.encode())]
+                headers = [*message["headers"], (b"request-id", name.encode()), *security.of(message["headers"])]
+                headers += request["state"].get(HEADERS, ())
                 if method == HttpMethod.OPTIONS and (methods := allowed.get(request.get("path_template", ""))):
                     # Litestar's own names only the methods of the path's first route.
                     headers = [header for header in headers if header[0] != b"allow"] + [(b"allow", methods)]
@@ -60,10 +64,14 @@ def surround(app: Litestar, metrics: Metrics) -> ASGIApp:
                 message["body"] = b""
             await send(message)
 
+        bound = structlog.contextvars.bind_contextvars(request_id=name)
         try:
-            with structlog.contextvars.bound_contextvars(request_id=name):
+            if (found := hot.find(request["method"], request["path"])) is not None:
+                await hot.run(*found, request, receive, send_with_id)
+            else:
                 await inner(request, receive, send_with_id)
         finally:
+            structlog.contextvars.reset_contextvars(**bound)
             route = request.get("path_template") or UNMATCHED
             metrics.answered(method, route, status, time.perf_counter() - started)
 

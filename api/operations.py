@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import text
 
 from migrations.revisions import is_enough
-from store import processes
+from store import budgets, processes
 from store.broker import QUEUES
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.wakeups import Wakeups
+    from store.budgets import Spending
     from store.processes import Backlog, Process
 
 log = structlog.get_logger()
@@ -47,6 +48,7 @@ class Seen(NamedTuple):
     """What the database and the broker said; None where they did not answer, so that no old number stands for it."""
 
     backlog: Backlog | None
+    spending: Spending | None
     alive: Sequence[Process]
     depths: Mapping[str, int] | None
 
@@ -64,7 +66,7 @@ class Operations:
         self._wakeups = wakeups
         self._beat_seconds = beat_seconds
         self._lock = asyncio.Lock()
-        self._seen: Seen = Seen(None, (), None)
+        self._seen: Seen = Seen(None, None, (), None)
         self._fresh_until = 0.0
 
     async def readiness(self) -> Readiness:
@@ -97,13 +99,13 @@ class Operations:
             return generate_latest(registry)
 
     async def _see(self) -> Seen:
-        backlog, alive = None, []
+        backlog, spending, alive = None, None, []
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                backlog, alive = await self._look(self._all)
+                backlog, spending, alive = await self._look(self._all)
         except Exception as error:  # noqa: BLE001 - a scrape has to answer whatever is wrong
             log.warning("operations.unknown", error=type(error).__name__)
-        return Seen(backlog, alive, await self._wakeups.depths())
+        return Seen(backlog, spending, alive, await self._wakeups.depths())
 
     def _who_is_there(self, connection: Connection) -> list[Process] | None:
         """Return the processes seen lately, None if the schema is older than the code."""
@@ -113,8 +115,9 @@ class Operations:
             return None
         return processes.alive(connection, self._beat_seconds)
 
-    def _all(self, connection: Connection) -> tuple[Backlog, list[Process]]:
-        return processes.backlog(connection), processes.alive(connection, self._beat_seconds)
+    def _all(self, connection: Connection) -> tuple[Backlog, Spending, list[Process]]:
+        alive = processes.alive(connection, self._beat_seconds)
+        return processes.backlog(connection), budgets.spending(connection), alive
 
 
 class _Gauges(Collector):
@@ -122,7 +125,7 @@ class _Gauges(Collector):
         self._seen = seen
 
     def collect(self) -> Iterator[Metric]:
-        backlog, alive, depths = self._seen
+        backlog, spending, alive, depths = self._seen
         if backlog is not None:
             yield from _backlog(backlog)
             workers = [process for process in alive if process.kind == "worker"]
@@ -132,6 +135,8 @@ class _Gauges(Collector):
             yield _gauge("worker_slots", "Tasks that those workers can be at.", slots)
             sweepers = sum(process.kind == SWEEPER for process in alive)
             yield GaugeMetricFamily("palimpsest_sweepers_alive", "Sweepers seen lately.", value=sweepers)
+        if spending is not None:
+            yield from _spending(spending)
         if depths is not None:
             yield _gauge("queue_depth", "Messages that nobody has taken.", depths)
 
@@ -147,6 +152,16 @@ def _backlog(backlog: Backlog) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"palimpsest_{name}", description, value=getattr(backlog, name))
     active = {"queued": backlog.queued_runs, "running": backlog.running_runs}
     yield _gauge("active_runs", "Runs that wait or are under way.", active, label="state")
+
+
+def _spending(spending: Spending) -> Iterator[Metric]:
+    named = {
+        "model_tokens_today": ("Tokens that model calls read and wrote since midnight UTC.", spending.tokens),
+        "model_cost_usd_today": ("USD that they have cost.", float(spending.cost_usd)),
+        "waiting_summaries": ("Summaries that wait for another day's budget.", spending.waiting),
+    }
+    for name, (description, value) in named.items():
+        yield GaugeMetricFamily(f"palimpsest_{name}", description, value=value)
 
 
 def _gauge(name: str, description: str, values: Mapping[str, int], label: str = "queue") -> Metric:

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from api.assemblies import Assemblies
 from api.auth import Authenticator
+from api.jwt_tokens import JwtTokens
+from api.last_used import LastUsed
 from api.metrics import Metrics
 from api.operations import Operations
+from api.rate_limits import RateLimits
 from api.strict_json import Limits, StrictJson
 from api.wakeups import Wakeups
 from store import hot_path
@@ -36,20 +39,31 @@ class Services:
         self.wakeups = Wakeups(settings, self.metrics)
         self.assemblies = Assemblies(self.run, self.wakeups, self.metrics)
         self.operations = Operations(self.look, self.wakeups, settings.heartbeat_seconds)
+        self.last_used = LastUsed(self.look)
+        self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
+        self.rate_limits = RateLimits(settings, self.metrics, self.look)
         self.pool: Any = None
         self.authenticator: Authenticator
 
     async def start(self) -> None:
         """Open what has to be open before the first request. The database need not be up yet."""
         self.pool = await hot_path.open_pool(self.settings)
-        self.authenticator = Authenticator(self.pool, self.settings.policy)
+        self.authenticator = Authenticator(self.pool, self.settings.policy, self.last_used, self.tokens)
+        await self.rate_limits.start()
         await self.wakeups.start()
         self.assemblies.start()
+        self.last_used.start()
+        if self.tokens is not None:
+            self.tokens.keys.start()
 
     async def stop(self) -> None:
-        """Write the last assemblies, send the last wake-ups and close every connection."""
+        """Write the last assemblies and uses of keys, send the last wake-ups and close every connection."""
+        if self.tokens is not None:
+            await self.tokens.keys.stop()
+        await self.last_used.stop()
         await self.assemblies.stop()
         await self.wakeups.stop()
+        await self.rate_limits.stop()
         await self.pool.close()
         await self.engine.dispose()
 

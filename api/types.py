@@ -332,6 +332,7 @@ class RunOut(Struct, kw_only=True):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    not_before: datetime | None
     steps: list[StepOut]
 
 

@@ -18,13 +18,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Asynchronous background compaction for multi-user chat on Claude.",
 )
-keys_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
+keys_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")
 app.add_typer(keys_app, name="keys")
+tenants_app = typer.Typer(no_args_is_help=True, help="List tenants, and set what each of them is allowed.")
+app.add_typer(tenants_app, name="tenants")
 
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 = any free one.", min=0, max=65_535)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Url = Annotated[str | None, typer.Option(envvar="PALIMPSEST_URL", help="Where the API is.")]
 Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API key to use.")]
+Expires = Annotated[str | None, typer.Option(help="When it expires: 90d, 12h, or a time as 2030-01-31T00:00:00Z.")]
 
 
 @app.command()
@@ -147,12 +150,17 @@ def migrate(revision: Annotated[str, typer.Argument(help="Where to go.")] = "hea
 def keys_create(
     tenant: Annotated[str, typer.Option(help="Name of the tenant; made if there is none.")],
     name: Annotated[str, typer.Option(help="What the key is for.")] = "default",
+    scopes: Annotated[
+        str, typer.Option(help="What it may do, separated by commas; admin includes the rest.")
+    ] = "turns:write,context:read,audit:read,admin",
+    expires: Expires = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Make a key and print it, once."""
-    from cli.keys import run_create  # noqa: PLC0415
+    from cli.keys import Wanted, read_expiry, read_scopes, run_create  # noqa: PLC0415
 
-    raise typer.Exit(run_create(_settings(), tenant, name, as_json=as_json))
+    wanted = Wanted(name, read_scopes(scopes), read_expiry(expires))
+    raise typer.Exit(run_create(_settings(), tenant, wanted, as_json=as_json))
 
 
 @keys_app.command("list")
@@ -166,6 +174,21 @@ def keys_list(
     raise typer.Exit(run_list(_settings(), tenant, as_json=as_json))
 
 
+@keys_app.command("rotate")
+def keys_rotate(
+    key: Annotated[str, typer.Argument(help="The key's id, or the key itself.")],
+    tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
+    overlap: Annotated[str, typer.Option(help="How long the old key goes on working, as 24h or 0s.")] = "24h",
+    expires: Expires = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Make a key like another one, print it, once, and let the other expire after an overlap."""
+    from cli.keys import read_expiry, read_overlap, run_rotate  # noqa: PLC0415
+
+    times = (read_overlap(overlap), read_expiry(expires))
+    raise typer.Exit(run_rotate(_settings(), tenant, key, *times, as_json=as_json))
+
+
 @keys_app.command("revoke")
 def keys_revoke(
     key: Annotated[str, typer.Argument(help="The key's id, or the key itself.")],
@@ -175,6 +198,34 @@ def keys_revoke(
     from cli.keys import run_revoke  # noqa: PLC0415
 
     raise typer.Exit(run_revoke(_settings(), tenant, key))
+
+
+@tenants_app.command("list")
+def tenants_list(as_json: Json = False) -> None:  # noqa: FBT002
+    """List the tenants."""
+    from cli.tenants import run_list  # noqa: PLC0415
+
+    raise typer.Exit(run_list(_settings(), as_json=as_json))
+
+
+@tenants_app.command("limits")
+def tenants_limits(
+    tenant: Annotated[str, typer.Argument(help="Name of the tenant.")],
+    rate_limit_key: Annotated[str | None, typer.Option(help="Requests of each key, as 600/minute.")] = None,
+    rate_limit_tenant: Annotated[str | None, typer.Option(help="Requests of all keys together.")] = None,
+    daily_model_tokens: Annotated[str | None, typer.Option(help="Tokens of summaries a day (UTC).")] = None,
+    daily_model_cost_usd: Annotated[str | None, typer.Option(help="USD for summaries a day (UTC).")] = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show what a tenant is allowed, or change it. `default` = what the installation allows, `none` = no limit."""
+    from cli.tenants import Changes, run_limits  # noqa: PLC0415
+
+    changes = Changes(rate_limit_key, rate_limit_tenant, daily_model_tokens, daily_model_cost_usd)
+    try:
+        code = run_limits(_settings(), tenant, changes, as_json=as_json)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(code)
 
 
 def _settings() -> Settings:

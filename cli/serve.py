@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from cli.embedded import EmbeddedError, EmbeddedStack, free_port
 from cli.processes import Supervisor
 from migrations.run import upgrade
-from store import tenants
+from store import api_keys, console_sessions, tenants
 from store.engine import owner_engine
 from store.settings import Settings
 
@@ -177,6 +178,7 @@ def _announce(service: RunningService) -> None:
     sys.stdout.flush()
     lines = {
         "API": service.url,
+        "Console": f"{service.url}/console/sign-in?ticket={_console_ticket(service)}",
         "Docs": f"{service.url}/docs",
         "Metrics": f"{service.url}/metrics",
         "Store": service.store,
@@ -187,6 +189,19 @@ def _announce(service: RunningService) -> None:
     }
     sys.stderr.write("".join(f"{label:<8}{text}\n" for label, text in lines.items()))
     sys.stderr.flush()
+
+
+def _console_ticket(service: RunningService) -> str:
+    """Answer what signs a browser in once, with the key that is printed beside it."""
+    parts = api_keys.split(service.api_key)
+    assert parts is not None  # noqa: S101 - it was made here
+    engine = owner_engine(service.database_url)
+    try:
+        with engine.begin() as connection:
+            tenant = tenants.create_tenant(connection, TENANT)
+            return console_sessions.issue_ticket(connection, tenant.id, parts[0])
+    finally:
+        engine.dispose()
 
 
 def _claim_port(host: str, port: int) -> int:
@@ -213,7 +228,7 @@ def _api_key(database_url: str, data_dir: Path | None) -> str:
             kept = _kept_key(path)
             if kept and _is_in_force(connection, tenant, kept):
                 return kept
-            _, key = tenants.create_api_key(connection, tenant.id, "serve")
+            _, key = api_keys.create(connection, tenant.id, "serve")
     finally:
         engine.dispose()
     if path is not None:
@@ -230,9 +245,9 @@ def _kept_key(path: Path | None) -> str | None:
 
 
 def _is_in_force(connection: Connection, tenant: tenants.Tenant, key: str) -> bool:
-    parts = tenants.split_key(key)
-    known = tenants.list_api_keys(connection, tenant.id)
-    return parts is not None and any(row.id == parts[0] and row.revoked_at is None for row in known)
+    parts, now = api_keys.split(key), datetime.now(UTC)
+    known = api_keys.all_of(connection, tenant.id)
+    return parts is not None and any(row.id == parts[0] and row.in_force(now) for row in known)
 
 
 def _await_ready(host: str, port: int, supervisor: Supervisor, stopping: threading.Event) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Select, case, func, select, text, update
+from sqlalchemy import Connection, Double, Select, case, func, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.assembly import fixed_tokens
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import Column, ColumnElement
 
     from store.tables import AnyRow
 
 _c = conversations.c
-_INPUT_TOKENS: Final = case(
+INPUT_TOKENS: Final = case(
     ((_c.measured_version == _c.head_version) & _c.measured_tokens.is_not(None), _c.measured_tokens),
     else_=func.ceil((_c.context_tokens + _c.fixed_tokens) * _c.token_ratio),
 )
+"""Tokens of a conversation's next call: as measured, where that was with the head, else as estimated."""
 _SUMMARY: Final = (
     _c.id,
     _c.external_id,
@@ -37,7 +38,7 @@ _SUMMARY: Final = (
     _c.next_seq,
     _c.head_version,
     _c.pending_version,
-    _INPUT_TOKENS.label("context_tokens"),
+    INPUT_TOKENS.label("context_tokens"),
     _c.context_messages,
     _c.check_due_at,
 )
@@ -48,8 +49,9 @@ class CheckState(NamedTuple):
 
     conversation_id: UUID
     tenant_id: UUID
-    tenant_policy: Mapping[str, Any]
-    policy: Mapping[str, Any]
+    tenant_policy: str
+    """JSON text, as `policy` is: few differ, so that whoever parses them can remember what he parsed."""
+    policy: str
     model: str | None
     revision: int
     estimated: int
@@ -76,6 +78,13 @@ class CheckState(NamedTuple):
             summary_hold=self.summary_hold,
             trim_hold=self.trim_hold,
         )
+
+
+_CHECK_STATES: Final = text(
+    "select {} from due_states(:ids, :lock)".format(  # noqa: S608 - names of columns
+        ", ".join(f"{name}::text" if name.endswith("policy") else name for name in CheckState._fields)
+    )
+)
 
 
 def create(connection: Connection, tenant_id: UUID, values: Mapping[str, Any]) -> tuple[AnyRow, bool]:
@@ -180,14 +189,15 @@ def check_states(connection: Connection, conversation_ids: Sequence[UUID], *, lo
 
     With `lock` nothing is appended to them before the transaction ends.
     """
-    rows = connection.execute(
-        text("select * from due_states(:ids, :lock)"), {"ids": list(conversation_ids), "lock": lock}
-    )
-    return [CheckState(*row) for row in rows]
+    rows = connection.execute(_CHECK_STATES, {"ids": list(conversation_ids), "lock": lock})
+    return [CheckState._make(row) for row in rows.all()]
 
 
 def clear_checks(connection: Connection, states: Sequence[CheckState]) -> set[UUID]:
-    """Take the check's mark off unless something was appended since; return the ids that it came off."""
+    """Take the check's mark off unless something was appended since; return the ids that it came off.
+
+    The commit does not wait for the disk: a mark that a crash brings back is one more check.
+    """
     rows = connection.execute(
         text("select * from clear_checks(:ids, cast(:revisions as bigint[]))"),
         {
@@ -236,6 +246,18 @@ class Hold(NamedTuple):
 
     growth: int
     above: int = -1
+    share: float = 0.0
+    """By this share of what it has at least."""
+
+    def after(self, held: ColumnElement[Any], hold_before: Column[int]) -> ColumnElement[Any]:
+        """Return the hold on a conversation of `held` tokens.
+
+        One that is not set anew is no further away than it would be then: what is held may have become much less.
+        """
+        grown = held + (
+            func.greatest(self.growth, func.floor(held * literal(self.share, Double))) if self.growth else 0
+        )
+        return case((held > self.above, grown), else_=func.least(hold_before, grown))
 
 
 def hold(
@@ -253,14 +275,14 @@ def hold(
     The counters that checks decide from are the measure. Messages with a seq over `seen` have not been tried yet, so
     they count as growth. `trim` is in bytes; `results_through` is the newest tool-result message that was looked at.
     """
-    held: ColumnElement[Any] = _INPUT_TOKENS
+    held: ColumnElement[Any] = INPUT_TOKENS
     if seen is not None:
         newer = select(func.coalesce(func.sum(messages.c.view_tokens), 0)).where(
             messages.c.conversation_id == conversation_id, messages.c.seq > seen, messages.c.superseded_at.is_(None)
         )
         held = func.greatest(0, held - func.ceil(newer.scalar_subquery() * _c.token_ratio))
     changed: dict[Any, Any] = {
-        column: case((held > step.above, held + step.growth), else_=column)
+        column: step.after(held, column)
         for column, step in ((_c.tool_results_hold, tool_results), (_c.summary_hold, summary))
         if step is not None
     }

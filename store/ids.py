@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import secrets
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
 import uuid_utils.compat
 
-Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "hook", "evt", "era"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TIME_SHIFT: Final = 80
+"""Bits of a UUIDv7 after its time in milliseconds: 4 of version, 12 random, 2 of variant, 62 random (RFC 9562, 5.7)."""
+Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "hook", "evt", "era", "act"]
 
 
 def new_id() -> UUID:
     """Return a new identifier that sorts after earlier ones."""
     return uuid_utils.compat.uuid7()
+
+
+def renewed(identifiers: Iterable[UUID]) -> dict[UUID, UUID]:
+    """Return a new identifier for each one, of the same millisecond; they sort as the old ones do."""
+    by_time: defaultdict[int, list[UUID]] = defaultdict(list)
+    for identifier in sorted(set(identifiers)):
+        by_time[identifier.int >> _TIME_SHIFT].append(identifier)
+    found: dict[UUID, UUID] = {}
+    for time, olds in by_time.items():
+        chosen: set[int] = set()
+        while len(chosen) < len(olds):
+            chosen.add(secrets.randbits(74))
+        for old, random in zip(olds, sorted(chosen), strict=True):
+            high, low = divmod(random, 1 << 62)
+            found[old] = UUID(int=time << _TIME_SHIFT | 7 << 76 | high << 64 | 2 << 62 | low)
+    return found
 
 
 def external(prefix: Prefix, identifier: UUID) -> str:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
@@ -23,6 +24,22 @@ SUMMARIZER_GROUP: Final = "palimpsest.summarizers"
 def summarizer_names() -> tuple[str, ...]:
     """Return the names of the summarizers: the service's own, then those that are installed beside it."""
     return (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
+
+
+def read_rate_limit(text: str) -> str:
+    """Return a rate limit as it was given, empty for none; raise ValueError if it is not one."""
+    if not (text := text.strip()):
+        return ""
+    # Installations without limits need not load the library.
+    from limits import parse_many  # noqa: PLC0415
+
+    try:
+        allowed = [limit.amount for limit in parse_many(text)]
+    except ValueError:
+        raise ValueError("a rate limit is written as 600/minute, several with a semicolon between") from None
+    if min(allowed) < 1:
+        raise ValueError("a rate limit allows one request at least")
+    return text
 
 
 Price = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
@@ -73,6 +90,8 @@ class Settings(BaseSettings):
 
     database_url: SecretStr = SecretStr("postgresql://localhost/palimpsest")
     """Any login that may take on `database_role`; migrations use it as it is."""
+    database_password: SecretStr | None = None
+    """Password of that login where the URL has none, so that the file with it holds nothing else."""
     database_role: str = "palimpsest_service"
     """Role every service connection takes on: no owner, no bypass of row-level security. Empty = the login's."""
     database_pool_size: int = 8
@@ -114,6 +133,9 @@ class Settings(BaseSettings):
     """Bytes of one request body, counted as they come; the Messages API takes 32 MB."""
     max_head_bytes: int = Field(default=64 * 1024, ge=4_096)
     """Bytes of a request's line and headers."""
+    hsts_seconds: int = Field(default=0, ge=0)
+    """Seconds for which browsers shall reach this host by HTTPS alone (Strict-Transport-Security); only for an
+    installation behind a proxy that ends TLS. 0 = they are not told."""
     max_turn_messages: int = Field(default=1_000, ge=1, le=1_000)
     """Messages of one turn."""
     max_message_blocks: int = Field(default=1_000, ge=1)
@@ -122,6 +144,9 @@ class Settings(BaseSettings):
     """Context blocks that come with one turn, and of each kind in one payload."""
     max_json_depth: int = Field(default=200, ge=10, le=200)
     """Levels of nesting in a body. Reading costs the stack a frame a level, and workers begin deeper in it."""
+    max_body_values: int = Field(default=500_000, ge=1_000)
+    """JSON values of one body, counted by its commas and opening brackets; each costs more than a microsecond to read,
+    and no model's window holds as many."""
     max_object_keys: int = Field(default=10_000, ge=100)
     """Keys of one JSON object."""
     max_text_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
@@ -152,6 +177,20 @@ class Settings(BaseSettings):
     summary_limit_seconds: float = Field(default=1_800.0, gt=0)
     """Seconds that a worker keeps a run while its summary is made, every question to the model included."""
 
+    daily_model_tokens: int = Field(default=0, ge=0)
+    """Tokens, read and written, that summaries of a tenant may take on a day (UTC); after that they wait for the next.
+    0 = any number. `palimpsest tenants limits` sets another number for a tenant."""
+    daily_model_cost_usd: Price = Decimal(0)
+    """USD that summaries of a tenant may cost on a day (UTC), likewise. Models without a known price count as free."""
+
+    rate_limit_key: str = ""
+    """Requests that one API key may make: `600/minute`, or several as `20/second; 600/minute`. Empty = any number.
+    `palimpsest tenants limits` sets another limit for a tenant."""
+    rate_limit_tenant: str = ""
+    """Requests that all keys of one tenant may make together, likewise."""
+    rate_limit_without_redis: Literal["open", "closed"] = "open"
+    """What becomes of requests while Redis cannot count them: `open` answers them, `closed` refuses them with 503."""
+
     heartbeat_seconds: float = Field(default=5.0, gt=0)
     """Seconds between two heartbeats of a worker or sweeper; whoever misses three counts as gone."""
     task_stuck_seconds: float = Field(default=300.0, gt=0)
@@ -169,6 +208,22 @@ class Settings(BaseSettings):
     """Days for which ended runs and their steps are kept, unless a snapshot names them. 0 = for good."""
     snapshot_retention_days: float = Field(default=0.0, ge=0)
     """Days for which snapshots that an edit or a restore took off the way to the head are kept. 0 = for good."""
+
+    jwt_jwks: str | None = None
+    """Where the public keys are that bearer tokens (JWT) are signed with: an http or https URL, or a file. Not set:
+    only API keys are taken."""
+    jwt_issuer: str | None = None
+    """The `iss` that a token must have."""
+    jwt_audience: str | None = None
+    """The `aud` that a token must have, or have among others."""
+    jwt_tenant_claim: str = "tenant"
+    """Claim that names the tenant: its name, or its id (`ten_…`)."""
+    jwt_scope_claim: str = "scope"
+    """Claim with the scopes, as a list or with spaces between. Those that are not ours count for nothing."""
+    jwt_leeway_seconds: float = Field(default=10.0, ge=0, le=60)
+    """Seconds that the issuer's clock and ours may be apart: a token is taken so long before `nbf` and after `exp`."""
+    metrics_token: SecretStr | None = None
+    """If set, `/metrics` is answered only to `Authorization: Bearer` with it. Not set: to everybody."""
 
     webhook_private_addresses: bool = False
     """Whether webhooks may go to private addresses, and over plain HTTP: for a network of one's own."""
@@ -194,6 +249,11 @@ class Settings(BaseSettings):
             raise ValueError(f"there are {', '.join(known)}")
         return value
 
+    @field_validator("rate_limit_key", "rate_limit_tenant")
+    @classmethod
+    def _rate_limit_can_be_read(cls, value: str) -> str:
+        return read_rate_limit(value)
+
     @field_validator("policy")
     @classmethod
     def _policy_holds(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -202,6 +262,26 @@ class Settings(BaseSettings):
         except PolicyError as error:
             raise ValueError(f"{error.field}: {error.detail}") from None
         return value
+
+    @model_validator(mode="after")
+    def _login_has_its_password(self) -> Self:
+        url = urlsplit(self.database_url.get_secret_value())
+        if self.database_password is not None and url.username and url.password is None:
+            login, _, place = url.netloc.rpartition("@")
+            password = quote(self.database_password.get_secret_value(), safe="")
+            self.database_url = SecretStr(url._replace(netloc=f"{login}:{password}@{place}").geturl())
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_can_be_verified(self) -> Self:
+        if self.jwt_jwks is None:
+            return self
+        if not self.jwt_issuer or not self.jwt_audience:
+            raise ValueError("jwt_jwks needs jwt_issuer and jwt_audience")
+        scheme, there, _ = self.jwt_jwks.partition("://")
+        if there and scheme not in {"http", "https"}:
+            raise ValueError("jwt_jwks: expected an http or https URL, or a file")
+        return self
 
     @property
     def chosen_summarizer(self) -> str:

@@ -87,6 +87,11 @@ tenants = Table(
     Column("name", Text, nullable=False),
     Column("policy", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
     Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("rate_limit_key", Text),
+    Column("rate_limit_tenant", Text),
+    Column("daily_model_tokens", BigInteger),
+    Column("daily_model_cost_usd", Numeric(14, 6)),
+    Column("limits_changed_at", TIME),
     UniqueConstraint("name"),
 )
 
@@ -101,6 +106,8 @@ api_keys = Table(
     Column("created_at", TIME, nullable=False, server_default=NOW),
     Column("expires_at", TIME),
     Column("revoked_at", TIME),
+    Column("last_used_at", TIME),
+    Column("replaced_by", Uuid),
     Index(None, "tenant_id"),
 )
 
@@ -245,6 +252,9 @@ runs = Table(
     Column("base_version", Integer),
     Column("target_tokens", Integer),
     Column("block_id", Uuid, ForeignKey("context_blocks.id")),
+    Column("reserved_tokens", BigInteger, nullable=False, server_default=ZERO),
+    Column("reserved_cost_usd", Numeric(14, 6), nullable=False, server_default=ZERO),
+    Column("not_before", TIME),
     CheckConstraint("state in ('queued', 'running', 'committed', 'skipped', 'failed', 'dead')", name="state"),
     CheckConstraint("queue in ('checks', 'summaries')", name="queue"),
     Index(

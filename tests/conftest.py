@@ -20,7 +20,7 @@ from sqlalchemy import make_url
 
 from cli.embedded import EmbeddedPostgres, EmbeddedRedis
 from migrations.run import upgrade
-from store import tenants
+from store import api_keys, tenants
 from store.engine import owner_engine
 from store.settings import Settings
 from tests.running_api import Service, running_api
@@ -148,7 +148,7 @@ def make_tenant(database_url: str, name: str) -> Tenant:
     engine = owner_engine(database_url)
     with engine.begin() as connection:
         made = tenants.create_tenant(connection, name)
-        _, key = tenants.create_api_key(connection, made.id, "test")
+        _, key = api_keys.create(connection, made.id, "test")
     engine.dispose()
     return Tenant(made.id, key)
 

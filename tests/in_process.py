@@ -122,6 +122,11 @@ class Chat:
 
     def context(self, conversation: UUID) -> dict[str, Any]:
         """Return the answer of GET …/context."""
+        answer: dict[str, Any] = json.loads(self.context_text(conversation))
+        return answer
+
+    def context_text(self, conversation: UUID) -> bytes:
+        """Return the answer of GET …/context as it is sent."""
         found = self._await(
             hot_path.read_context(
                 self._pool,
@@ -132,8 +137,7 @@ class Chat:
             )
         )
         assert found is not None
-        answer: dict[str, Any] = json.loads(context_body(found, merge(self.settings.policy, json.loads(found.policy))))
-        return answer
+        return context_body(found, merge(self.settings.policy, json.loads(found.policy)))
 
     def valid_context(self, conversation: UUID) -> list[Message]:
         """Return the context's messages, which the Messages API would accept."""

@@ -10,7 +10,7 @@ import pytest
 
 from compaction.policy import Policy, merge
 from compaction.presets import preset
-from store import tenants
+from store import api_keys, tenants
 from store.engine import owner_engine
 from tests.blocks import text_block
 from tests.conftest import make_tenant
@@ -251,7 +251,7 @@ def test_a_tenant_is_read_and_changed_by_an_admin_only(service: Service) -> None
     engine = owner_engine(service.database_url)
     with engine.begin() as connection:
         owner = tenants.create_tenant(connection, "acme")
-        _, key = tenants.create_api_key(connection, owner.id, "reader", ("turns:write", "context:read", "audit:read"))
+        _, key = api_keys.create(connection, owner.id, "reader", ("turns:write", "context:read", "audit:read"))
     engine.dispose()
     with service.api.client(key) as client:
         problem(client.get("/v1/tenant"), 403, "forbidden")

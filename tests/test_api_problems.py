@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from api import auth, operations
 from api.problems import from_msgspec
 from store import engine as store_engine
-from store import hot_path, ids, tenants
+from store import api_keys, hot_path, ids
 from store.engine import owner_engine
 from tests.eventually import eventually
 from tests.problem_documents import REQUEST_ID, problem
@@ -68,7 +68,7 @@ def test_the_right_id_with_another_secret(service: Service) -> None:
 def key_with(service: Service, scopes: Sequence[str]) -> str:
     engine = owner_engine(service.database_url)
     with engine.begin() as connection:
-        _, key = tenants.create_api_key(connection, service.tenant_id, "narrow", scopes)
+        _, key = api_keys.create(connection, service.tenant_id, "narrow", scopes)
     engine.dispose()
     return key
 
@@ -349,6 +349,6 @@ def test_a_revoked_key_is_forgotten_soon(service: Service, monkeypatch: pytest.M
         assert identifier is not None
         engine = owner_engine(service.database_url)
         with engine.begin() as connection:
-            assert tenants.revoke_api_key(connection, service.tenant_id, identifier)
+            assert api_keys.revoke(connection, service.tenant_id, identifier)
         engine.dispose()
         eventually(lambda: client.get("/v1/conversations").status_code == 401)

@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.errors import InsufficientPrivilege, RestrictViolation
 from psycopg.rows import dict_row
 
-from store import ids, tenants
+from store import api_keys, ids
 from store.engine import owner_engine
 from tests.eventually import eventually
 from tests.in_process_worker import work
@@ -82,6 +82,8 @@ OF_NO_WORDS: Final = {
     "api_keys": "who may ask",
     "webhooks": "where a tenant is told of runs",
     "erasures": "ids, counts and a hash of them",
+    "console_sessions": "who is signed in",
+    "operator_actions": "what operators did: ids, versions, words of ours",
     "assemblies": "token counts; removed as well, but one that is just being remembered may come after",
 }
 """Tables of a tenant that hold nothing of what was said."""
@@ -385,7 +387,7 @@ def test_it_takes_an_administrator(service: Service, scopes: list[str]) -> None:
     path = service.conversation(user_ref="careful")
     engine = owner_engine(service.database_url)
     with engine.begin() as connection:
-        _, key = tenants.create_api_key(connection, service.tenant_id, "reader", scopes=scopes)
+        _, key = api_keys.create(connection, service.tenant_id, "reader", scopes=scopes)
     engine.dispose()
     with service.api.client(key) as client:
         problem(client.delete(path), 403, "forbidden")

@@ -144,7 +144,7 @@ class TestWakeUps:
         theirs = [(uuid4(), few) for _ in range(3)]
         publish(make_settings(broker_url=broker_url), [*flood, *theirs])
         messages = [batch for _, (batch,) in broker.take(CHECKS)]
-        assert {len(batch) for batch in messages} <= {BATCH, 3}
+        assert max(map(len, messages)) <= BATCH
         order = [UUID(identifier) for batch in messages for identifier in batch]
         assert [order.index(conversation) for conversation, _ in theirs] == [1, 3, 5]
         assert sorted(order) == sorted(conversation for conversation, _ in flood + theirs)

@@ -19,7 +19,7 @@ from sqlalchemy import CheckConstraint, make_url
 from sqlalchemy.exc import OperationalError
 
 from migrations.run import current_revision, downgrade, upgrade
-from store import tenants
+from store import api_keys, tenants
 from store.engine import owner_engine, service_engine, transaction
 from store.schema import metadata
 from store.settings import Settings
@@ -164,7 +164,7 @@ def test_an_ordinary_login_migrates_and_serves(postgres: EmbeddedPostgres, templ
             made = make_tenant(url, "acme")
         service = service_engine(Settings(database_url=SecretStr(url)), "test")
         with transaction(service, made.id) as connection:
-            assert len(tenants.list_api_keys(connection, made.id)) == 2
+            assert len(api_keys.all_of(connection, made.id)) == 2
         service.dispose()
         downgrade(url, "base")
         assert revision(url) is None

@@ -16,18 +16,21 @@ from compaction.context_blocks import prepare
 from compaction.outline import ContextBlock
 from compaction.policy import Policy
 from store import (
+    api_keys,
     assemblies,
     batches,
+    console_sessions,
     context_blocks,
     conversations,
     erasures,
     hot_path,
     ids,
     messages,
+    operator_actions,
     pins,
     runs,
     snapshots,
-    tenants,
+    waiting_summaries,
     webhooks,
 )
 from store.context_blocks import Exchange
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
     from store.settings import Settings
 
-SERVICE, BACKGROUND = "palimpsest_service", "palimpsest_background"
+SERVICE, BACKGROUND, AUDITOR = "palimpsest_service", "palimpsest_background", "palimpsest_auditor"
 TENANT_SETTING = "current_setting('app.tenant_id'"
 DEFINERS = {
     "find_api_key",
@@ -66,6 +69,16 @@ DEFINERS = {
     "due_batches",
     "known_batches",
     "erase_conversation",
+    "find_console_session",
+    "take_console_ticket",
+    "expire_console_sessions",
+    "count_model_usage",
+    "due_waiting_summaries",
+    "rate_limits_since",
+    "model_spending",
+    "key_in_force",
+    "tenant_of_token",
+    "note_key_uses",
 }
 OF_NO_TENANT = {"processes"}
 TABLES = sorted(set(metadata.tables) - OF_NO_TENANT)
@@ -137,6 +150,16 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         pins.add(connection, calls.tenant_id, conversation, 0, "Look.", ids.new_id())
         assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
         batches.want(connection, [conversation])
+        (run,) = runs.page(connection, calls.tenant_id, conversation_id=conversation, limit=1)
+        lease = runs.Lease(
+            run.id, calls.tenant_id, conversation, ids.new_id(), 1, "summaries", "check", Policy(), request_id=None
+        )
+        runs.add_step(connection, lease, runs.StepRecord("summary", "failed", 1, 1, 1, 1, 1, model_calls=1))
+        waiting_summaries.remember(connection, lease, 0)
+        (key,) = api_keys.all_of(connection, calls.tenant_id)
+        console_sessions.begin(connection, calls.tenant_id, key.id)
+        operator = operator_actions.Operator(calls.tenant_id, key.id, ids.new_id())
+        operator_actions.record(connection, operator, "sign_in")
         erasures.erase(connection, erasures.Asking(calls.tenant_id, ids.new_id(), ids.new_id()), erased)
     return conversation
 
@@ -169,13 +192,16 @@ def test_every_table_of_a_tenant_is_guarded(database_url: str) -> None:
         for policy in row["policies"]:
             if policy["roles"] == [BACKGROUND]:
                 continue
+            if policy["roles"] == [AUDITOR]:
+                assert policy["cmd"] == "SELECT"
+                continue
             assert policy["roles"] == ["public"]
             assert TENANT_SETTING in policy["qual"]
             assert TENANT_SETTING in policy["with_check"]
         assert any(policy["roles"] == ["public"] for policy in row["policies"])
 
 
-@pytest.mark.parametrize("role", [SERVICE, BACKGROUND])
+@pytest.mark.parametrize("role", [SERVICE, BACKGROUND, AUDITOR])
 def test_the_roles_cannot_step_past_it(database_url: str, role: str) -> None:
     (row,) = owner(database_url, "select * from pg_roles where rolname = %s", role)
     powers = ("rolsuper", "rolbypassrls", "rolcanlogin", "rolcreaterole", "rolcreatedb", "rolreplication")
@@ -184,7 +210,7 @@ def test_the_roles_cannot_step_past_it(database_url: str, role: str) -> None:
     assert owner(database_url, "select relname from pg_class where relowner = %s", row["oid"]) == []
     assert owner(database_url, "select nspname from pg_namespace where nspowner = %s", row["oid"]) == []
     owned = owner(database_url, "select proname from pg_proc where proowner = %s", row["oid"])
-    assert {found["proname"] for found in owned} == (set() if role == SERVICE else DEFINERS)
+    assert {found["proname"] for found in owned} == (DEFINERS if role == BACKGROUND else set())
     assert owner(database_url, "select has_schema_privilege(%s, 'public', 'create') as can", role) == [{"can": False}]
 
 
@@ -246,8 +272,37 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "pins",
         "assemblies",
         "erasures",
+        "console_sessions",
+        "model_usage",
+        "waiting_summaries",
     }
     assert [row for row in readable if row["attname"] in CONTENT.get(row["relname"], ())] == []
+
+
+def test_no_view_looks_past_the_policies(database_url: str) -> None:
+    rows = owner(
+        database_url,
+        """
+        select c.relname, c.relkind::text as kind, coalesce(c.reloptions, '{}') as options,
+               array(select r from unnest(%s::text[]) as r where has_table_privilege(r, c.oid, 'select')) as readers
+        from pg_class as c
+        where c.relkind in ('v', 'm', 'f') and c.relnamespace = 'public'::regnamespace
+        """,
+        [SERVICE, BACKGROUND, "public"],
+    )
+    for row in rows:
+        assert row["kind"] == "v", row
+        assert not row["readers"] or "security_invoker=true" in row["options"], row
+
+
+def test_no_function_elsewhere_acts_for_its_owner(database_url: str) -> None:
+    assert not owner(
+        database_url,
+        """
+        select p.proname from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
+        where p.prosecdef and n.nspname not in ('public', 'pg_catalog', 'information_schema')
+        """,
+    )
 
 
 def test_a_tenant_sees_its_own_rows_alone(two: Two) -> None:
@@ -272,8 +327,8 @@ def test_a_tenant_cannot_write_for_another(two: Two) -> None:
             f"select to_json(t) as t from {table} as t where {column} = %s limit 1",  # noqa: S608
             two.b.tenant_id,
         )
-        # Tombstones are written by the erasure alone, not even for the tenant itself.
-        refusal = "permission denied" if table == "erasures" else "row-level"
+        # Tombstones are written by the erasure alone, not even for the tenant itself; usage by what records a step.
+        refusal = "permission denied" if table in {"erasures", "model_usage"} else "row-level"
         with (
             in_service_role(two, two.a.tenant_id) as connection,
             pytest.raises(InsufficientPrivilege, match=refusal),
@@ -293,6 +348,7 @@ def test_a_tenant_cannot_change_what_is_anothers(two: Two) -> None:
         "pins": "update pins set removed_at = now()",
         "webhooks": "update webhooks set removed_at = now()",
         "webhook_deliveries": "update webhook_deliveries set state = 'dead'",
+        "console_sessions": "update console_sessions set ended_at = now()",
         "model_batches": "update model_batches set state = 'failed', answers = null",
     }
     for table, change in changes.items():
@@ -336,7 +392,7 @@ def test_the_stores_functions_find_nothing_of_anothers(two: Two) -> None:
             assert runs.steps_of(connection, [run["id"]]) == []
             assert runs.claim(connection, run["id"], worker="w", lease_seconds=9, max_attempts=9) is None
     with transaction(two.a.engine, two.a.tenant_id) as connection:
-        assert tenants.list_api_keys(connection, two.b.tenant_id) == []
+        assert api_keys.all_of(connection, two.b.tenant_id) == []
         row, made = conversations.create(connection, two.a.tenant_id, {"external_id": "same for both"})
         assert (row.id, made) == (two.a_conversation, False)
 
@@ -363,7 +419,7 @@ def test_a_pooled_connection_forgets_its_tenant(two: Two) -> None:
     ):
         call()
         assert two.a.pool.get_idle_size() == two.a.pool.get_size() == 1
-        (row,) = two.a.fetch(look)
+        row = two.a.fetch(look)
         assert (row["seen"], row["tenant"]) in {(0, ""), (0, None)}
     with transaction(two.a.engine, two.a.tenant_id) as connection:
         assert connection.exec_driver_sql("select count(*) from conversations").scalar() == 1
@@ -377,7 +433,7 @@ def test_a_failed_call_leaves_no_tenant_behind(two: Two) -> None:
     broken = two.a.turn(two.a_conversation, {"role": "user", "content": "x"})
     with pytest.raises(Exception, match="json"):
         two.a.at_once([{**broken, "contents": ["{not json"]}])
-    (row,) = two.a.fetch("select count(*) as seen from messages")
+    row = two.a.fetch("select count(*) as seen from messages")
     assert row["seen"] == 0
 
 
@@ -390,10 +446,10 @@ def test_a_key_is_found_by_its_id_and_only_in_force(two: Two) -> None:
     assert find(key["id"]).tenant_id == two.b.tenant_id
     assert find(ids.new_id()) is None
     with transaction(two.b.engine, two.b.tenant_id) as connection:
-        revoked, _ = tenants.create_api_key(connection, two.b.tenant_id, "another")
+        revoked, _ = api_keys.create(connection, two.b.tenant_id, "another")
     assert find(revoked.id).tenant_id == two.b.tenant_id
     with transaction(two.b.engine, two.b.tenant_id) as connection:
-        assert tenants.revoke_api_key(connection, two.b.tenant_id, revoked.id)
+        assert api_keys.revoke(connection, two.b.tenant_id, revoked.id)
     assert find(revoked.id) is None
 
 

@@ -39,7 +39,7 @@ async def restore_snapshot(
     wanted = read(await request.body(), RestoreIn, services.strict)
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     try:
-        row = await services.run(tenant, _restore, request, identifier, wanted.version) if identifier else None
+        row = await services.run(tenant, restore, request, identifier, wanted.version) if identifier else None
     except branches.SupersededError:
         detail = "This version shows messages that were replaced since."
         raise ProblemError(409, "superseded", detail, pointer="/version") from None
@@ -69,9 +69,10 @@ async def fork_conversation(
     return Response(conversation_out(row, request.user), status_code=201)
 
 
-def _restore(
+def restore(
     connection: Connection, request: Request[Principal, Any, Any], conversation_id: UUID, version: int
 ) -> AnyRow | None:
+    """Go back to a version; return the conversation, None without it or the version. Raises SupersededError."""
     tenant = request.user.tenant_id
     row = conversations.get(connection, tenant, conversation_id)
     if row is None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_SECONDS: Final = 1
 """Seconds after which to look at a queued run; `?wait=` is better."""
-_TO_A_MODEL: Final = frozenset({"auto", "summary"})
+TO_A_MODEL: Final = frozenset({"auto", "summary"})
 """Strategies that may ask a model: what instructions are for."""
 
 
@@ -56,24 +56,27 @@ async def compact(
     """Queue a run that the thresholds do not ask for, or answer with what it would do."""
     services: Services = request.app.state.services
     wanted = read(await request.body() or b"{}", CompactionIn, services.strict)
-    _check_strategy(wanted.strategy)
-    if wanted.instructions is not None and wanted.strategy not in _TO_A_MODEL:
+    check_strategy(wanted.strategy)
+    if wanted.instructions is not None and wanted.strategy not in TO_A_MODEL:
         raise invalid(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", "/instructions")
     identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
     if wanted.dry_run:
-        found = await services.run(tenant, _material, request.user, identifier, wanted.policy or {})
-        plan = await asyncio.to_thread(_plan, found, wanted.strategy, services.settings.chosen_summarizer)
+        found = await services.run(tenant, find_material, request.user, identifier, wanted.policy or {})
+        plan = await asyncio.to_thread(plan_out, found, wanted.strategy, services.settings.chosen_summarizer)
         return Response(plan, status_code=200)
     return await _queue(services, request, identifier, wanted)
 
 
-def _check_strategy(strategy: str) -> None:
+def check_strategy(strategy: str) -> None:
+    """Raise the problem of a strategy that there is not."""
     known = get_args(Strategy)
     if strategy not in known and strategy not in (installed := strategies.names()):
         raise invalid(f"The strategies are {', '.join((*known, *installed))}.", "/strategy")
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """A conversation as a dry run finds it, and the policy of the run."""
+
     material: Material
     policy: Policy
 
@@ -83,7 +86,7 @@ async def _queue(
 ) -> Response[CompactionOut]:
     queue: Queue = SUMMARIES if wanted.strategy == "summary" else CHECKS
     tenant = request.user.tenant_id
-    run_id, is_ours = await services.run(tenant, _request, request, identifier, wanted, queue)
+    run_id, is_ours = await services.run(tenant, request_run, request, identifier, wanted, queue)
     name = ids.external("run", run_id)
     if not is_ours:
         detail = "Another run of this conversation has not ended yet; wait for it, then ask again."
@@ -93,15 +96,16 @@ async def _queue(
     return Response(CompactionOut(name), status_code=202, headers=headers)
 
 
-def _request(
+def request_run(
     connection: Connection,
     request: Request[Principal, Any, Any],
     conversation_id: UUID | None,
     wanted: CompactionIn,
     queue: Queue,
 ) -> tuple[UUID, bool]:
-    policy = _policy(connection, request.user, conversation_id, wanted.policy or {})
-    assert conversation_id is not None  # noqa: S101 - _policy has found it
+    """Queue a run; return as `requested_runs.request` does, or raise the problem of what is wanted."""
+    policy = policy_of_run(connection, request.user, conversation_id, wanted.policy or {})
+    assert conversation_id is not None  # noqa: S101 - policy_of_run has found it
     return requested_runs.request(
         connection,
         request.user.tenant_id,
@@ -112,15 +116,16 @@ def _request(
     )
 
 
-def _material(
+def find_material(
     connection: Connection, principal: Principal, conversation_id: UUID | None, overrides: Mapping[str, Any]
-) -> _Found:
-    policy = _policy(connection, principal, conversation_id, overrides)
-    assert conversation_id is not None  # noqa: S101 - _policy has found it
-    return _Found(snapshots.load(connection, principal.tenant_id, conversation_id, lock="read"), policy)
+) -> Found:
+    """Read what a dry run needs; raise the problem of what is wanted."""
+    policy = policy_of_run(connection, principal, conversation_id, overrides)
+    assert conversation_id is not None  # noqa: S101 - policy_of_run has found it
+    return Found(snapshots.load(connection, principal.tenant_id, conversation_id, lock="read"), policy)
 
 
-def _policy(
+def policy_of_run(
     connection: Connection, principal: Principal, conversation_id: UUID | None, overrides: Mapping[str, Any]
 ) -> Policy:
     """Return the policy of one run over a conversation; raise the problem that it has."""
@@ -132,7 +137,8 @@ def _policy(
     return principal.policy_for({**below.overrides, **overrides}, row.model)
 
 
-def _plan(found: _Found, strategy: str, summarizer: str) -> PlanOut:
+def plan_out(found: Found, strategy: str, summarizer: str) -> PlanOut:
+    """Return what a run would do; it computes for a while."""
     material, policy = found
     stage = material.stage(policy)
     waits = must_wait(material.context_tokens * material.token_ratio, policy, in_signed_loop=material.in_signed_loop)

@@ -1,0 +1,57 @@
+"""The console's routes, and what they answer when something is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from litestar import Request, Response, Router
+
+from api.console.assets import get_asset
+from api.console.pages import HEADERS, error_page, is_fragment, redirect
+from api.console.routes import context, conversations, operate, overview, runs, sign_in, snapshots
+from api.console.sessions import SignInNeededError
+from api.problems import EXCEPTION_HANDLERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def console_router() -> Router:
+    """Return the router of the console."""
+    handlers: dict[int | type[Exception], Callable[..., Response[bytes]]] = dict.fromkeys(
+        EXCEPTION_HANDLERS, error_page
+    )
+    return Router(
+        "/console",
+        route_handlers=[
+            get_asset,
+            sign_in.show_sign_in,
+            sign_in.sign_in,
+            sign_in.sign_out,
+            overview.show_overview,
+            overview.show_operators,
+            conversations.list_conversations,
+            conversations.show_conversation,
+            context.show_context,
+            context.show_message,
+            context.show_written,
+            snapshots.list_snapshots,
+            snapshots.show_diff,
+            runs.list_runs,
+            runs.show_run,
+            operate.preview_restore,
+            operate.restore,
+            operate.show_compact,
+            operate.compact,
+            operate.retry,
+            overview.find_nothing,
+        ],
+        exception_handlers={**handlers, SignInNeededError: _lead_to_sign_in},
+    )
+
+
+def _lead_to_sign_in(request: Request[Any, Any, Any], error: SignInNeededError) -> Response[bytes]:
+    if is_fragment(request):
+        # A part of a page cannot be the form: the whole page has to go there.
+        return Response(b"", status_code=401, headers={**HEADERS, "hx-redirect": error.sign_in_path})
+    return redirect(error.sign_in_path)

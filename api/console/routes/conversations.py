@@ -1,0 +1,123 @@
+"""The list of conversations, and one of them: its growth, its layers, its figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlencode
+
+from litestar import Request, Response, get
+from litestar.params import QueryParameter
+
+from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.pages import is_fragment, page, redirect
+from api.console.sessions import READ, may
+from api.console.views.budgets import fill, lines
+from api.console.views.conversation_list import listed
+from api.console.views.layers import Layers, layers
+from api.console.views.timeline import Plot, plot
+from api.documentation import ConversationId  # noqa: TC001 - the same
+from api.problems import not_found
+from store import assemblies, console, console_messages, console_timeline, conversations, ids, snapshots
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from store.tables import AnyRow
+
+ON_A_PAGE = 50
+LAST_PAGE = console.SORTED_AT_MOST // ON_A_PAGE
+PLOTTED_POINTS = 400
+"""Points of a plot: about one for every second pixel of its width."""
+_RUNS_SHOWN = 8
+_SNAPSHOTS_SHOWN = 8
+
+_Words = Annotated[str, QueryParameter(name="q", max_length=512, pattern=r"^[^\x00]*$")]
+_Sort = Annotated[Literal["activity", "tokens", "created", "run"], QueryParameter()]
+_Number = Annotated[int, QueryParameter(name="page", ge=1, le=LAST_PAGE)]
+
+
+@get("/conversations", include_in_schema=False, guards=[may(READ)])
+async def list_conversations(
+    request: Request[Principal, Any, Any], words: _Words = "", sort: _Sort = "activity", number: _Number = 1
+) -> Response[bytes]:
+    """Show conversations; `q` is an id, or a part of external_id or user_ref. A run's id leads to the run."""
+    services: Services = request.app.state.services
+    words = words.strip()
+    if ids.parse("run", words):
+        return redirect(f"/console/runs/{words}")
+    found = await services.run(
+        request.user.tenant_id,
+        console.conversation_page,
+        request.user.tenant_id,
+        sort=sort,
+        words=words,
+        identifier=ids.parse("conv", words),
+        limit=ON_A_PAGE,
+        skip=(number - 1) * ON_A_PAGE,
+    )
+    return page(
+        request,
+        "conversations_table.html" if is_fragment(request) else "conversations.html",
+        rows=listed(found.rows, request.user),
+        words=words,
+        sort=sort,
+        number=number,
+        more=found.more and number < LAST_PAGE,
+        here=f"/console/conversations?{urlencode({'q': words, 'sort': sort, 'page': number})}",
+        sorted_at_most=console.SORTED_AT_MOST,
+    )
+
+
+class _Told(NamedTuple):
+    row: AnyRow
+    figures: AnyRow
+    plot: Plot
+    layers: Layers | None
+    runs: console.Found
+    snapshots: list[AnyRow]
+
+
+@get("/conversations/{conversation_id:str}", include_in_schema=False, guards=[may(READ)])
+async def show_conversation(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
+    """Show how a conversation grew, what was done about it, and what of it the model sees."""
+    services: Services = request.app.state.services
+    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
+    told = await services.run(tenant, _tell, request.user, identifier) if identifier else None
+    if told is None:
+        raise not_found()
+    policy = request.user.policy_for(told.row.policy, told.row.model)
+    return page(
+        request,
+        "conversation_live.html" if is_fragment(request) else "conversation.html",
+        conversation=told.row,
+        tab="overview",
+        done=request.query_params.get("done"),
+        figures=told.figures,
+        fill=fill(told.row.context_tokens, policy),
+        plot=told.plot,
+        layers=told.layers,
+        runs=told.runs.rows,
+        snapshots=told.snapshots,
+    )
+
+
+def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -> _Told | None:
+    tenant = principal.tenant_id
+    row = conversations.get(connection, tenant, conversation_id)
+    figures = console_messages.figures(connection, tenant, conversation_id)
+    if row is None or figures is None:
+        return None
+    moments = console_timeline.moments(connection, conversation_id, row.next_seq, PLOTTED_POINTS)
+    policy = principal.policy_for(row.policy, row.model)
+    last = assemblies.last(connection, tenant, conversation_id)
+    return _Told(
+        row,
+        figures,
+        plot(moments, lines(policy), ratio=figures.token_ratio, fixed=figures.fixed_tokens),
+        layers(last) if last else None,
+        console.run_page(connection, tenant, conversation_id=conversation_id, limit=_RUNS_SHOWN),
+        list(snapshots.page(connection, tenant, conversation_id, limit=_SNAPSHOTS_SHOWN)),
+    )

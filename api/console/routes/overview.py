@@ -1,0 +1,72 @@
+"""The overview, and what operators did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from litestar import Request, Response, get
+from litestar.params import PathParameter, QueryParameter
+
+from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.pages import error_page, is_fragment, page
+from api.console.sessions import READ, may
+from api.console.views.overview import figures
+from api.problems import ProblemError, not_found
+from store import console, ids, operator_actions, processes
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+
+ACTIONS_ON_A_PAGE = 50
+
+_Days = Annotated[Literal["1", "7", "30"], QueryParameter()]
+_Rest = Annotated[str, PathParameter()]
+_After = Annotated[str | None, QueryParameter(max_length=64)]
+
+
+class _Told(NamedTuple):
+    overview: console.Overview
+    alive: list[processes.Process]
+
+
+@get("/", include_in_schema=False, guards=[may(READ)])
+async def show_overview(request: Request[Principal, Any, Any], days: _Days = "7") -> Response[bytes]:
+    """Show whether the service is well, and what it saved and spent."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    told = await services.run(tenant, _tell, tenant, int(days), services.settings.heartbeat_seconds)
+    return page(
+        request,
+        "overview_live.html" if is_fragment(request) else "overview.html",
+        days=int(days),
+        figures=figures(told.overview),
+        alive=told.alive,
+    )
+
+
+@get("/operators", include_in_schema=False, guards=[may(READ)])
+async def show_operators(request: Request[Principal, Any, Any], after: _After = None) -> Response[bytes]:
+    """Show what operators did, newest first."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    cursor = None if after is None else ids.parse("act", after)
+    if after is not None and cursor is None:
+        raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
+    found = await services.run(tenant, operator_actions.page, tenant, limit=ACTIONS_ON_A_PAGE + 1, after=cursor)
+    shown = found[:ACTIONS_ON_A_PAGE]
+    older = ids.external("act", shown[-1].id) if len(found) > ACTIONS_ON_A_PAGE else None
+    return page(request, "operators.html", actions=shown, older=older)
+
+
+@get("/{rest:path}", include_in_schema=False)
+async def find_nothing(request: Request[Any, Any, Any], rest: _Rest) -> Response[bytes]:  # noqa: ARG001
+    """Answer for pages that there are not."""
+    return error_page(request, not_found())
+
+
+def _tell(connection: Connection, tenant_id: UUID, days: int, beat_seconds: float) -> _Told:
+    return _Told(console.overview(connection, tenant_id, days), processes.alive(connection, beat_seconds))

@@ -1,0 +1,119 @@
+"""Runs: the list of all, and one of them with its path, its steps and what it spent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.params import QueryParameter
+
+from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.pages import is_fragment, page
+from api.console.sessions import READ, may
+from api.console.views.run_path import run_path
+from api.documentation import RunId  # noqa: TC001 - the same
+from api.problems import ProblemError, not_found
+from compaction.policy import Policy
+from store import console, conversations, ids, runs
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from store.tables import AnyRow
+
+ON_A_PAGE = 50
+STATES = ("queued", "running", "committed", "skipped", "failed", "dead")
+
+_State = Annotated[
+    Literal["queued", "running", "committed", "skipped", "failed", "dead"] | None, QueryParameter(name="state")
+]
+_Reason = Annotated[str | None, QueryParameter(max_length=200, pattern=r"^[^\x00]*$")]
+_Id = Annotated[str | None, QueryParameter(max_length=64)]
+
+
+@get("/runs", include_in_schema=False, guards=[may(READ)])
+async def list_runs(
+    request: Request[Principal, Any, Any],
+    run_state: _State = None,
+    reason: _Reason = None,
+    conversation: _Id = None,
+    after: _Id = None,
+) -> Response[bytes]:
+    """Show runs, newest first, of one conversation or of all."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    of_one = None if conversation is None else ids.parse("conv", conversation)
+    cursor = None if after is None else ids.parse("run", after)
+    if (conversation and of_one is None) or (after and cursor is None):
+        raise ProblemError(400, "bad_cursor", "This is not an id.", pointer="after" if after else "conversation")
+    row = await services.run(tenant, conversations.get, tenant, of_one) if of_one else None
+    if of_one and row is None:
+        raise not_found()
+    found = await services.run(
+        tenant,
+        console.run_page,
+        tenant,
+        limit=ON_A_PAGE,
+        conversation_id=of_one,
+        state=run_state,
+        reason=reason or None,
+        after=cursor,
+    )
+    asked = {"state": run_state, "reason": reason, "conversation": conversation}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    older = urlencode({"after": ids.external("run", found.rows[-1].id)}) if found.more else None
+    return page(
+        request,
+        "runs_table.html" if is_fragment(request) else "runs.html",
+        runs=found.rows,
+        states=STATES,
+        asked=asked,
+        conversation=row,
+        tab="runs",
+        here=f"/console/runs?{query}" + (f"&{urlencode({'after': after})}" if after else ""),
+        older=f"/console/runs?{query}&{older}" if older else None,
+    )
+
+
+class _Told(NamedTuple):
+    row: AnyRow
+    steps: list[AnyRow]
+    conversation: AnyRow
+
+
+@get("/runs/{run_id:str}", include_in_schema=False, guards=[may(READ)])
+async def show_run(request: Request[Principal, Any, Any], run_id: RunId) -> Response[bytes]:
+    """Show a run: its path of states, its steps, and the policy that was in force."""
+    services: Services = request.app.state.services
+    tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
+    told = await services.run(tenant, _tell, tenant, identifier) if identifier else None
+    if told is None:
+        raise not_found()
+    # As it is stored: lists, where the policy itself has tuples.
+    defaults = msgspec.json.decode(msgspec.json.encode(Policy()))
+    return page(
+        request,
+        "run_live.html" if is_fragment(request) else "run.html",
+        run=told.row,
+        done=request.query_params.get("done"),
+        steps=told.steps,
+        conversation=told.conversation,
+        path_of_run=run_path(told.row, told.steps, datetime.now(UTC)),
+        attempts_at_most=services.settings.max_attempts,
+        changed={key: value for key, value in told.row.policy.items() if defaults.get(key) != value},
+        policy=told.row.policy,
+    )
+
+
+def _tell(connection: Connection, tenant_id: UUID, run_id: UUID) -> _Told | None:
+    row = runs.get(connection, tenant_id, run_id)
+    conversation = row and conversations.get(connection, tenant_id, row.conversation_id)
+    if not row or not conversation:
+        return None
+    return _Told(row, list(runs.steps_of(connection, [run_id])), conversation)

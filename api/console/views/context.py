@@ -1,0 +1,174 @@
+"""The context as it is now: which messages the model sees, and what stands for those that it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from api.console.views.content import PREVIEW_CHARS, preview
+from compaction.coverage import Coverage, find_span
+from compaction.snapshot import load_view
+from compaction.view import WRITTEN, View
+from store.console_messages import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from store.console_messages import Weight
+    from store.tables import AnyRow
+
+Label = Literal["kept", "truncated", "summarized", "dropped", "restored", "superseded", "written"]
+Show = Literal["context", "all"]
+_GONE: Final = frozenset({"summarized", "dropped"})
+
+
+class Head(NamedTuple):
+    """The snapshot in force, read: version 0 has none."""
+
+    version: int = 0
+    covers_through: int = -1
+    view: View = ()
+    coverage: Coverage = ()
+    summary: str | None = None
+    ancestors: Sequence[Coverage] = ()
+    """Coverages of the snapshots that it came from."""
+
+
+class Entry(NamedTuple):
+    """A line of the list before its message was read: a message, a range of such that are not shown, or one written."""
+
+    kind: Literal["message", "gone", "written"]
+    first: int
+    """Seq; of a written message its place in the head."""
+    last: int
+    label: Label
+    run: str | None = None
+
+
+class Line(NamedTuple):
+    """A line of the list. Tokens are those of the originals, and those that the context has of them."""
+
+    entry: Entry
+    role: str | None
+    tokens: int
+    shown_tokens: int
+    messages: int
+    beginning: str
+    at: datetime | None
+    has_summary: bool = False
+
+
+def read_head(row: AnyRow | None, chain: Sequence[AnyRow]) -> Head:
+    """Return the head of a snapshot's row and the chain that it ends."""
+    if row is None:
+        return Head()
+    ancestors = [msgspec.convert(each.coverage, Coverage) for each in chain if each.version != row.version]
+    return Head(
+        row.version,
+        row.covers_through,
+        load_view(row.messages, row.seqs),
+        msgspec.convert(row.coverage, Coverage),
+        row.summary,
+        ancestors,
+    )
+
+
+def entries(head: Head, next_seq: int, superseded: Collection[int], show: Show) -> list[Entry]:
+    """Return the lines of the whole list, oldest first.
+
+    `context` shows what the model sees, with one line for each range that it does not; `all` shows every message.
+    """
+    covered = _each_covered(head, superseded) if show == "all" else _covered(head)
+    tail = [
+        Entry("message", seq, seq, "superseded" if seq in superseded else label_of(head, seq, "kept"))
+        for seq in range(head.covers_through + 1, next_seq)
+        if show == "all" or seq not in superseded
+    ]
+    return [*_with_written(covered, head), *tail]
+
+
+def _covered(head: Head) -> Iterator[Entry]:
+    """Yield a line for each message of the head's that is shown, and one for each range that is not."""
+    for span in head.coverage:
+        if span.fate in _GONE:
+            yield Entry("gone", span.first, span.last, span.fate, span.run_id)
+        else:
+            for seq in range(span.first, span.last + 1):
+                yield Entry("message", seq, seq, label_of(head, seq, span.fate), span.run_id)
+
+
+def _each_covered(head: Head, superseded: Collection[int]) -> Iterator[Entry]:
+    """Yield a line for each message up to the head's last."""
+    for seq in range(head.covers_through + 1):
+        span = find_span(head.coverage, seq)
+        if span is None or seq in superseded:
+            yield Entry("message", seq, seq, "superseded")
+        else:
+            yield Entry("message", seq, seq, label_of(head, seq, span.fate), span.run_id)
+
+
+def _with_written(covered: Iterable[Entry], head: Head) -> Iterator[Entry]:
+    """Yield the head's lines with what compaction wrote, each before the message that follows it in the head."""
+    before: dict[int, list[Entry]] = {}
+    waiting: list[Entry] = []
+    for index, message in enumerate(head.view):
+        if message.seq == WRITTEN:
+            waiting.append(Entry("written", index, index, "written"))
+        else:
+            before[message.seq], waiting = waiting, []
+    for entry in covered:
+        if entry.kind == "message":
+            yield from before.get(entry.first, ())
+        yield entry
+    yield from waiting
+
+
+def label_of(head: Head, seq: int, fate: Label) -> Label:
+    """Return what became of a message; one that is shown again after it was not is restored."""
+    if fate != "kept":
+        return fate
+    before = (find_span(coverage, seq) for coverage in head.ancestors)
+    return "restored" if any(span is not None and span.fate != "kept" for span in before) else "kept"
+
+
+def lines(
+    found: Sequence[Entry], head: Head, rows: Mapping[int, AnyRow], weights: Mapping[Range, Weight], cap: int
+) -> list[Line]:
+    """Return lines with what was read of their messages; `cap` are the characters of a tool result that are shown."""
+    shown = {message.seq: message for message in head.view}
+    told: list[Line] = []
+    for entry in found:
+        if entry.kind == "written":
+            message = head.view[entry.first]
+            told.append(
+                Line(entry, message.role, 0, message.tokens, 1, preview(message.content), None, has_summary=True)
+            )
+        elif entry.kind == "gone":
+            weight = weights[Range(entry.first, entry.last)]
+            told.append(Line(entry, None, weight.tokens, 0, weight.messages, "", None))
+        elif (row := rows.get(entry.first)) is not None:
+            told.append(_line(entry, row, shown.get(entry.first), head.summary, cap))
+    return told
+
+
+def _line(entry: Entry, row: AnyRow, message: Any, summary: str | None, cap: int) -> Line:
+    is_capped = entry.label in {"kept", "restored"} and max(row.result_chars or [0]) > cap
+    if is_capped:
+        entry = entry._replace(label="truncated")
+    is_shown = entry.label not in {"summarized", "dropped", "superseded"}
+    tokens = message.tokens if message is not None else row.view_tokens if is_shown else 0
+    has_summary = summary is not None and message is not None and summary in _texts(message.content)
+    return Line(entry, row.role, row.tokens, tokens, 1, beginning(row), row.created_at, has_summary=has_summary)
+
+
+def beginning(row: AnyRow) -> str:
+    """Return how a listed message begins; of a long one its JSON text tells that."""
+    if row.is_cut:
+        return " ".join(row.beginning.split())[:PREVIEW_CHARS] + "…"
+    return preview(msgspec.json.decode(row.beginning))
+
+
+def _texts(content: Any) -> str:
+    return content if isinstance(content, str) else "\n".join(str(block.get("text", "")) for block in content)

@@ -1,0 +1,65 @@
+"""What operators did in the console: ids and numbers, for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from sqlalchemy import Connection, insert, select
+
+from store import ids
+from store.console_tables import operator_actions
+from store.tables import api_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+Action = Literal["sign_in", "sign_out", "compact", "restore", "retry", "demo"]
+
+_a = operator_actions.c
+
+
+class Operator(NamedTuple):
+    """Who acts: a key of a tenant, in a request."""
+
+    tenant_id: UUID
+    key_id: UUID
+    request_id: UUID
+
+
+def record(
+    connection: Connection,
+    operator: Operator,
+    action: Action,
+    outcome: str = "done",
+    *,
+    conversation_id: UUID | None = None,
+    run_id: UUID | None = None,
+    version: int | None = None,
+) -> None:
+    """Write down what an operator did, in the transaction in which it is done."""
+    connection.execute(
+        insert(operator_actions).values(
+            id=ids.new_id(),
+            action=action,
+            outcome=outcome,
+            conversation_id=conversation_id,
+            run_id=run_id,
+            version=version,
+            **operator._asdict(),
+        )
+    )
+
+
+def page(connection: Connection, tenant_id: UUID, *, limit: int, after: UUID | None = None) -> Sequence[AnyRow]:
+    """Return up to `limit` actions with the names of their keys, newest first; `after` continues to older ones."""
+    query = (
+        select(operator_actions, api_keys.c.name.label("key_name"))
+        .outerjoin(api_keys, api_keys.c.id == _a.key_id)
+        .where(_a.tenant_id == tenant_id)
+    )
+    if after is not None:
+        query = query.where(_a.id < after)
+    return connection.execute(query.order_by(_a.id.desc()).limit(limit)).all()
