@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from api.bodies import read_turn
 from bench import data
 from bench.measure import Row, Target, interleave, pair
 from bench.reference import Statement, append_statement, call
@@ -14,11 +13,10 @@ if TYPE_CHECKING:
     from bench.plan import Plan
 
 _SCRIPT: Final = Path(__file__).with_name("bare_append.sql")
-_QUERY: Final = "select * from bench.append_turn($1, $2, $3, $4, $5, $6, $7)"
 
 
 def database(plan: Plan) -> list[Row]:
-    """Append with row-level security, idempotency and due check, against the bare function of bare_append.sql."""
+    """Append with row-level security, idempotency and due check, against the same without them: bare_append.sql."""
     servers, body = plan.servers, data.turn_body()
     group = data.Group(data.APPENDS, plan.conversations)
     with servers.connect() as connection:
@@ -30,7 +28,8 @@ def database(plan: Plan) -> list[Row]:
             [data.conversation_id(group.first), data.conversation_id(group.first + group.size - 1)],
         )
         connection.execute("analyze conversations, bench.conversations")
-    whole, bare = append_statement(servers.tenant_id, body), _bare_statement(body)
+    whole = append_statement(servers.tenant_id, body)
+    bare = _bare(whole)
     with servers.checks_cleared():
         found = interleave(
             {
@@ -53,16 +52,9 @@ def database(plan: Plan) -> list[Row]:
     ]
 
 
-def _bare_statement(body: str) -> Statement:
-    turn = read_turn(body.encode())
-    messages = turn.facts.messages
-    arguments = (
-        data.conversation_id(0),
-        [message.role for message in messages],
-        turn.contents,
-        [message.tokens for message in messages],
-        [message.is_request for message in messages],
-        [message.has_thinking for message in messages],
-        sum(message.tokens for message in messages),
-    )
-    return Statement(_QUERY, arguments, 0, None)
+def _bare(whole: Statement) -> Statement:
+    """Return the call of the bare function: the same arguments, without a key."""
+    if whole.key is None:
+        raise ValueError("an append without an idempotency key is no append with everything on")
+    arguments = [None if index in {whole.key, whole.key + 1} else each for index, each in enumerate(whole.arguments)]
+    return Statement(whole.query.replace(" append_turn(", " bench.append_turn("), arguments, whole.conversation, None)

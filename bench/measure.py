@@ -34,6 +34,8 @@ class Target(NamedTuple):
     bound: Literal[">=", "<="]
     value: float
     of: Literal["ratio", "measured"] = "ratio"
+    reason: str = ""
+    """Section of docs/performance.md that says why it is not met, where it is not."""
 
     def is_met(self, figure: float) -> bool:
         """Tell whether a figure is inside the bound."""

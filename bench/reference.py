@@ -14,9 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from api.bodies import read_turn
 from bench.data import UUID_START, conversation_id
@@ -27,7 +26,7 @@ from compaction.policy import Policy
 from store import hot_path, ids
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from bench.servers import Servers
@@ -39,6 +38,8 @@ RESULT_CAP: Final = 40_000
 _DRIVER: Final = Path(__file__).with_name("driver.py")
 _RATE: Final = re.compile(r"^tps = ([\d.]+) \(without initial", re.MULTILINE)
 _KEY: Final = "a key"
+_DIGEST: Final = "0123456789ab"
+"""Stands for a policy, as long as a real one: pgbench takes no empty variable."""
 
 
 class Statement(NamedTuple):
@@ -63,11 +64,6 @@ class _Recorder:
         self._row = row
         self.query = ""
         self.arguments: tuple[Any, ...] = ()
-
-    @asynccontextmanager
-    async def acquire(self, **_: object) -> AsyncIterator[Self]:
-        """Lend itself."""
-        yield self
 
     async def fetchrow(self, query: str, *arguments: Any) -> Any:
         """Keep a statement."""
@@ -100,7 +96,14 @@ def context_statement(tenant_id: UUID) -> Statement:
     """Return what the API sends to read a context."""
     recorder, conversation = _Recorder({"etag": None}), conversation_id(0)
     asyncio.run(
-        hot_path.read_context(recorder, tenant_id=tenant_id, conversation_id=conversation, etag=None, policy=Policy())
+        hot_path.read_context(
+            recorder,
+            tenant_id=tenant_id,
+            conversation_id=conversation,
+            etag=None,
+            policy=Policy(),
+            policy_digest=_DIGEST,
+        )
     )
     return _statement(recorder, conversation)
 

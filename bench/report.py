@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
     from bench.measure import Row, Spread, Target
     from bench.plan import Plan
+    from bench.plots import Curve
 
 _LARGE: Final = 1_000
-_WIDTH: Final = 140
+_WIDTH: Final = 150
+_REASONS: Final = "docs/performance.md"
+"""Where it is said why a target is not met."""
 
 
 class Machine(NamedTuple):
@@ -64,8 +67,8 @@ def machine(plan: Plan, load_average: float) -> Machine:
         )
 
 
-def print_table(rows: Sequence[Row], on: Machine) -> None:
-    """Print the table."""
+def print_table(rows: Sequence[Row], on: Machine, not_measured: Sequence[str] = ()) -> None:
+    """Print the table, and the names of the rows that have a target and were not measured."""
     table = Table(title="Palimpsest: medians over the rounds (least to greatest)", title_style="bold", show_lines=True)
     table.add_column("what")
     table.add_column("measured", justify="right")
@@ -83,7 +86,10 @@ def print_table(rows: Sequence[Row], on: Machine) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH  # a file or a pipe has none
-    console.print(table)
+    if rows:
+        console.print(table)
+    if not_measured:
+        console.print(f"not measured: {', '.join(not_measured)}")
     console.print(
         f"{on.processor}, {on.cores}, load average before {on.load_average:.1f} · Python {on.python} · "
         f"PostgreSQL {on.postgres}, synchronous_commit {on.synchronous_commit}, fsync {on.fsync} · Redis {on.redis}"
@@ -94,10 +100,11 @@ def print_table(rows: Sequence[Row], on: Machine) -> None:
     )
 
 
-def document(rows: Sequence[Row], on: Machine) -> dict[str, Any]:
+def document(rows: Sequence[Row], on: Machine, curves: Sequence[Curve] = ()) -> dict[str, Any]:
     """Return everything that was measured."""
     return {
         "machine": on._asdict(),
+        "curves": [curve.document() for curve in curves],
         "rows": [
             {
                 "name": row.name,
@@ -149,8 +156,9 @@ def _target(target: Target | None, *, met: bool | None) -> str:
         return "-"
     sign = "≥" if target.bound == ">=" else "≤"
     of = "" if target.of == "ratio" else " measured"
-    word = "[green]met[/green]" if met else "[yellow]not met[/yellow]"
-    return f"{sign} {target.value:,g}{of}\n{word}"
+    word = "[green]met[/green]" if met else f"[yellow]not met[/yellow]: {_REASONS}"
+    section = f"\n{target.reason}" if target.reason and not met else ""
+    return f"{sign} {target.value:,g}{of}\n{word}{section}"
 
 
 def _short(value: float) -> str:

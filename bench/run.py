@@ -8,25 +8,33 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import structlog
 import typer
 
+from bench.amortization_rows import amortization
 from bench.assembly_rows import assembly
 from bench.compaction_rows import compaction
+from bench.curves import by_connections, by_context_size, by_length, by_result_size
 from bench.database_rows import database
 from bench.estimate_rows import estimate
 from bench.http_rows import append, context, length, revalidation, wakeups
 from bench.machine import Cores
 from bench.measure import progress
 from bench.plan import Plan
+from bench.plots import write
 from bench.reference import find_pgbench
 from bench.report import document, load_average, machine, print_table
 from bench.servers import Servers
+from bench.staleness_rows import staleness
+from bench.summaries_rows import append_under_summaries, summaries
+from bench.targets import aimed, not_measured
 from bench.worker_rows import checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.measure import Row
+    from bench.plots import Curve
 
 ROWS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "append": append,
@@ -38,8 +46,19 @@ ROWS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "length": length,
     "assembly": assembly,
     "compaction": compaction,
+    "summaries": summaries,
+    "append-under-summaries": append_under_summaries,
+    "staleness": staleness,
+    "amortization": amortization,
     "estimate": estimate,
 }
+CURVES: Final[dict[str, Callable[[Plan], list[Curve]]]] = {
+    "by-length": by_length,
+    "by-result-size": by_result_size,
+    "by-connections": by_connections,
+    "by-context-size": by_context_size,
+}
+PLOTS: Final = Path(__file__).parent / "out"
 TRANSCRIPTS: Final = Path(
     os.environ.get("PALIMPSEST_TRANSCRIPTS", Path(__file__).parents[1].parent / "shared" / "data")
 )
@@ -50,14 +69,26 @@ def main(
     *,
     seconds: Annotated[int, typer.Option(help="Seconds that each side runs in each round.", min=1)] = 2,
     rounds: Annotated[int, typer.Option(help="Rounds; the medians over them are shown.", min=1)] = 5,
-    only: Annotated[list[str] | None, typer.Option(help=f"A row, may be repeated: {', '.join(ROWS)}.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Rows or curves, may be repeated: {', '.join((*ROWS, *CURVES))}."),
+    ] = None,
+    long: Annotated[bool, typer.Option("--long", help="Every curve after the rows, with a plot of each.")] = False,
+    out: Annotated[Path, typer.Option(help="Directory of the plots.")] = PLOTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with every round instead of the table.")] = False,
     short: Annotated[bool, typer.Option("--short", help="Only find out whether everything runs.")] = False,
     no_pgbench: Annotated[bool, typer.Option("--no-pgbench", help="Use asyncpg for the reference.")] = False,
 ) -> None:
     """Measure the service against the bare database, on servers of its own."""
-    if unknown := sorted(set(only or ()) - set(ROWS)):
-        raise typer.BadParameter(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}", param_hint="--only")
+    if unknown := sorted(set(only or ()) - set(ROWS) - set(CURVES)):
+        there = ", ".join((*ROWS, *CURVES))
+        raise typer.BadParameter(f"no row or curve {', '.join(unknown)}; there are {there}", param_hint="--only")
+    names = only or (*ROWS, *(CURVES if long else ()))
+    # Some rows run the product's code in this process: what it logs is not to stand in the document.
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger("warning"),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     before = load_average()
     cores = Cores()
     with cores.on(cores.rest), Servers(cores) as servers:
@@ -70,15 +101,21 @@ def main(
             transcripts=TRANSCRIPTS,
         )
         rows: list[Row] = []
-        for name in only or ROWS:
+        curves: list[Curve] = []
+        for name in names:
             progress(f"{name}:")
-            rows += ROWS[name](plan)
+            if name in ROWS:
+                rows += aimed(ROWS[name](plan))
+            else:
+                curves += CURVES[name](plan)
         on = machine(plan, before)
+    for plot in write(curves, out):
+        progress(f"wrote {plot}")
     if as_json:
-        json.dump(document(rows, on), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(document(rows, on, curves), sys.stdout, indent=2, ensure_ascii=False)
         print()
     else:
-        print_table(rows, on)
+        print_table(rows, on, not_measured=() if only else not_measured(rows))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from bench.measure import progress
 from cli.embedded import EmbeddedPostgres, EmbeddedRedis, free_port
 from cli.processes import Supervisor
 from migrations.run import upgrade
-from store import tenants
+from store import api_keys, tenants
 from store.engine import owner_engine
 from store.settings import Settings
 
@@ -122,13 +122,16 @@ class Servers:
         return self._apis[name]
 
     @contextlib.contextmanager
-    def worker(self, queue: str, concurrency: int) -> Iterator[None]:
-        """Run a worker for the length of the block; the queue is empty at first."""
+    def worker(self, queue: str, concurrency: int, **settings: str) -> Iterator[int]:
+        """Run a worker for the length of the block, with these PALIMPSEST_ and ANTHROPIC_ settings.
+
+        The queue is empty at first. Returns the id of the worker's process.
+        """
         with self.broker() as broker:
             broker.flushdb()
         with Supervisor(log=self._log) as supervisor:
-            self._start(supervisor, "worker", ["worker", "--queues", queue, "--concurrency", str(concurrency)], {})
-            yield
+            arguments = ["worker", "--queues", queue, "--concurrency", str(concurrency)]
+            yield self._start(supervisor, "worker", arguments, settings)
 
     def analyze(self) -> None:
         """Give the planner statistics; every connection plans anew, for tables that are not empty any more."""
@@ -158,7 +161,7 @@ class Servers:
         engine = owner_engine(self.database_url)
         with engine.begin() as connection:
             tenant = tenants.create_tenant(connection, "bench")
-            _, self._key = tenants.create_api_key(connection, tenant.id, "bench")
+            _, self._key = api_keys.create(connection, tenant.id, "bench")
         engine.dispose()
         self.tenant_id = tenant.id
 
@@ -173,7 +176,10 @@ class Servers:
             "PALIMPSEST_BROKER_URL": self._redis.url,
             "PALIMPSEST_SUMMARIZER": "none",
             "PALIMPSEST_LOG_LEVEL": "warning",
-            **{f"PALIMPSEST_{key.upper()}": value for key, value in settings.items()},
+            **{
+                key if key.startswith("ANTHROPIC_") else f"PALIMPSEST_{key.upper()}": value
+                for key, value in settings.items()
+            },
         }
         supervisor.start(name, [*_COMMAND, *arguments], environment)
         pid = supervisor.pid(name)

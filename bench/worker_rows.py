@@ -6,8 +6,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bench import data
+from bench.machine import cpu_seconds
 from bench.measure import Row, Sample, Target, interleave, pair
-from store.broker import CHECK_TASK, CHECKS, celery_app
+from store.broker import BATCH, CHECK_TASK, CHECKS, celery_app
 from worker.checks import Checker
 from worker.database import Database
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from bench.servers import Servers
     from store.runs import Lease
 
-BATCH: Final = 50
 _QUEUE: Final = f"palimpsest:{CHECKS}"
 _STAGED: Final = "palimpsest:staged"
 _WAIT_SECONDS: Final = 120.0
@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.01
 
 
 def checks(plan: Plan) -> list[Row]:
-    """Check conversations in batches of 50: by Celery tasks, by the same code in this process, by two bare queries."""
+    """Check conversations in batches: by Celery tasks, by the same code in this process, by two bare queries."""
     servers = plan.servers
     group = data.Group(data.CHECKS, plan.conversations)
     with servers.connect() as connection:
@@ -35,10 +35,10 @@ def checks(plan: Plan) -> list[Row]:
         connection.execute("analyze conversations")
     identifiers = [data.conversation_id(group.first + number) for number in range(group.size)]
     batches = [identifiers[start : start + BATCH] for start in range(0, len(identifiers), BATCH)]
-    with servers.worker(CHECKS, concurrency=1):
+    with servers.worker(CHECKS, concurrency=1) as pid:
         found = interleave(
             {
-                "worker": lambda: _by_worker(servers, group, batches),
+                "worker": lambda: _by_worker(servers, group, batches, pid),
                 "checker": lambda: _by_checker(servers, group, batches),
                 "queries": lambda: _by_queries(servers, group, batches),
             },
@@ -66,7 +66,7 @@ def checks(plan: Plan) -> list[Row]:
     ]
 
 
-def _by_worker(servers: Servers, group: data.Group, batches: Sequence[Sequence[UUID]]) -> Sample:
+def _by_worker(servers: Servers, group: data.Group, batches: Sequence[Sequence[UUID]], pid: int) -> Sample:
     """Hand all tasks to the worker in one moment, and wait until no check is due."""
     _mark_due(servers, group)
     app = celery_app(servers.settings, "palimpsest-bench")
@@ -75,6 +75,7 @@ def _by_worker(servers: Servers, group: data.Group, batches: Sequence[Sequence[U
         app.conf.task_create_missing_queues = True
         for batch in batches:
             app.send_task(CHECK_TASK, args=[[str(identifier) for identifier in batch]], queue="staged")
+        used = cpu_seconds(pid)
         started = time.perf_counter()
         broker.rename(_STAGED, _QUEUE)
         # Polled from the other core, by an index that is empty in the end.
@@ -85,8 +86,9 @@ def _by_worker(servers: Servers, group: data.Group, batches: Sequence[Sequence[U
                 raise TimeoutError("the worker did not check what it was given")
             time.sleep(_POLL_SECONDS)
         took = time.perf_counter() - started
+        used = cpu_seconds(pid) - used
     app.close()
-    return Sample(group.size / took)
+    return Sample(group.size / took, {"CPU µs": 1e6 * used / group.size})
 
 
 def _by_checker(servers: Servers, group: data.Group, batches: Sequence[Sequence[UUID]]) -> Sample:
@@ -96,12 +98,14 @@ def _by_checker(servers: Servers, group: data.Group, batches: Sequence[Sequence[
     checker = Checker(database, {}, worker="bench", lease_seconds=45)
     with servers.cores.on(servers.cores.measured):
         checker.check([], _no_run)
+        used = time.process_time()
         started = time.perf_counter()
         for batch in batches:
             checker.check(batch, _no_run)
         took = time.perf_counter() - started
+        used = time.process_time() - used
     database.close()
-    return Sample(group.size / took)
+    return Sample(group.size / took, {"CPU µs": 1e6 * used / group.size})
 
 
 def _by_queries(servers: Servers, group: data.Group, batches: Sequence[Sequence[UUID]]) -> Sample:

@@ -60,6 +60,7 @@ class Material(NamedTuple):
     pending_version: int | None
     in_signed_loop: bool
     overflows: int
+    tool_results_hold: int
     pinned: tuple[Pin, ...] = ()
 
     def stage(self, policy: Policy) -> Stage:
@@ -120,6 +121,7 @@ def load(
         _c.measured_version,
         (_c.in_loop & _c.loop_has_thinking).label("in_signed_loop"),
         _c.overflows,
+        _c.tool_results_hold,
     ).where(_c.tenant_id == tenant_id, _c.id == conversation_id)
     if lock is not None:
         query = query.with_for_update(read=lock == "read")
@@ -146,6 +148,7 @@ def load(
         pending_version=row.pending_version,
         in_signed_loop=row.in_signed_loop,
         overflows=row.overflows,
+        tool_results_hold=row.tool_results_hold,
         pinned=tuple(Pin(str(pin.id), pin.seq, pin.text) for pin in pins.page(connection, tenant_id, conversation_id)),
     )
 

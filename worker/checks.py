@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import structlog
 
 from compaction.ladder import batch_is_due, decide
@@ -12,7 +14,7 @@ from store import batches, conversations, runs, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
+    from contextlib import AbstractContextManager
     from uuid import UUID
 
     from sqlalchemy import Connection
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from worker.database import Database
 
 log = structlog.get_logger()
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
+POLICIES: Final = 4_096
+"""Policies in force that are remembered by their texts: parsing one costs more than all else that a check decides."""
 PASSES: Final = 10
 """Times a batch is read again for conversations that were appended to meanwhile; the sweeper has the rest."""
 
@@ -45,7 +50,7 @@ class Checker:
     ) -> None:
         self._database = database
         self._defaults = defaults
-        self._default = in_force(defaults)
+        self._policies = lru_cache(POLICIES)(self._parsed)
         self._worker = worker
         self._lease_seconds = lease_seconds
         self._wake_batch = wake_batch
@@ -58,25 +63,40 @@ class Checker:
             if not waiting:
                 return
             # First without a lock, so that nobody's append waits for a check; where one came in between, with it.
-            with self._database.transaction(None) as connection:
+            with self._reading(lock=number > 0) as connection:
                 states = conversations.check_states(connection, waiting, lock=number > 0)
                 # In the order that they were given in, which is fair; the database's is that of ids or of pages.
                 states.sort(key=lambda state: place[state.conversation_id])
-                idle = [state for state in states if self._is_idle(state)]
+                idle, busy = self._split(states)
                 wanted = self._want_batches(connection, idle)
                 done = conversations.clear_checks(connection, idle) if idle else set()
             for batch_id, tenant_id in wanted:
                 if self._wake_batch is not None:
                     self._wake_batch(tenant_id, batch_id)
-            for state in states:
-                if not self._is_idle(state) and (lease := self._begin(state)) is not None:
+            for state in busy:
+                if (lease := self._begin(state)) is not None:
                     execute(lease)
             waiting = [state.conversation_id for state in states if state.conversation_id not in done]
 
+    def _reading(self, *, lock: bool) -> AbstractContextManager[Connection]:
+        """Open a transaction only for what has to happen at once: it costs as much as the two statements in it."""
+        if lock or self._wake_batch is not None:
+            return self._database.transaction(None)
+        return self._database.statements()
+
     def _in_force(self, state: CheckState) -> InForce:
-        if not (state.tenant_policy or state.policy or state.model):
-            return self._default
-        return in_force(self._defaults, state.tenant_policy, state.policy, model=state.model)
+        return self._policies(state.tenant_policy, state.policy, state.model)
+
+    def _parsed(self, tenant_policy: str, policy: str, model: str | None) -> InForce:
+        return in_force(self._defaults, _decode(tenant_policy), _decode(policy), model=model)
+
+    def _split(self, states: Iterable[CheckState]) -> tuple[list[CheckState], list[CheckState]]:
+        """Part those with nothing to do from the others."""
+        idle: list[CheckState] = []
+        busy: list[CheckState] = []
+        for state in states:
+            (idle if self._is_idle(state) else busy).append(state)
+        return idle, busy
 
     def _is_idle(self, state: CheckState) -> bool:
         """Tell whether nothing is to be done: an active run asks for another check when it ends."""

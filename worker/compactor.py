@@ -20,15 +20,18 @@ from worker.journal import BATCH_TRIGGER, RunLostError
 from worker.leases import Calls, StoppingError, extend
 from worker.recovery import Recovery
 from worker.summarizers import SummaryError
+from worker.summarizers.purse import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from store.runs import Lease
+    from worker.budgets import Budgets
     from worker.database import Database
     from worker.summarizers import Summarizer, Summary, SummaryRequest
     from worker.summarizers.base import Model, NativeSummarizer
     from worker.summarizers.batches import AnthropicBatches
+    from worker.summarizers.purse import Purse
 
 T = TypeVar("T")
 
@@ -40,7 +43,8 @@ class Compactor:
 
     `make_summarizer`, `make_model` and `make_batches` are called when the first summary is made, of a conversation,
     of a context block and by a message batch, and are None where there are none; `wake` tells a worker of a run that is
-    queued. A lease is kept alive for `limit_seconds` of waiting for a model at most.
+    queued. A lease is kept alive for `limit_seconds` of waiting for a model at most. `budgets` are those that calls are
+    paid from, None for as much as it takes.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Compactor:
         lease_seconds: float,
         limit_seconds: float = math.inf,
         wake: Callable[[Lease], None],
+        budgets: Budgets | None = None,
     ) -> None:
         self.database = database
         self._make_summarizer = make_summarizer
@@ -61,6 +66,7 @@ class Compactor:
         self._lease_seconds = lease_seconds
         self._limit_seconds = limit_seconds
         self._wake = wake
+        self.budgets = budgets
         self.calls = Calls()
         """The model calls under way."""
 
@@ -105,6 +111,10 @@ class Compactor:
         else:
             if released:
                 self._wake(lease)
+
+    def purse(self, lease: Lease) -> Purse:
+        """Return what the model calls of one attempt at a run are paid from."""
+        return UNLIMITED if self.budgets is None else self.budgets.purse(lease)
 
     @property
     def can_summarize(self) -> bool:

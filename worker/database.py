@@ -54,6 +54,13 @@ class Database:
         if is_progress:
             self.mark()
 
+    @contextmanager
+    def statements(self) -> Iterator[Connection]:
+        """Open a connection whose every statement is a transaction of its own, on nobody's behalf."""
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            yield connection
+        self.mark()
+
     def insist(self, tenant_id: UUID | None, write: Callable[[Connection], T]) -> T:
         """Return what `write` returns in a transaction of its own, tried again while the database is at fault.
 

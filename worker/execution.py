@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from compaction import steps
-from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, next_step, strategy_names
+from compaction.ladder import BEFORE_SUMMARY, WAITS, Result, Step, decide, next_step, strategy_names
 from store import strategies
 from store.broker import SUMMARIES
+from worker.budgets import BUDGET_SPENT
 from worker.journal import Journal
 from worker.summarizers import SummaryError
 from worker.summarizing import Summarizing
@@ -36,6 +37,7 @@ class Execution:
         self._summarizing = Summarizing(compactor, lease, self._journal)
         self._tried: dict[Step, Result] = {}
         self._failure: SummaryError | None = None
+        self._waits_from: int | None = None
         if lease.queue == SUMMARIES:
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
 
@@ -44,6 +46,8 @@ class Execution:
         now = self._journal.read()
         if now.material.pending_version:
             return self._journal.end(reason=WAITS)
+        if self._is_summary_alone(now):
+            self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
         while not now.material.pending_version and (step := self._next(now)) is not None:
             if step is Step.SUMMARY and self._is_for_others:
                 return self._compactor.hand_over(self._lease)
@@ -51,6 +55,16 @@ class Execution:
             if step in {Step.SUMMARY, Step.EXTRACT} or self._tried[step] != "skipped":
                 now = self._journal.read()
         return self._end()
+
+    def _is_summary_alone(self, now: Reading) -> bool:
+        """Tell whether a summary is due and tool results are held back: their next cut would soon be followed by it."""
+        load = now.stage.load
+        return (
+            self._lease.strategy is None
+            and self._summarizing.is_on
+            and decide(load, self._lease.policy).summary
+            and load.input_tokens <= now.material.tool_results_hold
+        )
 
     def _next(self, now: Reading) -> Step | None:
         return next_step(
@@ -81,7 +95,10 @@ class Execution:
         try:
             return self._summarizing.step(now)
         except SummaryError as error:
-            self._failure = error
+            if error.code == BUDGET_SPENT:
+                self._waits_from = now.material.head_version
+            else:
+                self._failure = error
             return "failed"
 
     def _take(self, step: Step, now: Reading) -> Result:
@@ -113,7 +130,9 @@ class Execution:
         done = {step for step, result in self._tried.items() if result in {"committed", "pending"}}
         state: runs.Ended | None = None
         reason = error = None
-        if self._failure is not None:
+        if self._waits_from is not None:
+            reason = BUDGET_SPENT
+        elif self._failure is not None:
             state, error = "failed", str(self._failure)
             if Step.EXTRACT in done:
                 reason = "summary_failed_extract_committed"
@@ -123,4 +142,4 @@ class Execution:
                 reason = "summary_failed_nothing_dropped"
         elif Step.FALLBACK in self._tried and self._lease.strategy != "drop":
             reason = steps.SUMMARIES_DISABLED
-        self._journal.end(state=state, reason=reason, error=error)
+        self._journal.end(state=state, reason=reason, error=error, waits_from=self._waits_from)

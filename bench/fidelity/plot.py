@@ -6,6 +6,8 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bench.plots import COLOURS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -20,8 +22,6 @@ _RIGHT: Final = 16
 _TOP: Final = 40
 _BOTTOM: Final = 92
 _COLUMNS: Final = 3
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
-"""Told apart by colour-blind readers too (Okabe and Ito, 2008), and a grey."""
 _TICKS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEGEND_COLUMNS: Final = 2
 _STYLE: Final = (
@@ -109,7 +109,7 @@ def _draw(panel: Panel) -> str:
     turned = f'transform="translate(14,{(_TOP + bottom) / 2}) rotate(-90)"'
     out.append(f'<text class="small" {turned} text-anchor="middle">{panel.y_label}</text>')
     for index, series in enumerate(panel.series):
-        out.append(_line(series, _COLOURS[index % len(_COLOURS)]))
+        out.append(_line(series, COLOURS[index % len(COLOURS)]))
         out.append(_legend(series.name, index))
     return "".join(out)
 
@@ -124,7 +124,7 @@ def _line(series: Series, colour: str) -> str:
 def _legend(name: str, index: int) -> str:
     x = _LEFT - 30 + index % _LEGEND_COLUMNS * 185
     y = _HEIGHT - _BOTTOM + 50 + index // _LEGEND_COLUMNS * 14
-    colour = _COLOURS[index % len(_COLOURS)]
+    colour = COLOURS[index % len(COLOURS)]
     return (
         f'<rect x="{x}" y="{y - 8}" width="10" height="8" fill="{colour}"/>'
         f'<text class="small" x="{x + 14}" y="{y}">{escape(name)}</text>'

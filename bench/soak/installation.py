@@ -25,7 +25,7 @@ from cli.embedded import EmbeddedPostgres, EmbeddedRedis
 from cli.installations import redis_server
 from cli.processes import Supervisor
 from migrations.run import upgrade
-from store import tenants
+from store import api_keys, tenants
 from store.engine import owner_engine
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Installation:
         with engine.begin() as connection:
             for number in range(_TENANTS):
                 tenant = tenants.create_tenant(connection, f"soak-{number}")
-                _, key = tenants.create_api_key(connection, tenant.id, "soak")
+                _, key = api_keys.create(connection, tenant.id, "soak")
                 self.tenants.append(Tenant(tenant.id, key))
         engine.dispose()
 

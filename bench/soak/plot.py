@@ -7,6 +7,8 @@ from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bench.plots import COLOURS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -19,8 +21,6 @@ _RIGHT: Final = 190
 _TOP: Final = 26
 _BOTTOM: Final = 22
 _FAULTS: Final = 18
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
-"""Told apart by colour-blind readers too (Okabe and Ito, 2008), and a grey."""
 _POINTS: Final = 300
 """Points of a line; in longer soaks each stands for several seconds."""
 _STYLE: Final = (
@@ -141,7 +141,7 @@ def _draw(panel: Panel, end: float, outcome: Outcome) -> str:
 
 
 def _line(line: Line, number: int, x: Callable[[float], float], y: Callable[[float], float]) -> list[str]:
-    colour = _COLOURS[number % len(_COLOURS)]
+    colour = COLOURS[number % len(COLOURS)]
     path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line.points)
     at = _TOP + 14 * number
     return [
@@ -160,7 +160,7 @@ def _faults(outcome: Outcome, kinds: Sequence[str], end: float) -> str:
             if fault.kind == kind:
                 width = max(3.0, _x(fault.until, end) - _x(fault.at, end))
                 title = f"<title>{fault.at:.1f} s: {escape(fault.what)}</title>"
-                colour = _COLOURS[number % len(_COLOURS)]
+                colour = COLOURS[number % len(COLOURS)]
                 place = f'x="{_x(fault.at, end):.1f}" y="{y}" width="{width:.1f}" height="11"'
                 out.append(f'<rect {place} fill="{colour}">{title}</rect>')
     return "".join(out)

@@ -1,0 +1,39 @@
+"""What every row is to reach, by its name; a row that is not listed here is shown for comparison, or states its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bench.measure import Row, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "append": Target(">=", 0.80),
+    "context": Target(">=", 0.90),
+    "database": Target(">=", 0.85),
+    "revalidation": Target(">=", 2.5),
+    "checks": Target(">=", 10_000, of="measured"),
+    "wakeups": Target("<=", 1.05),
+    "length-append": Target("<=", 1.2),
+    "length-context": Target("<=", 1.2),
+    "append-under-summaries": Target("<=", 1.5),
+    "compaction": Target("<=", 2, reason="Planning and cutting"),
+    "summaries-held": Target(">=", 64, of="measured"),
+    "summaries-memory": Target("<=", 300, of="measured"),
+    "staleness": Target("<=", 150, of="measured"),
+    "written-bytes": Target("<=", 2.5),
+    "summary-input": Target("<=", 1.3),
+}
+
+
+def aimed(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with the targets of this table, which go before their own."""
+    return [row._replace(target=TARGETS.get(row.name, row.target)) for row in rows]
+
+
+def not_measured(rows: Sequence[Row]) -> list[str]:
+    """Return the names in the table that no row has."""
+    names = {row.name for row in rows}
+    return [name for name in TARGETS if name not in names]
