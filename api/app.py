@@ -137,6 +137,10 @@ def _openapi() -> OpenAPIConfig:
         render_plugins=[DocsPage()],
         openapi_router=None,
         components=Components(
-            security_schemes={"key": SecurityScheme(type="http", scheme="bearer", description="An API key or, where it is set up, a JWT.")}
+            security_schemes={
+                "key": SecurityScheme(
+                    type="http", scheme="bearer", description="An API key or, where it is set up, a JWT."
+                )
+            }
         ),
     )

@@ -12,8 +12,8 @@ from sqlalchemy import make_url
 
 from api import auth, operations
 from api.problems import from_msgspec
-from store import engine as store_engine
 from store import api_keys, hot_path, ids
+from store import engine as store_engine
 from store.engine import owner_engine
 from tests.eventually import eventually
 from tests.problem_documents import REQUEST_ID, problem

