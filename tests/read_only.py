@@ -20,7 +20,7 @@ case $CHECKOUT in /tmp/*) mount --bind "$CHECKOUT" /mnt || exit 99 ;; esac
 mount -t tmpfs -o size=64m tmpfs /tmp || exit 99
 case $CHECKOUT in
     /tmp/*)
-        mkdir -p "$CHECKOUT" && mount --move /mnt "$CHECKOUT" && mount -o remount,bind,ro "$CHECKOUT" || exit 99
+        mkdir -p "$CHECKOUT" && mount --bind /mnt "$CHECKOUT" && mount -o remount,bind,ro "$CHECKOUT" || exit 99
         cd "$CHECKOUT" ;;
 esac
 for place in / "$HOME" "$PWD"; do
