@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -21,6 +22,7 @@ _NAMED: Final[Mapping[str, ids.Prefix]] = {
     "request_id": "req",
     "check_request_id": "req",
 }
+_BREAK: Final = re.compile(r"[\r\n]")
 _RAW: Final = {("message", "content"), ("snapshot", "messages")}
 """Columns that hold JSON as the text it came as."""
 
@@ -47,8 +49,14 @@ async def lines(services: Services, tenant_id: UUID, user_ref: str) -> AsyncIter
 
 
 def line(kind: str, row: Mapping[str, Any]) -> bytes:
-    """Return a row as one line; stored JSON keeps its bytes, but for line breaks between its tokens."""
+    """Return a row as one line; stored JSON keeps its bytes, but for line breaks between its tokens.
+
+    Where it has some, the text as it came stands beside it, as a string.
+    """
     shown = {name: _shown(kind, name, value) for name, value in row.items()}
+    for name, value in row.items():
+        if (kind, name) in _RAW and _BREAK.search(value):
+            shown[f"{name}_text"] = value
     return msgspec.json.encode({"type": kind, **shown}) + b"\n"
 
 

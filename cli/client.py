@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 import stamina
 
-from cli.client_types import Appended, Context, Conversation, Run, Snapshot, StoredMessage
+from cli.client_types import Appended, Context, Conversation, Run, Snapshot, SnapshotInFull, StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,6 +70,10 @@ class _Problem(msgspec.Struct):
     code: str = ""
     pointer: str | None = None
     request_id: str | None = None
+
+
+class _Readiness(msgspec.Struct):
+    services: dict[str, str] = {}
 
 
 class _Page(msgspec.Struct):
@@ -251,6 +255,24 @@ class ServiceClient:
         """Return the conversation's snapshots by version."""
         snapshots = self._paged(f"/conversations/{conversation_id}/snapshots", Snapshot, {})
         return sorted(snapshots, key=lambda snapshot: snapshot.version)
+
+    def snapshot(self, conversation_id: str, version: int) -> SnapshotInFull:
+        """Return one version with its messages."""
+        return self._get(f"/conversations/{conversation_id}/snapshots/{version}", SnapshotInFull)
+
+    def restore(self, conversation_id: str, version: int) -> Conversation:
+        """Make a new head equal to an old version (0 = no compaction); return the conversation."""
+        response = self._send("POST", f"/conversations/{conversation_id}/restore", body={"version": version})
+        return msgspec.json.decode(response.content, type=Conversation)
+
+    def usage(self, days: int) -> dict[str, Any]:
+        """Return what the tenant's model calls came to: today, and on the newest days that had any."""
+        return self._get("/tenant/usage", dict[str, Any], {"days": days})
+
+    def readiness(self) -> dict[str, str]:
+        """Return the state of every part of the service, as `/readyz` tells it."""
+        response = self._http.get(self._http.base_url.join("../readyz"))
+        return msgspec.json.decode(response.content, type=_Readiness).services
 
     def _paged(self, path: str, kind: type[T], params: dict[str, Any]) -> Iterator[T]:
         after: dict[str, Any] = {}

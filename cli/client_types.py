@@ -162,3 +162,20 @@ class Snapshot(msgspec.Struct, frozen=True):
     tokens: int | None = None
     message_count: int | None = None
     created_at: str | None = None
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Originals `first_seq..last_seq` with one fate."""
+
+    first_seq: int
+    last_seq: int
+    fate: str
+
+
+class SnapshotInFull(Snapshot, frozen=True, kw_only=True):
+    """One version with what it holds; `seqs` has None for messages that compaction wrote."""
+
+    messages: list[dict[str, Any]]
+    seqs: list[int | None]
+    coverage: list[Span] = []
+    summary: str | None = None

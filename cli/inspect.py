@@ -5,16 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import httpx2
-import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.client import ServiceClient, ServiceError
-from cli.context_plot import MARK, Point, context_plot
+from api.console.views.budgets import lines
+from cli.client import ServiceClient
+from cli.context_plot import MARK, Point, Threshold, context_plot
 from cli.layers_bar import layer_rows, layers_bar
+from cli.output import print_json
+from cli.snapshots import snapshots_table
+from compaction.policy import load_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,21 +35,17 @@ class Life(NamedTuple):
 
 
 def run_inspect(conversation_id: str, *, url: str, key: str, as_json: bool = False) -> int:
-    """Print one conversation's tokens, runs, snapshots and a plot; return 1 if it cannot be read."""
-    try:
-        with ServiceClient(url, key) as client:
-            life = Life(
-                client.conversation(conversation_id),
-                client.context(conversation_id),
-                list(client.messages(conversation_id)),
-                client.runs(conversation_id),
-                client.snapshots(conversation_id),
-            )
-    except (ServiceError, httpx2.TransportError) as error:
-        Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
-        return 1
+    """Print one conversation's tokens, runs, snapshots and a plot. Raises ServiceError and `httpx2.TransportError`."""
+    with ServiceClient(url, key) as client:
+        life = Life(
+            client.conversation(conversation_id),
+            client.context(conversation_id),
+            list(client.messages(conversation_id)),
+            client.runs(conversation_id),
+            client.snapshots(conversation_id),
+        )
     if as_json:
-        Console(soft_wrap=True).out(msgspec.json.encode(_as_json(life)).decode(), highlight=False)
+        print_json(_as_json(life))
     else:
         _print_life(life, Console())
     return 0
@@ -123,12 +121,15 @@ def _print_life(life: Life, console: Console) -> None:
     if conversation.last_assembly is not None:
         _print_assembly(conversation.last_assembly, console)
     console.print(_runs_table(life.runs))
-    console.print(_snapshots_table(life.snapshots))
+    console.print(snapshots_table(life.snapshots, life.conversation.head_version))
     history = context_history(life.messages, life.snapshots)
     if history:
         console.print(f"Context tokens by message, {MARK} where it was compacted", style="bold")
-        for line in context_plot(history, width=max(20, min(120, console.width - 10))):
-            console.print(line)
+        thresholds = [Threshold(line.tokens, line.label) for line in lines(load_policy(life.conversation.policy))]
+        # Room for the scale on the left, and for what is written at the end of a threshold.
+        width = max(20, min(120, console.width - 10 - 28))
+        for line in context_plot(history, width=width, thresholds=thresholds):
+            console.print(line, no_wrap=True, overflow="crop")
 
 
 def _print_assembly(assembly: Assembly, console: Console) -> None:
@@ -212,19 +213,3 @@ def _milliseconds(duration: int | None) -> str:
 def _state(state: str) -> Text:
     style = {"committed": "green", "failed": "red", "dead": "red", "skipped": "dim"}.get(state, "yellow")
     return Text(state, style=style)
-
-
-def _snapshots_table(snapshots: Sequence[Snapshot]) -> Table:
-    table = Table(title="Snapshots", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in ("version", "parent", "covers through", "tokens", "messages"):
-        table.add_column(name, justify="right")
-    for name in ("step", "summarizer"):
-        table.add_column(name)
-    table.add_column("made at", no_wrap=True)
-    for each in snapshots:
-        numbers = (each.version, each.parent_version, each.covers_through, each.tokens, each.message_count)
-        texts = (each.step, each.summarizer, each.created_at)
-        table.add_row(*("" if n is None else f"{n:,}" for n in numbers), *(text or "" for text in texts))
-    if not snapshots:
-        table.add_row("none yet")
-    return table

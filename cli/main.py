@@ -7,30 +7,35 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
+from cli import conversation_commands, operation_commands
+from cli.failures import Commands
+from cli.options import OPERATE, RUN, Json, Key, Url
+from cli.options import read_settings as _settings
 from store.settings import Settings, summarizer_names
 
 app = typer.Typer(
     no_args_is_help=True,
+    cls=Commands,
     add_completion=True,
     pretty_exceptions_enable=False,
     help="Asynchronous background compaction for multi-user chat on Claude.",
 )
 keys_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")
-app.add_typer(keys_app, name="keys")
+app.add_typer(keys_app, name="keys", rich_help_panel=OPERATE)
 tenants_app = typer.Typer(no_args_is_help=True, help="List tenants, and set what each of them is allowed.")
-app.add_typer(tenants_app, name="tenants")
+app.add_typer(tenants_app, name="tenants", rich_help_panel=OPERATE)
 
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 = any free one.", min=0, max=65_535)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Url = Annotated[str | None, typer.Option(envvar="PALIMPSEST_URL", help="Where the API is.")]
-Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API key to use.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(help="Port of its own GET /metrics, instead of PALIMPSEST_METRICS_PORT.", min=0, max=65_535),
+]
 Expires = Annotated[str | None, typer.Option(help="When it expires: 90d, 12h, or a time as 2030-01-31T00:00:00Z.")]
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def serve(
     port: Port = 8080,
     data_dir: Annotated[Path | None, typer.Option(help="Keep the data here; without it, it is temporary.")] = None,
@@ -44,7 +49,7 @@ def serve(
     raise typer.Exit(run_serve(port, data_dir, summarizer))
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def demo(
     as_json: Json = False,  # noqa: FBT002 - an option, always named
     keep: Annotated[bool, typer.Option(help="Leave the service up afterwards.")] = False,  # noqa: FBT002
@@ -57,7 +62,7 @@ def demo(
     raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key))
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def replay(
     files: Annotated[list[Path], typer.Argument(help="Transcripts: JSONL or JSON.", exists=True, dir_okay=False)],
     url: Url = None,
@@ -71,17 +76,10 @@ def replay(
     raise typer.Exit(run_replay(files, url=url, key=key, concurrency=concurrency, as_json=as_json))
 
 
-@app.command()
-def inspect(conversation: str, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002
-    """Show one conversation's life: runs, snapshots, and a plot of its context."""
-    from cli.inspect import run_inspect  # noqa: PLC0415
-
-    if url is None or key is None:
-        raise typer.BadParameter("give --url and --key, or set PALIMPSEST_URL and PALIMPSEST_KEY")
-    raise typer.Exit(run_inspect(conversation, url=url, key=key, as_json=as_json))
+app.add_typer(conversation_commands.commands)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def api(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=1, max=65_535)] = None,
@@ -93,49 +91,35 @@ def api(
     run_api(_settings(), host=host, port=port, workers=workers)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def worker(
     queues: Annotated[str, typer.Option(help="Queues to serve, separated by commas.")] = "checks,summaries",
     concurrency: Annotated[int | None, typer.Option(help="Processes or threads.", min=1, max=1_024)] = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Run a Celery worker."""
     from worker.start import run_worker  # noqa: PLC0415
 
     names = [name.strip() for name in queues.split(",") if name.strip()]
     try:
-        code = run_worker(_settings(), names, concurrency)
+        code = run_worker(_scraped_at(metrics_port), names, concurrency)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--queues") from None
     raise typer.Exit(code)
 
 
-@app.command()
-def sweeper() -> None:
+@app.command(rich_help_panel=RUN)
+def sweeper(metrics_port: MetricsPort = None) -> None:
     """Find lost wake-ups and stranded runs, again and again."""
     from worker.start import run_sweeper  # noqa: PLC0415
 
-    raise typer.Exit(run_sweeper(_settings()))
+    raise typer.Exit(run_sweeper(_scraped_at(metrics_port)))
 
 
-@app.command()
-def runs(
-    dead: Annotated[bool, typer.Option("--dead", help="Only those that are out of attempts.")] = False,  # noqa: FBT002
-    tenant: Annotated[str | None, typer.Option(help="Name of the tenant; without it, all.")] = None,
-    limit: Annotated[int, typer.Option(help="Runs to list.", min=1, max=10_000)] = 20,
-    retry: Annotated[list[str] | None, typer.Option(help="Queue this dead run again; may be given repeatedly.")] = None,
-    retry_all: Annotated[bool, typer.Option("--retry-all", help="Queue all dead runs again.")] = False,  # noqa: FBT002
-    as_json: Json = False,  # noqa: FBT002
-) -> None:
-    """List runs, newest first, or begin dead ones over."""
-    from cli.runs import Wanted, run_runs  # noqa: PLC0415
-
-    if retry and retry_all:
-        raise typer.BadParameter("--retry-all and --retry exclude each other", param_hint="--retry-all")
-    wanted = Wanted(tenant, dead=dead, limit=limit, retry=retry or (), retry_all=retry_all)
-    raise typer.Exit(run_runs(_settings(), wanted, as_json=as_json))
+app.add_typer(operation_commands.commands)
 
 
-@app.command()
+@app.command(rich_help_panel=OPERATE)
 def migrate(revision: Annotated[str, typer.Argument(help="Where to go.")] = "head") -> None:
     """Bring the database's schema up to date."""
     from migrations.run import upgrade  # noqa: PLC0415
@@ -228,19 +212,10 @@ def tenants_limits(
     raise typer.Exit(code)
 
 
-def _settings() -> Settings:
-    """Return the settings, with logging set up by them; end with 2 if one is impossible."""
-    from store.log import configure_logging  # noqa: PLC0415
-
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        for found in error.errors():
-            name = ".".join(map(str, found["loc"])) or "settings"
-            print(f"palimpsest: {name}: {found['msg']}", file=sys.stderr)  # noqa: T201
-        raise typer.Exit(2) from None
-    configure_logging(settings)
-    return settings
+def _scraped_at(port: int | None) -> Settings:
+    """Return the settings, with another port for the metrics if one was given."""
+    settings = _settings()
+    return settings if port is None else settings.model_copy(update={"metrics_port": port})
 
 
 def _fail(reason: str) -> NoReturn:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from cli.output import failed, print_json
+from cli.run_detail import show_run
 from store import ids, runs, stranded_runs, tenants
 from store.broker import RUN_TASK, celery_app
 from store.engine import act_for, owner_engine
@@ -33,40 +34,46 @@ class Wanted(NamedTuple):
     """What is asked: of whom, and which runs; `retry` has ids, `retry_all` means every dead one."""
 
     tenant: str | None = None
-    dead: bool = False
+    state: str | None = None
+    conversation: str | None = None
+    run: str | None = None
+    """One run, to be shown in full."""
     limit: int = 20
     retry: Sequence[str] = ()
     retry_all: bool = False
 
 
 def run_runs(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
-    """List runs, or retry dead ones; 1 if there is no such tenant, or if one that was named could not be retried."""
+    """List runs, show one, or retry dead ones; 1 if what was named is not there, or could not be retried."""
     engine = owner_engine(settings.database_url.get_secret_value())
     try:
         with engine.begin() as connection:
             owners = tenants.named(connection, wanted.tenant)
         if wanted.tenant is not None and not owners:
-            return _fail(f"there is no tenant {wanted.tenant!r}")
+            return failed(f"there is no tenant {wanted.tenant!r}")
         if wanted.retry or wanted.retry_all:
             return _retry(engine, settings, owners, wanted, as_json=as_json)
-        _list(engine, owners, wanted, as_json=as_json)
+        if wanted.run is not None:
+            return _show(engine, owners, wanted.run, as_json=as_json)
+        return _list(engine, owners, wanted, as_json=as_json)
     finally:
         engine.dispose()
-    return 0
 
 
-def _list(engine: Engine, owners: Sequence[Tenant], wanted: Wanted, *, as_json: bool) -> None:
-    state = "dead" if wanted.dead else None
+def _list(engine: Engine, owners: Sequence[Tenant], wanted: Wanted, *, as_json: bool) -> int:
+    conversation = ids.parse("conv", wanted.conversation) if wanted.conversation is not None else None
+    if wanted.conversation is not None and conversation is None:
+        return failed(f"{wanted.conversation!r} is no id of a conversation")
     found: list[tuple[Tenant, AnyRow]] = []
     for owner in owners:
         with engine.begin() as connection:
             act_for(connection, owner.id)
-            rows = runs.page(connection, owner.id, conversation_id=None, limit=wanted.limit, state=state)
+            rows = runs.page(connection, owner.id, conversation_id=conversation, limit=wanted.limit, state=wanted.state)
         found += [(owner, row) for row in rows]
     found = sorted(found, key=lambda each: each[1].id, reverse=True)[: wanted.limit]
     if as_json:
-        _print_json([_as_json(owner, row) for owner, row in found])
-        return
+        print_json([_as_json(owner, row) for owner, row in found])
+        return 0
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", no_wrap=True)
     for name in ("tenant", "state", "reason", "error", "attempts", "ended"):
@@ -76,6 +83,22 @@ def _list(engine: Engine, owners: Sequence[Tenant], wanted: Wanted, *, as_json: 
         told = (row.state, row.reason or "", row.error or "", str(row.attempts), ended)
         table.add_row(ids.external("run", row.id), owner.name, *told)
     Console().print(table)
+    return 0
+
+
+def _show(engine: Engine, owners: Sequence[Tenant], name: str, *, as_json: bool) -> int:
+    identifier = ids.parse("run", name)
+    place = _find(engine, owners, identifier) if identifier else None
+    if place is None:
+        return failed(f"there is no run {name!r}")
+    owner, run_id = place
+    with engine.begin() as connection:
+        act_for(connection, owner.id)
+        row, steps = runs.get(connection, owner.id, run_id), runs.steps_of(connection, [run_id])
+    if row is None:
+        return failed(f"there is no run {name!r}")
+    show_run(_as_json(owner, row), row, steps, as_json=as_json)
+    return 0
 
 
 def _as_json(owner: Tenant, row: AnyRow) -> dict[str, Any]:
@@ -105,7 +128,7 @@ def _retry(engine: Engine, settings: Settings, owners: Sequence[Tenant], wanted:
             queued.append((owner.id, run_id, retried.queue))
     _wake(settings, queued)
     if as_json:
-        _print_json([{"id": name, "outcome": outcome} for name, outcome in outcomes.items()])
+        print_json([{"id": name, "outcome": outcome} for name, outcome in outcomes.items()])
     else:
         for name, outcome in outcomes.items():
             print(f"{name}  {outcome.replace('_', ' ')}")  # noqa: T201 - the command's output
@@ -154,12 +177,3 @@ def _wake(settings: Settings, queued: Sequence[tuple[UUID, UUID, Queue]]) -> Non
         print(f"palimpsest: the broker was not told ({type(error).__name__}); the sweeper will do it", file=sys.stderr)  # noqa: T201
     finally:
         app.close()
-
-
-def _fail(reason: str) -> int:
-    print(f"palimpsest: {reason}", file=sys.stderr)  # noqa: T201
-    return 1
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.encode(value).decode())  # noqa: T201 - the command's output

@@ -59,6 +59,17 @@ def conversation_after(
     return None if row is None else dict(row)
 
 
+def conversation(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Mapping[str, Any] | None:
+    """Return a conversation by its id; None if the tenant has no such one (any more), whatever the login may see."""
+    query = select(*_columns(conversations)).where(
+        conversations.c.tenant_id == tenant_id,
+        conversations.c.id == conversation_id,
+        conversations.c.erased_at.is_(None),
+    )
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else dict(row)
+
+
 def portion(connection: Connection, tenant_id: UUID, conversation_id: UUID, kind: Kind, after: Any) -> Portion:
     """Return a conversation's next rows of a kind in order, those behind the key `after`."""
     table, key, limit = _SOURCES[kind]

@@ -244,7 +244,7 @@ class TestCommand:
         run_id = product.die(conversation)
         product.workers.settle(long_talk(product))
         for tenant in (None, "acme"):
-            code, (run,) = self.run(product, Wanted(tenant, dead=True), capsys)
+            code, (run,) = self.run(product, Wanted(tenant, state="dead"), capsys)
             assert code == 0
             assert (run["id"], run["tenant"], run["reason"], run["error"]) == (
                 run_id,
@@ -253,10 +253,10 @@ class TestCommand:
                 "OperationalError",
             )
             assert run["conversation_id"] == ids.external("conv", conversation)
-        assert self.run(product, Wanted("rival", dead=True), capsys) == (0, [])
+        assert self.run(product, Wanted("rival", state="dead"), capsys) == (0, [])
         assert len(self.run(product, Wanted(), capsys)[1]) == 2
         assert len(self.run(product, Wanted(limit=1), capsys)[1]) == 1
-        code, table = self.run(product, Wanted(dead=True), capsys, as_json=False)
+        code, table = self.run(product, Wanted(state="dead"), capsys, as_json=False)
         assert code == 0
         assert run_id in table
         assert "dead" in table

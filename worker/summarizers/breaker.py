@@ -126,6 +126,11 @@ class CircuitBreaker:
             probe_seconds=settings.summarizer_deadline_seconds + 30,
         )
 
+    def seconds_left(self) -> float:
+        """Return the seconds until a call may be made, 0 if it may be made now; nothing is changed by asking."""
+        _, state, now = self._change(lambda state, _: state)
+        return seconds_closed_to_calls(state, now)
+
     def admit(self) -> Permit:
         """Return leave for one call; raises SummaryError `circuit_open` where there is none."""
         if not self._failures:

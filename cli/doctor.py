@@ -1,0 +1,204 @@
+"""`palimpsest doctor`: what is wrong with an installation, why that matters, and how it is mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Final
+
+import httpx2
+import msgspec
+from pydantic import ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from cli.doctor_broker import broker_findings
+from cli.doctor_database import database_findings
+from cli.doctor_findings import ok, problem, warning
+from cli.options import setting_errors
+from cli.output import print_json
+from store.log import configure_logging
+from store.settings import SUMMARIZER_GROUP, SUMMARIZERS, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cli.doctor_findings import Finding, State
+
+_MARKS: Final[Mapping[State, tuple[str, str]]] = {
+    "ok": ("✓", "green"),
+    "warning": ("!", "yellow"),
+    "problem": ("✗", "red"),
+}
+_ANSWER_SECONDS: Final = 30.0
+_API_SECONDS: Final = 10.0
+
+
+def run_doctor(*, ask_model: bool, url: str | None, as_json: bool) -> int:
+    """Look at everything that the settings name, whatever is down of it; 1 for a problem.
+
+    `ask_model` sends the summarizer's model one short question. `url` is that of an API that is asked if it is ready.
+    """
+    found: list[Finding] = []
+    for finding in _findings(ask_model=ask_model, url=url):
+        found.append(finding)
+        if not as_json:
+            _print(finding, Console(highlight=False))
+    counts = Counter(finding.state for finding in found)
+    if as_json:
+        print_json({"problems": counts["problem"], "warnings": counts["warning"], "findings": found_as_json(found)})
+    else:
+        problems, warnings = counts["problem"], counts["warning"]
+        Console().print(f"\n{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}")
+    return int(counts["problem"] > 0)
+
+
+def found_as_json(findings: Sequence[Finding]) -> list[dict[str, str | None]]:
+    """Return findings as they are printed with --json."""
+    return [finding._asdict() for finding in findings]
+
+
+def _findings(*, ask_model: bool, url: str | None) -> Iterator[Finding]:
+    settings, wrong = _settings()
+    yield from wrong
+    if settings is not None:
+        yield from database_findings(settings)
+        yield from broker_findings(settings)
+        yield from _summarizer(settings)
+        if ask_model:
+            yield _model(settings)
+    if url is not None:
+        yield from _api(url)
+
+
+def _settings() -> tuple[Settings | None, list[Finding]]:
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        reason = "no process starts with it; the database and Redis cannot be looked at without settings"
+        mend = "correct the variable: docs/settings.md has its meaning"
+        return None, [problem("settings", told, why=reason, mend=mend) for told in setting_errors(error)]
+    # What the parts that are tried here log of their failures, the findings say in their own words.
+    configure_logging(settings.model_copy(update={"log_level": "error"}))
+    return settings, [ok("settings", "the settings are valid")]
+
+
+def _summarizer(settings: Settings) -> Iterator[Finding]:
+    name = settings.chosen_summarizer
+    if name == "none":
+        yield warning(
+            "summarizer",
+            "there is no summarizer",
+            why="over the threshold, the oldest exchanges are dropped instead of summarized",
+            mend="set PALIMPSEST_SUMMARIZER to another one, or leave it out",
+        )
+    elif name not in SUMMARIZERS:
+        yield _installed(name)
+    elif not name.startswith("anthropic"):
+        by_itself = "" if settings.summarizer else ", because ANTHROPIC_API_KEY is not set"
+        yield ok("summarizer", f"summaries are made by {name!r}, without a model{by_itself}")
+    elif settings.anthropic_api_key is None and settings.anthropic_base_url is None:
+        yield problem(
+            "summarizer",
+            f"{name!r} is chosen, and ANTHROPIC_API_KEY is not set",
+            why="the API refuses calls without a key, and every summary falls back to a lower rung",
+            mend="set ANTHROPIC_API_KEY, or PALIMPSEST_SUMMARIZER=extractive",
+        )
+    else:
+        yield ok("summarizer", f"summaries are made by {name!r} with {settings.summarizer_model}")
+        yield _breaker(settings)
+
+
+def _installed(name: str) -> Finding:
+    (found,) = entry_points(group=SUMMARIZER_GROUP, name=name)
+    try:
+        found.load()
+    except Exception as error:  # noqa: BLE001 - whatever another package does wrong
+        return problem(
+            "summarizer",
+            f"the summarizer {name!r} cannot be loaded: {type(error).__name__}: {error}",
+            why="every summary falls back to a lower rung",
+            mend=f"repair the package that brings {found.value}",
+        )
+    return ok("summarizer", f"summaries are made by {name!r}, of {found.value}")
+
+
+def _breaker(settings: Settings) -> Finding:
+    from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415 - only where a model is asked
+
+    left = CircuitBreaker.of(settings).seconds_left()
+    if left:
+        return warning(
+            "breaker",
+            f"the model is not asked for another {left:,.0f} s",
+            why="it failed several times in a row, or refused the key: summaries fall back to a lower rung meanwhile",
+            mend="palimpsest stats names the reasons; palimpsest doctor --model asks it once",
+        )
+    return ok("breaker", "the model may be asked")
+
+
+def _model(settings: Settings) -> Finding:
+    if not settings.chosen_summarizer.startswith("anthropic"):
+        return ok("model", "no model is asked for summaries")
+    from worker.summarizers.anthropic import AnthropicModel  # noqa: PLC0415 - as above
+    from worker.summarizers.base import SummaryError  # noqa: PLC0415 - as above
+
+    model = AnthropicModel(settings.model_copy(update={"summarizer_deadline_seconds": _ANSWER_SECONDS}))
+    try:
+        answer = model.ask("Answer with one word.", "Say: ready", max_tokens=16)
+    except SummaryError as error:
+        return problem(
+            "model",
+            f"{settings.summarizer_model} gave no answer: {error}",
+            why="every summary falls back to a lower rung",
+            mend="check ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL, PALIMPSEST_SUMMARIZER_MODEL and the network",
+        )
+    spent = answer.spent
+    return ok("model", f"{settings.summarizer_model} answers ({spent.input_tokens:,} + {spent.output_tokens:,} tokens)")
+
+
+class _Ready(msgspec.Struct):
+    status: str
+    services: dict[str, str] = {}
+
+
+def _api(url: str) -> Iterator[Finding]:
+    try:
+        response = httpx2.get(f"{url.rstrip('/')}/readyz", timeout=_API_SECONDS)
+        ready = msgspec.json.decode(response.content, type=_Ready)
+    except (httpx2.HTTPError, httpx2.InvalidURL, msgspec.MsgspecError) as error:
+        yield problem(
+            "api",
+            f"the API at {url} does not answer: {error}",
+            why="nobody can send turns or read contexts there",
+            mend="palimpsest api, or correct PALIMPSEST_URL",
+        )
+        return
+    missing = [f"{name} {state}" for name, state in ready.services.items() if state != "ok"]
+    if ready.status == "unavailable":
+        yield problem(
+            "api",
+            f"the API at {url} cannot serve requests: {', '.join(missing)}",
+            why="it answers 503",
+            mend="see what is said above of what it names",
+        )
+    elif missing:
+        yield warning(
+            "api",
+            f"the API at {url} serves requests, but: {', '.join(missing)}",
+            why="compactions may have to wait",
+            mend="see what is said above of what it names",
+        )
+    else:
+        yield ok("api", f"the API at {url} is ready")
+
+
+def _print(finding: Finding, console: Console) -> None:
+    mark, style = _MARKS[finding.state]
+    console.print(
+        Text.assemble((f"{mark} ", f"bold {style}"), (f"{finding.check}: ", "bold"), finding.what), soft_wrap=True
+    )
+    if finding.why is not None:
+        console.print(Text(f"    why: {finding.why}", style="dim"), soft_wrap=True)
+    if finding.mend is not None:
+        console.print(Text.assemble("    mend: ", (finding.mend, "cyan")), soft_wrap=True)

@@ -1,0 +1,69 @@
+"""Failures that a command meets with and can do nothing about, each told in one line instead of a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+from sqlalchemy.exc import DBAPIError
+from typer.core import TyperGroup
+
+from cli.output import failed
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+UNDEFINED_TABLE = "42P01"
+NOT_PERMITTED = "42501"
+"""SQLSTATEs (Postgres documentation, appendix A)."""
+
+
+class Commands(TyperGroup):
+    """The command line's commands; one that cannot reach a service ends with 1 and says so."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Whoever read the output has had enough; the interpreter must not flush into the pipe again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except Exception as error:
+            if (reason := reason_of(error)) is None:
+                raise
+            raise typer.Exit(failed(reason)) from None
+
+
+def reason_of(error: Exception) -> str | None:
+    """Return what an error means, None for one that nobody has foreseen."""
+    if isinstance(error, DBAPIError):
+        return _database(error)
+    client = _loaded("cli.client")
+    if client is not None and isinstance(error, client.ServiceError):
+        return str(error)
+    http = _loaded("httpx2")
+    if http is not None and isinstance(error, http.TransportError):
+        where = error.request.url.copy_with(path="/", query=None) if error._request else ""  # noqa: SLF001 - `request` raises where there is none
+        return f"the API at {where} cannot be reached: {error or type(error).__name__}"
+    return None
+
+
+def _loaded(name: str) -> ModuleType | None:
+    """Return a module that is in use: an error can only come from one that is."""
+    return sys.modules.get(name)
+
+
+def _database(error: DBAPIError) -> str:
+    state = getattr(error.orig, "sqlstate", None)
+    told = str(error.orig).strip().splitlines()
+    reason = told[0] if told else type(error).__name__
+    if state == UNDEFINED_TABLE:
+        return f"the database's schema is missing or old: run `palimpsest migrate` ({reason})"
+    if state == NOT_PERMITTED:
+        return f"the database's login may not do this: use the one that migrates ({reason})"
+    if state is None or state.startswith("08"):
+        return f"the database cannot be reached: {reason}"
+    return f"the database refused: {reason}"

@@ -1,0 +1,61 @@
+"""Options that several commands take, and what they stand for."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+from pydantic import ValidationError
+
+from store.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RUN: Final = "Run the service"
+CONVERSATIONS: Final = "Look at conversations, and go back"
+OPERATE: Final = "Operate an installation"
+"""Panels of `palimpsest --help`."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Url = Annotated[str | None, typer.Option(envvar="PALIMPSEST_URL", help="Where the API is.")]
+Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API key to use.")]
+Conversation = Annotated[str, typer.Argument(help="Id of the conversation, as conv_….", show_default=False)]
+TenantName = Annotated[str | None, typer.Option(help="Name of the tenant; without it, all.")]
+
+
+class Service(NamedTuple):
+    """An API and the key to ask it with."""
+
+    url: str
+    key: str
+
+
+def service(url: str | None, key: str | None) -> Service:
+    """Return where to ask; end with 2 if that is not known. Retries are not logged from here on."""
+    import stamina.instrumentation  # noqa: PLC0415 - commands that ask no API need it not
+
+    if url is None or key is None:
+        raise typer.BadParameter("give --url and --key, or set PALIMPSEST_URL and PALIMPSEST_KEY")
+    stamina.instrumentation.set_on_retry_hooks([])
+    return Service(url, key)
+
+
+def read_settings() -> Settings:
+    """Return the settings, with logging set up by them; end with 2 if one is impossible."""
+    from store.log import configure_logging  # noqa: PLC0415 - commands that ask the API need neither
+
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        for reason in setting_errors(error):
+            print(f"palimpsest: {reason}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(2) from None
+    configure_logging(settings)
+    return settings
+
+
+def setting_errors(error: ValidationError) -> Sequence[str]:
+    """Return what is wrong with the settings, a line each."""
+    return [f"{'.'.join(map(str, found['loc'])) or 'settings'}: {found['msg']}" for found in error.errors()]

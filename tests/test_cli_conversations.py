@@ -1,0 +1,210 @@
+"""The commands about one conversation: its life, its versions, what changed, and the way back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.context_plot import LINE, Point, Threshold, context_plot
+from cli.main import app
+from tests import talk
+from tests.command_line import own_logging
+from tests.in_process_worker import work
+
+if TYPE_CHECKING:
+    from tests.running_api import Service
+
+__all__ = ["own_logging"]
+
+POLICY = {
+    "input_token_budget": 400,
+    "tool_result_retention_chars": 100,
+    "compaction_threshold_tokens": 900,
+    "min_savings_tokens": 50,
+    "protected_tail_messages": 2,
+}
+
+
+class Told(NamedTuple):
+    """A conversation that was compacted several times, and a key to it."""
+
+    id: str
+    path: str
+    key: str
+    head: int
+
+
+@pytest.fixture(scope="module")
+def key(service: Service) -> str:
+    found: str = service.client.headers["authorization"].removeprefix("Bearer ")
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(service: Service, key: str) -> Told:
+    return compacted(service, key)
+
+
+@pytest.fixture
+def own(service: Service, key: str) -> Told:
+    """One that a test may change."""
+    return compacted(service, key)
+
+
+def compacted(service: Service, key: str) -> Told:
+    path = service.conversation(policy=POLICY, user_ref="anna")
+    service.append(path, talk.request("first", 100))
+    for number in range(6):
+        service.append(path, talk.call(number), talk.result(number, 150), talk.answer(f"answer {number}", 80))
+        service.append(path, talk.request(f"request {number}", 40))
+        work(service.settings, path)
+    head = service.client.get(path).json()["head_version"]
+    assert head >= 3
+    return Told(path.rpartition("/")[2], path, key, head)
+
+
+def run(service: Service, told: Told, *arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+    environment = {"PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": told.key, "COLUMNS": "140"}
+    result = CliRunner().invoke(app, list(arguments), env=environment, input=stdin)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def as_json(service: Service, told: Told, *arguments: str) -> Any:
+    result = run(service, told, *arguments, "--json")
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def test_snapshots_are_listed_and_the_head_has_a_star(service: Service, told: Told) -> None:
+    found = as_json(service, told, "snapshots", told.id)
+    assert found["head_version"] == told.head
+    assert [each["version"] for each in found["snapshots"]] == list(range(1, told.head + 1))
+    printed = run(service, told, "snapshots", told.id).stdout
+    assert [line.split()[1] for line in printed.splitlines() if line.lstrip().startswith("*")] == [str(told.head)]
+
+
+def test_a_diff_tells_what_each_message_became(service: Service, told: Told) -> None:
+    found = as_json(service, told, "diff", told.id, "0")
+    head = service.client.get(f"{told.path}/snapshots/{told.head}").json()
+    assert (found["from"], found["to"]) == (0, told.head)
+    assert found["messages_before"] == head["covers_through"] + 1
+    assert found["messages_after"] == head["message_count"]
+    # A snapshot's own figure has what the API wraps messages in as well.
+    assert found["tokens_before"] > head["tokens"] >= found["tokens_after"] > head["tokens"] - 100
+    became = {}
+    for section in found["sections"]:
+        if section["first_seq"] is not None:
+            for seq in range(section["first_seq"], section["last_seq"] + 1):
+                became[seq] = section
+    assert set(became) == set(range(head["covers_through"] + 1))
+    for span in head["coverage"]:
+        for seq in range(span["first_seq"], span["last_seq"] + 1):
+            gone = became[seq]["kind"] == "gone"
+            assert gone == (span["fate"] in {"summarized", "dropped"})
+            assert not gone or span["fate"] in became[seq]["fates"]
+            assert span["fate"] != "truncated" or became[seq]["kind"] == "changed"
+    assert "".join(piece["text"] for piece in found["summary"]) == head["summary"]
+    assert all(head["summary"] not in piece["text"] for section in found["sections"] for piece in section["pieces"])
+
+
+def test_a_diff_between_two_versions_is_readable(service: Service, told: Told) -> None:
+    first = as_json(service, told, "diff", told.id, "1", "2")
+    back = as_json(service, told, "diff", told.id, "2", "1")
+    assert (first["tokens_before"], first["tokens_after"]) == (back["tokens_after"], back["tokens_before"])
+    assert as_json(service, told, "diff", told.id, "2", "2")["sections"][0]["kind"] == "same"
+    printed = run(service, told, "diff", told.id, "0", str(told.head)).stdout
+    assert printed.startswith(f"no compaction → version {told.head}: ")
+    assert "summarized" in printed
+    assert "\nSummary\n" in printed
+    printed = run(service, told, "diff", told.id, str(told.head), "1").stdout
+    assert "[-" in printed
+
+
+def test_a_restore_shows_first_what_it_changes(service: Service, own: Told) -> None:
+    printed = run(service, own, "restore", own.id, "1").stdout
+    assert printed.startswith(f"version {own.head} → version 1: ")
+    assert f"The head is version {own.head + 1}, equal to version 1" in printed
+    restored = service.client.get(f"{own.path}/snapshots/{own.head + 1}").json()
+    assert restored["messages"] == service.client.get(f"{own.path}/snapshots/1").json()["messages"]
+    done = as_json(service, own, "restore", own.id, "0", "--yes")
+    assert done["conversation"]["head_version"] == own.head + 2
+    assert (done["changed"]["from"], done["changed"]["to"]) == (own.head + 1, 0)
+
+
+@pytest.mark.parametrize(("reply", "code"), [("n\n", 1), ("\n", 1), ("y\n", 0)])
+def test_a_restore_asks_whoever_can_answer(
+    service: Service, own: Told, reply: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.restore.sys", type("Terminal", (), {"stdin": type("Tty", (), {"isatty": lambda: True})}))
+    run(service, own, "restore", own.id, "1", code=code, stdin=reply)
+    assert (service.client.get(own.path).json()["head_version"] == own.head) == bool(code)
+    run(service, own, "restore", own.id, "2", "--yes", code=0)
+
+
+def test_what_is_not_there_is_told_in_one_line(service: Service, told: Told) -> None:
+    for arguments in (
+        ("inspect", "conv_x"),
+        ("snapshots", "conv_x"),
+        ("diff", told.id, "0", "99"),
+        ("restore", told.id, "99", "--yes"),
+    ):
+        result = run(service, told, *arguments, code=1)
+        assert result.stdout == ""
+        assert result.stderr.startswith("palimpsest: 404 not_found: ")
+        assert result.stderr.count("\n") == 1
+
+
+def test_an_api_that_cannot_be_reached_is_told_in_one_line(service: Service, told: Told) -> None:
+    for command in (["inspect"], ["snapshots"], ["diff", "0"], ["restore", "1"]):
+        result = run(service, told, command[0], told.id, *command[1:], "--url", "http://127.0.0.1:1", code=1)
+        assert result.stdout == ""
+        assert result.stderr.startswith("palimpsest: the API at http://127.0.0.1:1/ cannot be reached: ")
+        assert result.stderr.count("\n") == 1
+
+
+def test_bad_usage_ends_with_2() -> None:
+    clear = {"PALIMPSEST_URL": "", "PALIMPSEST_KEY": ""}
+    for arguments in (
+        ["inspect"],
+        ["inspect", "conv_x"],
+        ["diff", "conv_x", "one"],
+        ["diff", "conv_x", "-1"],
+        ["restore", "conv_x"],
+        ["import", "there-is-no-such-file"],
+        ["runs", "--state", "odd"],
+        ["runs", "--state", "failed", "--dead"],
+        ["stats", "--days", "0"],
+        ["no-such-command"],
+    ):
+        result = CliRunner().invoke(app, arguments, env=clear)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+
+
+def test_inspect_draws_the_policy_in_force(service: Service, told: Told) -> None:
+    printed = run(service, told, "inspect", told.id).stdout
+    assert "900 summary due" in printed
+    assert "400 tool results cut" in printed
+    assert LINE in printed
+    assert "above 128,000 total budget" in printed
+    found = as_json(service, told, "inspect", told.id)
+    assert found["conversation"]["id"] == told.id
+    assert len(found["history"]) >= 24
+
+
+def test_thresholds_are_drawn_where_they_stand() -> None:
+    points = [Point(seq, tokens) for seq, tokens in enumerate((20, 40, 80, 10))]
+    thresholds = [Threshold(100, "full"), Threshold(50, "cut"), Threshold(500, "far")]
+    lines = [line.plain for line in context_plot(points, width=4, height=4, thresholds=thresholds)]
+    assert lines == [
+        f"      100 {LINE * 2}▂{LINE} 100 full",
+        "            █",
+        f"       50 {LINE}▅█{LINE} 50 cut",
+        "          ▆██▃",
+        "          ",
+        "  message 0  3",
+        "    above 500 far",
+    ]

@@ -1,0 +1,337 @@
+"""`palimpsest doctor` finds what is wrong: each fault is put into a real installation, and named with its remedy."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+from sqlalchemy import make_url
+from typer.testing import CliRunner, Result
+
+from cli.doctor_database import clock
+from cli.embedded import EmbeddedRedis
+from cli.main import app
+from store import ids, processes
+from store.engine import owner_engine
+from store.processes import Activity, Process
+from tests.command_line import own_logging
+from tests.loopback_model import LoopbackModel, ok, status
+from tests.running_api import running_api
+from tests.test_pgbouncer import Pooler, pooled
+from worker.summarizers.breaker import CircuitBreaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from store.settings import Settings
+    from tests.conftest import Tenant
+
+__all__ = ["own_logging", "pooled"]
+
+NOWHERE = "postgresql://127.0.0.1:1/palimpsest"
+SILENT = {"ANTHROPIC_API_KEY": None, "ANTHROPIC_BASE_URL": None, "PALIMPSEST_URL": None, "PALIMPSEST_KEY": None}
+
+
+class Installation(NamedTuple):
+    """A database and a Redis with everything in its place, as processes tell of themselves."""
+
+    settings: Settings
+    url: str
+
+    def run(self, *arguments: str, **more: str | None) -> Result:
+        environment = {
+            "PALIMPSEST_DATABASE_URL": self.url,
+            "PALIMPSEST_BROKER_URL": self.settings.broker_url.get_secret_value(),
+            "PALIMPSEST_SUMMARIZER": "extractive",
+            "COLUMNS": "300",
+            **SILENT,
+            **more,
+        }
+        return CliRunner().invoke(app, ["doctor", *arguments], env=environment)
+
+    def look(self, *arguments: str, **more: str | None) -> dict[str, dict[str, Any]]:
+        """Return the findings by check; the exit code agrees with them."""
+        done = self.run("--json", *arguments, **more)
+        told = json.loads(done.stdout)
+        found = told["findings"]
+        states = [each["state"] for each in found]
+        assert (told["problems"], told["warnings"]) == (states.count("problem"), states.count("warning"))
+        assert done.exit_code == int("problem" in states)
+        assert all((each["why"] and each["mend"]) or each["state"] == "ok" for each in found)
+        return {each["check"]: each for each in found}
+
+    def faults(self, *arguments: str, **more: str | None) -> dict[str, str]:
+        """Return the state of what is not well."""
+        found = self.look(*arguments, **more)
+        return {check: each["state"] for check, each in found.items() if each["state"] != "ok"}
+
+    def change(self, statement: str, *values: object) -> None:
+        """Change the database as its owner."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode(), values or None)
+
+
+def alive(url: str, kind: Any, *queues: str, version: str | None = None, oldest: float | None = None) -> None:
+    """Let a process be alive in the database's eyes."""
+    from importlib.metadata import version as installed  # noqa: PLC0415 - for this alone
+
+    process = Process(ids.new_id(), kind, "host", 7, list(queues), version or installed("palimpsest"), 2)
+    engine = owner_engine(url)
+    with engine.begin() as connection:
+        processes.beat(connection, process, Activity(int(oldest is not None), oldest))
+    engine.dispose()
+
+
+@pytest.fixture
+def installation(make_settings: Callable[..., Settings], database_url: str, broker_url: str) -> Installation:
+    alive(database_url, "worker", "checks", "summaries")
+    alive(database_url, "sweeper")
+    return Installation(make_settings(broker_url=broker_url), database_url)
+
+
+def test_a_healthy_installation_has_nothing_wrong(installation: Installation) -> None:
+    found = installation.look()
+    assert {check for check, each in found.items() if each["state"] != "ok"} == set()
+    assert set(found) >= {
+        "settings",
+        "database",
+        "database_clock",
+        "database_connections",
+        "schema",
+        "service_role",
+        "row_level_security",
+        "service_login",
+        "workers_checks",
+        "workers_summaries",
+        "sweeper",
+        "checks",
+        "dead_runs",
+        "broker",
+        "broker_clock",
+        "eviction",
+        "queues",
+        "summarizer",
+    }
+    done = installation.run()
+    assert done.exit_code == 0
+    assert done.stdout.count("✓") == len(found)
+    assert done.stdout.endswith("\n0 problems, 0 warnings\n")
+
+
+def test_it_goes_on_without_the_database(installation: Installation) -> None:
+    found = installation.look(PALIMPSEST_DATABASE_URL=NOWHERE)
+    assert found["database"]["state"] == "problem"
+    assert "PALIMPSEST_DATABASE_URL" in found["database"]["mend"]
+    assert {"broker", "eviction", "queues", "summarizer"} <= set(found)
+    printed = installation.run(PALIMPSEST_DATABASE_URL=NOWHERE)
+    assert (printed.exit_code, printed.stderr) == (1, "")
+    assert "\n    mend: start Postgres" in printed.stdout
+
+
+def test_it_goes_on_without_redis(installation: Installation) -> None:
+    for url in ("redis://127.0.0.1:1/0", "no-url"):
+        faults = installation.faults(PALIMPSEST_BROKER_URL=url)
+        assert faults == {"broker": "problem"}
+
+
+def test_impossible_settings_are_all_named(installation: Installation) -> None:
+    found = installation.run("--json", PALIMPSEST_PORT="none", PALIMPSEST_LOG_LEVEL="loud")
+    told = json.loads(found.stdout)["findings"]
+    assert [each["state"] for each in told] == ["problem", "problem"]
+    assert {each["what"].partition(":")[0] for each in told} == {"port", "log_level"}
+    assert found.exit_code == 1
+
+
+def test_a_database_without_a_schema(empty_database_url: str, installation: Installation) -> None:
+    found = installation.look(PALIMPSEST_DATABASE_URL=empty_database_url)
+    assert found["schema"]["state"] == "problem"
+    assert found["schema"]["mend"] == "palimpsest migrate"
+    assert "workers_checks" not in found
+
+
+@pytest.mark.parametrize(("revision", "state"), [("0001", "problem"), ("9999", "warning")])
+def test_a_schema_of_another_release(installation: Installation, revision: str, state: str) -> None:
+    installation.change("update alembic_version set version_num = %s", revision)
+    assert installation.faults() == {"schema": state}
+
+
+def test_row_level_security_that_somebody_took_off(installation: Installation) -> None:
+    installation.change("alter table messages no force row level security")
+    found = installation.look()
+    assert found["row_level_security"]["state"] == "problem"
+    assert "messages" in found["row_level_security"]["what"]
+    installation.change(found["row_level_security"]["mend"])
+    assert installation.faults() == {}
+
+
+@contextmanager
+def role(installation: Installation, attributes: str) -> Iterator[str]:
+    """Make a role that a service might be told to act in."""
+    name = f"role_{uuid4().hex[:12]}"
+    installation.change(f"create role {name} {attributes}; grant palimpsest_service to {name}")
+    try:
+        yield name
+    finally:
+        installation.change(f"drop owned by {name}; drop role {name}")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"), [("superuser", "is a superuser"), ("bypassrls", "bypasses row-level security")]
+)
+def test_a_role_that_row_level_security_does_not_bind(
+    installation: Installation, tenant: Tenant, attributes: str, reason: str
+) -> None:
+    installation.change("insert into conversations (id, tenant_id) values (%s, %s)", uuid4(), tenant.id)
+    with role(installation, attributes) as name:
+        found = installation.look(PALIMPSEST_DATABASE_ROLE=name)
+        assert reason in found["service_role"]["what"]
+        assert (found["service_role"]["state"], found["isolation"]["state"]) == ("problem", "problem")
+    assert "isolation" not in installation.look()
+
+
+def test_a_role_that_owns_a_table(installation: Installation) -> None:
+    with role(installation, "nologin") as name:
+        installation.change(f"grant create on schema public to {name}")
+        installation.change(f"alter table pins owner to {name}")
+        found = installation.look(PALIMPSEST_DATABASE_ROLE=name)
+        assert "owns 1 of the tables" in found["service_role"]["what"]
+        installation.change("alter table pins owner to current_user")
+
+
+def test_a_role_that_is_not_there(installation: Installation) -> None:
+    faults = installation.faults(PALIMPSEST_DATABASE_ROLE="nobody_at_all")
+    assert faults == {"service_role": "problem", "service_login": "problem"}
+
+
+def test_a_login_that_may_not_take_on_the_role(installation: Installation) -> None:
+    name, password = f"login_{uuid4().hex[:12]}", "only-for-this-test"
+    statement = sql.SQL("create role {} login password {}").format(sql.Identifier(name), password)
+    with psycopg.connect(installation.url, autocommit=True) as connection:
+        connection.execute(statement)
+    url = make_url(installation.url).set(username=name, password=password)
+    try:
+        faults = installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False))
+        assert faults == {"schema": "problem", "service_login": "problem"}
+        installation.change(f"grant palimpsest_service to {name}")
+        assert installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False)) == {}
+    finally:
+        installation.change(f"drop role {name}")
+
+
+def test_nobody_there_to_work(installation: Installation) -> None:
+    installation.change("update processes set seen_at = now() - interval '1 hour'")
+    found = installation.look()
+    faults = {check for check, each in found.items() if each["state"] == "problem"}
+    assert faults == {"workers_checks", "workers_summaries", "sweeper"}
+    assert found["workers_summaries"]["mend"] == "palimpsest worker --queues summaries"
+    alive(installation.url, "worker", "checks")
+    assert set(installation.faults()) == {"workers_summaries", "sweeper"}
+
+
+def test_processes_that_are_odd(installation: Installation) -> None:
+    alive(installation.url, "worker", "checks", version="0.0.1", oldest=9_000)
+    found = installation.look()
+    assert "0.0.1" in found["releases"]["what"]
+    assert "9,000 s" in found["stuck_task"]["what"]
+
+
+def test_work_that_is_left_behind(installation: Installation, tenant: Tenant) -> None:
+    conversation = uuid4()
+    installation.change(
+        "insert into conversations (id, tenant_id, check_due_at) values (%s, %s, now() - interval '1 hour')",
+        conversation,
+        tenant.id,
+    )
+    for state, minutes in (("running", -1), ("dead", None)):
+        installation.change(
+            "insert into runs (id, tenant_id, conversation_id, trigger, state, queue, policy, lease_expires_at)"
+            " values (%s, %s, %s, 'check', %s, 'checks', '{}', now() + make_interval(mins => %s))",
+            *(uuid4(), tenant.id, conversation, state, minutes),
+        )
+    found = installation.look()
+    faults = {check: each["state"] for check, each in found.items() if each["state"] != "ok"}
+    assert faults == {"checks": "problem", "leases": "warning", "dead_runs": "warning"}
+    assert "--retry-all" in found["dead_runs"]["mend"]
+
+
+def test_a_redis_that_forgets(installation: Installation) -> None:
+    with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        assert installation.faults(PALIMPSEST_BROKER_URL=server.url) == {"eviction": "problem"}
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", "100kb")
+        assert installation.faults(PALIMPSEST_BROKER_URL=server.url) == {"broker_memory": "problem"}
+        client.config_set("maxmemory", "0")
+        client.lpush("palimpsest:checks", "x", "y")
+        assert "2 messages wait in checks" in installation.look(PALIMPSEST_BROKER_URL=server.url)["queues"]["what"]
+        client.replicaof("127.0.0.1", "1")
+        assert installation.faults(PALIMPSEST_BROKER_URL=server.url) == {"broker_primary": "problem"}
+
+
+def test_a_pooler_is_seen(installation: Installation, pooled: Pooler) -> None:
+    behind = {"PALIMPSEST_DATABASE_URL": pooled.url, "PALIMPSEST_DATABASE_ROLE": ""}
+    assert installation.faults(**behind) == {"pooler": "warning"}
+    # As a service that asks for its role there is refused.
+    assert installation.faults(PALIMPSEST_DATABASE_URL=pooled.url) == {"pooler": "warning", "service_login": "problem"}
+
+
+@pytest.mark.parametrize(("skew", "state"), [(0.0, "ok"), (1.9, "ok"), (2.1, "warning"), (9_000.0, "warning")])
+def test_clocks_that_differ(skew: float, state: str) -> None:
+    assert clock("database_clock", "the database's clock", skew).state == state
+
+
+def test_a_summarizer_that_cannot_work(installation: Installation) -> None:
+    assert installation.faults(PALIMPSEST_SUMMARIZER="anthropic") == {"summarizer": "problem"}
+    assert installation.faults(PALIMPSEST_SUMMARIZER="none") == {"summarizer": "warning"}
+    chosen = installation.look(PALIMPSEST_SUMMARIZER=None)["summarizer"]
+    assert (chosen["state"], "because ANTHROPIC_API_KEY is not set" in chosen["what"]) == ("ok", True)
+    with_key = installation.look(PALIMPSEST_SUMMARIZER=None, ANTHROPIC_API_KEY="sk-test")
+    assert "claude" in with_key["summarizer"]["what"]
+    assert with_key["breaker"]["state"] == "ok"
+
+
+def test_a_circuit_that_is_open(
+    installation: Installation, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoopbackModel() as model:
+        asked = {"PALIMPSEST_SUMMARIZER": "anthropic", "ANTHROPIC_API_KEY": "sk-x", "ANTHROPIC_BASE_URL": model.url}
+        assert installation.faults(**asked) == {}
+        for name, value in asked.items():
+            monkeypatch.setenv(name, value)
+        breaker = CircuitBreaker.of(make_settings(broker_url=installation.settings.broker_url, summarizer="anthropic"))
+        breaker.report(breaker.admit(), "model_auth")
+        assert installation.faults(**asked) == {"breaker": "warning"}
+        assert installation.faults(**asked) == {"breaker": "warning"}
+        assert model.requests == []
+
+
+def test_a_model_is_asked_once_where_that_is_wanted(installation: Installation) -> None:
+    with LoopbackModel() as model:
+        asked = {"PALIMPSEST_SUMMARIZER": "anthropic", "ANTHROPIC_API_KEY": "sk-x", "ANTHROPIC_BASE_URL": model.url}
+        model.then(ok("ready"))
+        assert "model" not in installation.look(**asked)
+        found = installation.look("--model", **asked)
+        assert found["model"]["state"] == "ok"
+        assert len(model.requests) == 1
+        model.then(status(401))
+        found = installation.look("--model", **asked)
+        assert (found["model"]["state"], "model_auth" in found["model"]["what"]) == ("problem", True)
+    assert installation.look("--model")["model"]["what"] == "no model is asked for summaries"
+
+
+def test_an_api_is_asked_whether_it_is_ready(installation: Installation) -> None:
+    with running_api(installation.settings) as api:
+        assert installation.look(PALIMPSEST_URL=api.url)["api"]["state"] == "ok"
+        installation.change("delete from processes where kind = 'sweeper'")
+        found = installation.look("--url", api.url)["api"]
+        assert (found["state"], "sweeper missing" in found["what"]) == ("warning", True)
+        installation.change("update alembic_version set version_num = '0001'")
+        assert installation.look("--url", api.url)["api"]["state"] == "problem"
+    assert installation.look("--url", "http://127.0.0.1:1")["api"]["state"] == "problem"
+    assert installation.look("--url", "http://[")["api"]["state"] == "problem"
