@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic import SecretStr
 
@@ -46,7 +46,7 @@ class _Cost(NamedTuple):
 
 
 def amortization(plan: Plan) -> list[Row]:
-    """Play 2,000 turns of talk and 2,000 of an agent with the default policy; nothing here is timed."""
+    """Play 2,000 turns of talk and of an agent with the default policy, and of one cut sparingly; nothing is timed."""
     count = 100 if plan.short else TURNS
     rows: list[Row] = []
     with _no_page_images(plan.servers), LoopbackModel() as model:
@@ -55,21 +55,29 @@ def amortization(plan: Plan) -> list[Row]:
         )
         with Chat(settings, plan.servers.tenant_id) as chat:
             asking = StagedSummarizer(AnthropicModel(settings))
-            kinds: tuple[tuple[Kind, str, str], ...] = (
-                ("agent", "turns of an agent", ""),
-                ("chat", "turns of talk", "-chat"),
+            kinds: tuple[tuple[Kind, str, str, dict[str, Any]], ...] = (
+                ("agent", "turns of an agent", "", {}),
+                ("agent", "turns of an agent that is cut sparingly", "-sparing", {"tool_results_growth_ratio": 0.6}),
+                ("chat", "turns of talk", "-chat", {}),
             )
-            for kind, what, suffix in kinds:
+            for kind, what, suffix, policy in kinds:
                 progress(f"  {count:,} {what}")
-                rows += _rows(plan.servers, chat, kind, count, f"{count:,} {what}", suffix, asking)
+                rows += _rows(plan.servers, chat, kind, count, f"{count:,} {what}", suffix, policy, asking)
     return rows
 
 
 def _rows(
-    servers: Servers, chat: Chat, kind: Kind, count: int, what: str, suffix: str, asking: Summarizer
+    servers: Servers,
+    chat: Chat,
+    kind: Kind,
+    count: int,
+    what: str,
+    suffix: str,
+    policy: dict[str, Any],
+    asking: Summarizer,
 ) -> list[Row]:
-    half, whole, last = _played(servers, chat, kind, count, ExtractiveSummarizer())
-    asked_half, asked, _ = _played(servers, chat, kind, count, asking)
+    half, whole, last = _played(servers, chat, kind, count, policy, ExtractiveSummarizer())
+    asked_half, asked, _ = _played(servers, chat, kind, count, policy, asking)
     second = _Cost(*(end - middle for end, middle in zip(whole, half, strict=True)))
     second_asked = _Cost(*(end - middle for end, middle in zip(asked, asked_half, strict=True)))
     details = {
@@ -114,11 +122,11 @@ def _rows(
 
 
 def _played(
-    servers: Servers, chat: Chat, kind: Kind, count: int, summarizer: Summarizer
+    servers: Servers, chat: Chat, kind: Kind, count: int, policy: dict[str, Any], summarizer: Summarizer
 ) -> tuple[_Cost, _Cost, Played]:
     """Play a conversation; return what its first half cost, what the whole did, and what it came to."""
     with chat.database.transaction(chat.tenant_id) as connection:
-        conversation = conversations.create(connection, chat.tenant_id, {})[0].id
+        conversation = conversations.create(connection, chat.tenant_id, {"policy": policy})[0].id
     before = _position(servers)
     costs: list[_Cost] = []
     states: list[Played] = []

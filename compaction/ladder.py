@@ -16,12 +16,6 @@ BELIEVABLE_SHARE: Final = 4
 images and documents may be off by as much again. Clients that leave out cached tokens report far less."""
 
 
-REWRITTEN_SHARE: Final = 0.6
-"""Share of what a cut of tool results leaves by which the input has to grow before the next. Each cut writes what it
-leaves anew, into the database and into the prompt cache, for the results of a few messages: with a cache that costs
-1.25 to write and 0.1 to read, and turns of about 1,000 tokens, the least is paid at 0.6 to 0.9."""
-
-
 class Step(StrEnum):
     """The steps of the ladder, in order, and those that a model's refusal and a pin bring about."""
 

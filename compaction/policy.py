@@ -28,6 +28,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     input_token_budget: Tokens = 40_000
     """Tokens; older tool results are cut once the input is strictly over it. 0 = off. Seeds 000, 002."""
+    tool_results_growth_ratio: Annotated[float, Meta(ge=0, le=2)] = 0.0
+    """Share of what a cut of tool results leaves by which the input has to grow before the next cut, if that is more
+    than a fifth of the budget. Each cut writes what it leaves anew, into the database and into the prompt cache: at 0.6
+    an agent's conversation is cut half as often, and stands over the budget for longer."""
     tool_result_retention_chars: Characters = 500
     """Characters kept of an older tool result, and of one that stands in an element of `inline_tool_tags`. Seeds 000,
     002."""

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from compaction.ladder import REWRITTEN_SHARE, growth_margin
+from compaction.ladder import growth_margin
 from compaction.policy import Policy, merge
 from tests.in_process import SMALL, Chat, Workers, chat
 from tests.long_conversation import Kind, PromptCache, play, turns
 from tests.loopback_model import LoopbackModel
 from tests.stub_summarizer import StubSummarizer
 from tests.talk import answer, request, rounds
+from worker.summarizers import SummaryError
 from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.staged import StagedSummarizer
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["chat"]
 
 TURNS: Final[Mapping[Kind, int]] = {"chat": 1_000, "agent": 600}
+SPARING: Final = {"tool_results_growth_ratio": 0.6}
+"""Tool results are cut when it is cheapest, not as soon as they are over the budget."""
 DEFAULT: Final = {name: getattr(Policy(), name) for name in SMALL}
 """The thresholds that the product has by default, for a conversation in these tests."""
 STORED: Final = """
@@ -55,7 +58,7 @@ class Whole(NamedTuple):
 
 
 def played(chat: Chat, workers: Workers, kind: Kind) -> Whole:
-    conversation = chat.begin(DEFAULT)
+    conversation = chat.begin(DEFAULT | SPARING)
     marks: list[Played] = []
     breaks: list[int] = []
     heads: list[int] = []
@@ -122,19 +125,22 @@ def test_a_model_reads_what_was_said_once(
     assert (at_end - at_half) / (whole - half) <= 1.25 * at_half / half
 
 
-def test_the_next_cut_waits_until_it_has_grown_by_a_share_of_what_the_last_one_left(chat: Chat) -> None:
-    conversation = chat.begin({"compaction_threshold_tokens": 100_000, "model_context_tokens": 200_000})
+@pytest.mark.parametrize("ratio", [0, 0.6])
+def test_the_next_cut_waits_until_it_has_grown_by_a_share_of_what_the_last_one_left(chat: Chat, ratio: float) -> None:
+    large = {"compaction_threshold_tokens": 100_000, "model_context_tokens": 200_000}
+    conversation = chat.begin(large | {"tool_results_growth_ratio": ratio})
     workers = Workers(chat)
     chat.append(conversation, [request("go", 1_500), *rounds(6, 400)])
     workers.settle(conversation)
     left = chat.context(conversation)["tokens"]["context"]
     hold = chat.row(conversation).tool_results_hold
-    assert left > growth_margin(2_000, merge(SMALL)) / REWRITTEN_SHARE  # or the margin would be more than the share
-    assert left * (1 + REWRITTEN_SHARE) - 1 <= hold <= left * (1 + REWRITTEN_SHARE)
+    margin = growth_margin(2_000, merge(SMALL))
+    assert 0.6 * left > margin  # or the margin would be more than the share
+    assert left + max(margin, ratio * left) - 1 <= hold <= left + max(margin, ratio * left)
 
 
 def test_where_a_summary_is_due_a_cut_that_is_held_back_is_not_made_first(chat: Chat) -> None:
-    conversation = chat.begin()
+    conversation = chat.begin(SPARING)
     workers = Workers(chat, StubSummarizer())
     chat.append(conversation, [request("go", 1_500), *rounds(6, 400)])
     workers.settle(conversation)
@@ -149,8 +155,20 @@ def test_where_a_summary_is_due_a_cut_that_is_held_back_is_not_made_first(chat: 
     assert row.tool_results_hold == row.context_tokens + growth_margin(2_000, merge(SMALL))
 
 
+def test_where_the_summary_then_fails_the_cut_comes_before_an_extract(chat: Chat) -> None:
+    conversation = chat.begin(SPARING)
+    workers = Workers(chat, StubSummarizer(error=SummaryError("model_error", "no")))
+    chat.append(conversation, [request("go", 1_500), *rounds(6, 400)])
+    workers.settle(conversation)
+    chat.append(conversation, [*rounds(2, 200, start=6), answer("so far", 1_500)])
+    chat.query("update conversations set tool_results_hold = 9000 where id = :c", c=conversation)
+    workers.settle(conversation)
+    _, second = chat.runs(conversation)
+    assert [step.name for step in chat.steps(second.id)][:2] == ["summary", "tool_results"]
+
+
 def test_where_there_are_no_summaries_it_is_made_all_the_same(chat: Chat) -> None:
-    conversation = chat.begin({"compaction_enabled": False})
+    conversation = chat.begin(SPARING | {"compaction_enabled": False})
     workers = Workers(chat)
     chat.append(conversation, [request("go", 1_500), *rounds(6, 400)])
     workers.settle(conversation)

@@ -17,6 +17,7 @@ DEFAULTS = {
     "input_token_budget": 40_000,
     "tool_result_retention_chars": 500,
     "max_tool_result_chars": 40_000,
+    "tool_results_growth_ratio": 0.0,
     "compaction_enabled": True,
     "compaction_threshold_tokens": 80_000,
     "protected_tail_messages": 6,

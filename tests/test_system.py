@@ -18,6 +18,7 @@ from cli.client_types import Message
 from cli.serve import RunningService, running_service
 from cli.transcripts import read_transcripts
 from compaction.summary import OPENS
+from compaction.view import MARKER
 from tests.eventually import eventually
 from tests.in_process import SMALL
 from tests.loopback_model import LoopbackModel, html, ok, refusal, status
@@ -115,6 +116,7 @@ def test_a_chat_is_compacted_behind_its_back(client: ServiceClient) -> None:
     assert OPENS in messages[0]["content"]
     assert messages[0]["content"].startswith("find a job in Berlin")
     assert "https://jobs.example.com/4711" in str(messages)
+    assert MARKER in str(messages)
     assert messages[-1] == answer("scores 11", 150)
     assert_originals(client, conversation, said)
     snapshots = client.snapshots(conversation)

@@ -60,7 +60,8 @@ class Execution:
         """Tell whether a summary is due and tool results are held back: their next cut would soon be followed by it."""
         load = now.stage.load
         return (
-            self._lease.strategy is None
+            self._lease.policy.tool_results_growth_ratio > 0
+            and self._lease.strategy is None
             and self._summarizing.is_on
             and decide(load, self._lease.policy).summary
             and load.input_tokens <= now.material.tool_results_hold
@@ -99,6 +100,9 @@ class Execution:
                 self._waits_from = now.material.head_version
             else:
                 self._failure = error
+            if self._lease.policy.tool_results_growth_ratio > 0:
+                # Held back for the summary's sake: without one a cut may do, before an extract takes its place.
+                self._tried = {step: done for step, done in self._tried.items() if step not in BEFORE_SUMMARY}
             return "failed"
 
     def _take(self, step: Step, now: Reading) -> Result:

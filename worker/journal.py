@@ -13,7 +13,6 @@ from sqlalchemy.exc import NoResultFound
 
 from compaction.ladder import (
     BEFORE_SUMMARY,
-    REWRITTEN_SHARE,
     WAITS,
     Result,
     Step,
@@ -25,6 +24,7 @@ from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTE
 from compaction.view import WRITTEN
 from store import conversations, messages, runs, snapshots, waiting_summaries
 from store.fault_points import reach
+from worker.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -152,6 +152,7 @@ class Journal:
 
         `beside` is written in the same transaction; see Beside. Raises RunLostError if it comes too late.
         """
+        recorded: list[StepRecord] = []
 
         def write(connection: Connection) -> snapshots.Outcome:
             written = runs.written_step(connection, self._lease, record.name)
@@ -169,7 +170,7 @@ class Journal:
             if outcome.version is not None:
                 reason = WAITS if outcome.pending else None
                 step = record._replace(snapshot_version=outcome.version, reason=reason)
-                self._add(connection, step, beside)
+                recorded[:] = [self._add(connection, step, beside)]
                 reach("snapshot.written")
             return outcome
 
@@ -181,6 +182,8 @@ class Journal:
                 self.end()
             raise RunLostError(outcome.lost)
         reach("snapshot.committed")
+        for step in recorded:
+            METRICS.step_recorded(step)
         return "pending" if outcome.pending else "committed"
 
     def skip(self, record: StepRecord, reason: str, beside: Beside | None = None) -> Literal["skipped"]:
@@ -217,6 +220,7 @@ class Journal:
             if not runs.end(connection, self._lease, ended, reason or last, error):
                 raise RunLostError(runs.LEASE_LOST)
         reach("run.ended")
+        METRICS.run_ended(ended, reason or last)
         log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
 
     def _unchanged(self, record: StepRecord) -> StepRecord:
@@ -224,12 +228,15 @@ class Journal:
 
     def _write(self, record: StepRecord, beside: Beside | None = None) -> None:
         with self._transaction(self._lease.tenant_id) as connection:
-            self._add(connection, record, beside)
+            written = self._add(connection, record, beside)
+        METRICS.step_recorded(written)
 
-    def _add(self, connection: Connection, record: StepRecord, beside: Beside | None) -> None:
+    def _add(self, connection: Connection, record: StepRecord, beside: Beside | None) -> StepRecord:
+        """Write a step down and return it as it was written."""
         if beside is not None and not beside(connection):
             record = free_of_charge(record)
         runs.add_step(connection, self._lease, record)
+        return record
 
     def _milliseconds(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
@@ -253,7 +260,7 @@ class Journal:
             return conversations.Hold(
                 0 if at_once else growth_margin(threshold, policy),
                 above=-1 if reasons else threshold,
-                share=REWRITTEN_SHARE if names is BEFORE_SUMMARY and None in reasons else 0,
+                share=policy.tool_results_growth_ratio if names is BEFORE_SUMMARY and None in reasons else 0,
             )
 
         budgets = [budget for budget in (policy.input_token_budget, prune_threshold(policy)) if budget > 0]
