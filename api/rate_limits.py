@@ -42,7 +42,8 @@ REDIS_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 5.0
 """Seconds for which Redis is left alone after it failed; then one request tries whether it is back."""
 FAILURES: Final = 3
-"""Requests in a row that Redis kept waiting for too long before it counts as away: one may be this process's fault."""
+"""Times in a row that Redis kept requests waiting for too long before it counts as away: one may be this process's
+fault, whose requests then all wait at once."""
 REFRESH_SECONDS: Final = 5.0
 """Seconds between two looks for limits that the operator has set for a tenant."""
 CONNECTIONS: Final = 16
@@ -204,6 +205,7 @@ class _Counter:
         storage = RedisStorage(f"async+{url}", implementation="redispy", key_prefix=_PREFIX, **options)
         self._limiter: RateLimiter = SlidingWindowCounterRateLimiter(storage)
         self._failures = 0
+        self._failed_at = -math.inf
         self._away_until = -math.inf
 
     async def close(self) -> None:
@@ -222,7 +224,7 @@ class _Counter:
             async with asyncio.timeout(REDIS_SECONDS):
                 found = await self._count(asked)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with Redis, or between it and us
-            self._failed(error)
+            self._failed(error, now)
             return None
         if self._failures >= FAILURES:
             log.info("rate_limits.counted_again")
@@ -246,13 +248,14 @@ class _Counter:
         stats = await self._limiter.get_window_stats(limit, name)
         return Left(scope, limit, int(stats.remaining), max(0, math.ceil(stats.reset_time - time.time())))
 
-    def _failed(self, error: Exception) -> None:
-        # A connection that is refused says so; one slow answer may be this process's own fault.
-        self._failures = (
-            self._failures + 1
-            if isinstance(error, TimeoutError | RedisTimeoutError)
-            else max(FAILURES, self._failures + 1)
-        )
+    def _failed(self, error: Exception, began: float) -> None:
+        if not isinstance(error, TimeoutError | RedisTimeoutError):
+            # A connection that is refused says so.
+            self._failures = max(FAILURES, self._failures + 1)
+        elif began > self._failed_at:
+            # Those that have waited at the same time were kept waiting by the same thing.
+            self._failures += 1
+        self._failed_at = time.monotonic()
         if self._failures >= FAILURES:
             self._away_until = time.monotonic() + PAUSE_SECONDS
         log.warning("rate_limits.uncounted", error=type(error).__name__, failures=self._failures)

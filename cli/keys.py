@@ -74,6 +74,8 @@ def run_create(settings: Settings, tenant: str, wanted: Wanted, *, as_json: bool
             made = api_keys.create(connection, owner.id, *wanted)
     except TooManyKeysError:
         return _failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
+    except ValueError as error:
+        return _failed(f"{tenant}: {error}")
     return _print_once(made, tenant, as_json=as_json)
 
 

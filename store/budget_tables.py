@@ -37,6 +37,7 @@ waiting_summaries = Table(
         postgresql_where=text("block_id is null and done_at is null"),
     ),
     Index("uq_waiting_summaries_block_id", "block_id", unique=True, postgresql_where=_WAITS),
+    Index("ix_waiting_summaries_block_id", "block_id", postgresql_where=text("block_id is not null")),
     Index("ix_waiting_summaries_tenant_id", "tenant_id", postgresql_where=_WAITS),
     Index("ix_waiting_summaries_not_before", "not_before", postgresql_where=_WAITS),
 )

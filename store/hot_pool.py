@@ -46,6 +46,10 @@ class HotPool:
         self._waiting: deque[asyncio.Future[_Lane | None]] = deque()
         self._open = 0
         self._closed = False
+        self.waits = 0
+        """Calls that found every connection in use."""
+        self.timeouts = 0
+        """Calls for which none came free in time."""
         self._ended = asyncio.Event()
         self._retiring: set[asyncio.Task[None]] = set()
         self._sweep = self._loop.call_later(MAX_IDLE_SECONDS, self._close_idle)
@@ -68,6 +72,11 @@ class HotPool:
             raise
         self._give_back(lane)
         return row
+
+    @property
+    def size(self) -> int:
+        """Most connections there may be."""
+        return self._size
 
     def get_size(self) -> int:
         """Return how many connections are open or being opened."""
@@ -95,7 +104,7 @@ class HotPool:
             lane = self._idle.pop()
             if not lane.connection.is_closed():
                 return lane
-            self._open -= 1
+            self._count_out()
         deadline = self._loop.time() + self._patience
         while not self._closed:
             if self._open < self._size:
@@ -111,7 +120,7 @@ class HotPool:
             async with asyncio.timeout_at(deadline):
                 return _Lane(await self._connect())
         except BaseException:
-            self._open -= 1
+            self._count_out()
             self._wake(None)
             raise
 
@@ -119,9 +128,13 @@ class HotPool:
         """Return a connection that came free, or None where there is room for a new one."""
         waiting: asyncio.Future[_Lane | None] = self._loop.create_future()
         self._waiting.append(waiting)
+        self.waits += 1
         timer = self._loop.call_at(deadline, _expire, waiting)
         try:
             return await waiting
+        except TimeoutError:
+            self.timeouts += 1
+            raise
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
                 # It came in the moment in which the caller went away.
@@ -164,6 +177,9 @@ class HotPool:
     def _discard(self, lane: _Lane) -> None:
         # Between two calls there is nothing to say goodbye for; the server sees the connection's end.
         lane.connection.terminate()
+        self._count_out()
+
+    def _count_out(self) -> None:
         self._open -= 1
         if not self._open:
             self._ended.set()

@@ -19,6 +19,7 @@ from compaction.policy import Policy, merge
 from store import budgets, erasures, ids, runs, waiting_summaries
 from store.budgets import Budget
 from store.context_blocks import new_blocks
+from store.engine import owner_engine
 from tests.eventually import eventually
 from tests.hot_calls import hot_calls
 from tests.in_process import SMALL, Chat, Workers, chat, head, view_of
@@ -194,6 +195,30 @@ def test_a_day_that_is_spent_before_they_are_resumed_postpones_all(chat: Chat) -
     assert workers.resume() == []
     rows = chat.query("select not_before > now() as later from waiting_summaries where done_at is null")
     assert [row.later for row in rows] == [True, True]
+
+
+def test_one_that_cannot_be_resumed_holds_up_no_others(chat: Chat) -> None:
+    allow(chat, daily_model_tokens=1_000)
+    workers = PaidWorkers(chat, StubSummarizer())
+    spend_the_day(chat, workers)
+    waiting = [grown(chat) for _ in range(2)]
+    workers.settle(*waiting)
+    pass_a_day(chat)
+    url = chat.settings.database_url.get_secret_value()
+    with owner_engine(url).begin() as connection:
+        connection.exec_driver_sql(
+            "create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$"
+        )
+        connection.exec_driver_sql(
+            "create trigger refuse before update on waiting_summaries for each row"
+            f" when (old.conversation_id = '{waiting[0]}') execute function refuse()"
+        )
+    assert len(workers.resume()) == 1
+    assert last_run(chat, waiting[1]).trigger == "budget"
+    with owner_engine(url).begin() as connection:
+        connection.exec_driver_sql("drop trigger refuse on waiting_summaries")
+    assert len(workers.resume()) == 1
+    assert last_run(chat, waiting[0]).trigger == "budget"
 
 
 def test_an_edit_meanwhile_lets_the_thresholds_decide(chat: Chat) -> None:

@@ -165,6 +165,59 @@ def test_closing_lets_calls_end(database_url: str) -> None:
     pooled(database_url, test, size=1)
 
 
+def test_closing_does_not_wait_for_a_connection_that_does_not_come() -> None:
+    async def run() -> None:
+        opening, fail = asyncio.Event(), asyncio.Event()
+
+        async def connect() -> asyncpg.Connection:
+            opening.set()
+            await fail.wait()
+            raise ConnectionRefusedError
+
+        pool = HotPool(connect, size=1, patience=20)
+        call = asyncio.create_task(pool.fetchrow(PID))
+        await opening.wait()
+        closing = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)
+        fail.set()
+        with pytest.raises(ConnectionRefusedError):
+            await call
+        async with asyncio.timeout(20):
+            await closing
+
+    asyncio.run(run())
+
+
+def test_calls_given_up_at_any_moment_leave_nothing_behind(database_url: str) -> None:
+    """Whether they wait for a connection, for its opening, for the statement's plan or for its rows."""
+
+    async def test(pool: HotPool) -> None:
+        for steps in range(60):
+            calls = [asyncio.create_task(pool.fetchrow("select $1::int as n", number)) for number in range(8)]
+            for number, call in enumerate(calls):
+                if number % 3 == 0:
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
+                    call.cancel()
+            for number, row in enumerate(await asyncio.gather(*calls, return_exceptions=True)):
+                if isinstance(row, asyncio.CancelledError):
+                    assert number % 3 == 0
+                else:
+                    assert row["n"] == number  # type: ignore[index] # another error fails as well
+        async with asyncio.timeout(20):
+            while pool.get_size() > pool.get_idle_size():  # noqa: ASYNC110 - the pool tells nobody
+                await asyncio.sleep(0.01)
+        with psycopg.connect(database_url, autocommit=True) as other:
+            states = other.execute(
+                "select state from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+                " and backend_type = 'client backend' and application_name = 'given-up'"
+            ).fetchall()
+        assert states == [("idle",)] * pool.get_idle_size()
+        assert len(set(await asyncio.gather(*(pid(pool) for _ in range(20))))) <= 3
+
+    pooled(f"{database_url}{'&' if '?' in database_url else '?'}application_name=given-up", test, size=3)
+
+
 def test_connections_grow_old(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot_pool, "MAX_CALLS", 3)
 

@@ -507,6 +507,15 @@ class TestByCommand:
         assert run_rotate(settings, "nobody", nobody, DAY, None, as_json=False) == 1
         assert capsys.readouterr().err.count("there is no tenant 'nobody'") == 3
 
+    def test_no_tenant_is_named_like_anothers_id(
+        self, settings: Settings, database_url: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        name = ids.external("ten", ids.new_id())
+        assert run_create(settings, name, Wanted("default", frozenset(SCOPES), None), as_json=False) == 1
+        assert "not a name" in capsys.readouterr().err
+        with psycopg.connect(database_url) as connection:
+            assert connection.execute("select count(*) from tenants where name = %s", [name]).fetchone() == (0,)
+
     def test_the_default_is_every_scope_for_good(
         self, settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 import redis
+from limits import parse
 from pydantic import ValidationError
 from sqlalchemy import make_url
 
@@ -27,6 +29,8 @@ from tests.tcp_gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from limits import RateLimitItem
 
     from store.settings import Settings
     from tests.conftest import Tenant
@@ -202,6 +206,28 @@ def test_redis_goes_away_and_comes_back(
             return client.get(LIST).status_code == 429
 
         eventually(refused)
+
+
+def test_requests_that_wait_at_the_same_time_are_one_sign_of_redis_being_away(
+    limited: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they do when the process itself was held up for a moment."""
+    settings = limited()
+    asked: list[tuple[rate_limits.Scope, RateLimitItem, str]] = [("key", parse("1000/hour"), "k")]
+
+    async def run(store: redis.Redis) -> None:
+        counter = rate_limits._Counter(settings)
+        assert await counter.count(asked) is not None
+        monkeypatch.setattr(rate_limits, "REDIS_SECONDS", 0.05)
+        store.client_pause(60_000, all=False)
+        assert await asyncio.gather(*(counter.count(asked) for _ in range(8))) == [None] * 8
+        store.client_unpause()
+        monkeypatch.setattr(rate_limits, "REDIS_SECONDS", 10.0)
+        assert await counter.count(asked) is not None
+        await counter.close()
+
+    with redis.Redis.from_url(settings.broker_url.get_secret_value()) as store:
+        asyncio.run(run(store))
 
 
 def test_a_tenants_own_limit_is_followed_within_seconds(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from compaction.overrides import in_force
 from store import budgets, tenants, waiting_summaries
@@ -44,8 +45,13 @@ class Resuming:
         for waiting in found:
             if waiting.tenant_id in spent:
                 continue
-            with self._database.transaction(waiting.tenant_id) as connection:
-                resumed = self._resume(connection, waiting)
+            try:
+                with self._database.transaction(waiting.tenant_id) as connection:
+                    resumed = self._resume(connection, waiting)
+            except SQLAlchemyError as error:
+                # One that cannot be resumed holds up no others; the next sweep tries it again.
+                log.warning("summary.not_resumed", run_id=str(waiting.run_id), error=type(error).__name__)
+                continue
             if resumed.outcome != "waits":
                 log.info("summary.resumed", run_id=str(waiting.run_id), outcome=resumed.outcome)
             if resumed.run_id is not None:

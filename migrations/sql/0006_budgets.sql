@@ -81,6 +81,8 @@ create table waiting_summaries (
 create unique index uq_waiting_summaries_conversation_id on waiting_summaries (conversation_id)
     where block_id is null and done_at is null;
 create unique index uq_waiting_summaries_block_id on waiting_summaries (block_id) where done_at is null;
+-- Also of what is done: a block that is erased is looked for here.
+create index ix_waiting_summaries_block_id on waiting_summaries (block_id) where block_id is not null;
 create index ix_waiting_summaries_tenant_id on waiting_summaries (tenant_id) where done_at is null;
 create index ix_waiting_summaries_not_before on waiting_summaries (not_before) where done_at is null;
 alter table waiting_summaries enable row level security;
