@@ -14,6 +14,9 @@ from prometheus_client import (
     generate_latest,
 )
 
+from api.pools import Pools
+from api.scraped_processes import registry_of_all
+
 if TYPE_CHECKING:
     from api.rate_limits import Scope
     from store.assemblies import Call, Record
@@ -48,6 +51,19 @@ class Metrics:
         """Turns that were stored."""
         self.turns_replayed = turns.labels("replayed")
         """Turns that an idempotency key found stored already."""
+        self.turn_messages = Counter("palimpsest_turn_messages", "Messages of turns stored.", registry=self._registry)
+        """Messages of turns that were stored."""
+        self.turn_bytes = Counter(
+            "palimpsest_turn_bytes", "Bytes of the requests whose turns were stored.", registry=self._registry
+        )
+        """Bytes of their requests' bodies."""
+        self.overflows = Counter(
+            "palimpsest_overflows",
+            "Prompts reported as too long for their model, by what was done.",
+            ["outcome"],
+            registry=self._registry,
+        )
+        """Overflows that were reported."""
         contexts = Counter(
             "palimpsest_contexts",
             "Contexts served: as stored (plain), parsed to cap, strip or repair (mended), or known (not_modified).",
@@ -66,6 +82,14 @@ class Metrics:
         outcomes: tuple[WakeUp, ...] = ("sent", "deferred", "lost")
         self.wakeups = {outcome: wakeups.labels(outcome) for outcome in outcomes}
         """Conversations in wake-ups, by what became of them."""
+        messages = Counter(
+            "palimpsest_wakeup_messages",
+            "Messages with wake-ups: batches of conversations, and runs.",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self.wakeup_messages = {outcome: messages.labels(outcome) for outcome in ("sent", "lost")}
+        """Messages with wake-ups, by what became of them."""
         self._assemblies = _Assemblies(self._registry)
         self.assemblies_lost = Counter(
             "palimpsest_assemblies_lost",
@@ -85,6 +109,8 @@ class Metrics:
             registry=self._registry,
         )
         """Requests that were answered, or refused, uncounted."""
+        self.pools = Pools(self._registry)
+        """Connections to the database."""
         # Finding a metric by its labels takes a lock and builds strings; a request should not.
         self._of_route: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
@@ -99,13 +125,28 @@ class Metrics:
         found[0].inc()
         found[1].observe(seconds)
 
+    def took(self, *, replayed: bool, messages: int, size: int) -> None:
+        """Count a turn; what it brought only where it was stored."""
+        if replayed:
+            self.turns_replayed.inc()
+            return
+        self.turns_appended.inc()
+        self.turn_messages.inc(messages)
+        self.turn_bytes.inc(size)
+
     def assembled(self, record: Record) -> None:
         """Count an assembly: its tokens by layer and in all, and what had to give way."""
         self._assemblies.count(record)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return generate_latest(self._registry)
+        self.pools.look()
+        return generate_latest(registry_of_all() or self._registry)
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where everything that this process counts is."""
+        return self._registry
 
 
 class _Assemblies:

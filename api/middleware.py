@@ -12,6 +12,7 @@ from litestar.routes import HTTPRoute
 from api.hot_routes import HotRoutes
 from api.rate_limits import HEADERS
 from store import ids
+from store.tracing import TRACING
 
 if TYPE_CHECKING:
     from litestar import Litestar
@@ -65,6 +66,8 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
             await send(message)
 
         bound = structlog.contextvars.bind_contextvars(request_id=name)
+        traces = TRACING.traces
+        span = None if traces is None else traces.begin_request(identifier, method, traceparent(request))
         try:
             if (found := hot.find(request["method"], request["path"])) is not None:
                 await hot.run(*found, request, receive, send_with_id)
@@ -74,5 +77,12 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
             structlog.contextvars.reset_contextvars(**bound)
             route = request.get("path_template") or UNMATCHED
             metrics.answered(method, route, status, time.perf_counter() - started)
+            if span is not None:
+                span.end(method, route, status)
 
     return surrounded
+
+
+def traceparent(scope: HTTPScope) -> str | None:
+    """Return what the caller says of its own trace (W3C Trace Context)."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"), None)

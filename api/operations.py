@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import structlog
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import text
 
 from migrations.revisions import is_enough
-from store import budgets, processes
+from store import backlog, budgets, processes
+from store.backlog import Asked, Kind, Waits
 from store.broker import QUEUES
+from store.budgets import Spending
+from store.processes import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -23,8 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.wakeups import Wakeups
-    from store.budgets import Spending
-    from store.processes import Backlog, Process
+    from store.processes import Process
 
 log = structlog.get_logger()
 
@@ -49,6 +52,8 @@ class Seen(NamedTuple):
 
     backlog: Backlog | None
     spending: Spending | None
+    waiting: Mapping[Kind, Waits] | None
+    asked: Asked | None
     alive: Sequence[Process]
     depths: Mapping[str, int] | None
 
@@ -66,7 +71,7 @@ class Operations:
         self._wakeups = wakeups
         self._beat_seconds = beat_seconds
         self._lock = asyncio.Lock()
-        self._seen: Seen = Seen(None, None, (), None)
+        self._seen: Seen = Seen(None, None, None, None, (), None)
         self._fresh_until = 0.0
 
     async def readiness(self) -> Readiness:
@@ -99,13 +104,13 @@ class Operations:
             return generate_latest(registry)
 
     async def _see(self) -> Seen:
-        backlog, spending, alive = None, None, []
+        seen = Seen(None, None, None, None, (), None)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                backlog, spending, alive = await self._look(self._all)
+                seen = await self._look(self._all)
         except Exception as error:  # noqa: BLE001 - a scrape has to answer whatever is wrong
             log.warning("operations.unknown", error=type(error).__name__)
-        return Seen(backlog, spending, alive, await self._wakeups.depths())
+        return seen._replace(depths=await self._wakeups.depths())
 
     def _who_is_there(self, connection: Connection) -> list[Process] | None:
         """Return the processes seen lately, None if the schema is older than the code."""
@@ -115,9 +120,15 @@ class Operations:
             return None
         return processes.alive(connection, self._beat_seconds)
 
-    def _all(self, connection: Connection) -> tuple[Backlog, Spending, list[Process]]:
-        alive = processes.alive(connection, self._beat_seconds)
-        return processes.backlog(connection), budgets.spending(connection), alive
+    def _all(self, connection: Connection) -> Seen:
+        return Seen(
+            processes.backlog(connection),
+            budgets.spending(connection),
+            backlog.waiting(connection),
+            backlog.asked(connection),
+            processes.alive(connection, self._beat_seconds),
+            None,
+        )
 
 
 class _Gauges(Collector):
@@ -125,18 +136,22 @@ class _Gauges(Collector):
         self._seen = seen
 
     def collect(self) -> Iterator[Metric]:
-        backlog, spending, alive, depths = self._seen
-        if backlog is not None:
-            yield from _backlog(backlog)
+        left, spending, waiting, asked, alive, depths = self._seen
+        if left is not None:
+            yield from _backlog(left)
             workers = [process for process in alive if process.kind == "worker"]
             by_queue = {queue: [each for each in workers if queue in each.queues] for queue in QUEUES}
             yield _gauge("workers_alive", "Workers seen lately.", {q: len(found) for q, found in by_queue.items()})
             slots = {queue: sum(each.slots for each in found) for queue, found in by_queue.items()}
-            yield _gauge("worker_slots", "Tasks that those workers can be at.", slots)
+            yield _gauge("worker_slots", "Tasks that the workers seen lately can be at.", slots)
             sweepers = sum(process.kind == SWEEPER for process in alive)
             yield GaugeMetricFamily("palimpsest_sweepers_alive", "Sweepers seen lately.", value=sweepers)
         if spending is not None:
             yield from _spending(spending)
+        if waiting is not None:
+            yield from _waiting(waiting)
+        if asked is not None:
+            yield from _asked(asked)
         if depths is not None:
             yield _gauge("queue_depth", "Messages that nobody has taken.", depths)
 
@@ -144,7 +159,7 @@ class _Gauges(Collector):
 def _backlog(backlog: Backlog) -> Iterator[Metric]:
     named = {
         "due_checks": "Conversations whose check is due.",
-        "oldest_due_check_seconds": "Seconds for which the oldest of them has been.",
+        "oldest_due_check_seconds": "Seconds for which the oldest due check has been.",
         "expired_leases": "Running runs whose worker has not been heard of in time.",
         "dead_runs": "Runs out of attempts that nobody has retried.",
     }
@@ -157,14 +172,70 @@ def _backlog(backlog: Backlog) -> Iterator[Metric]:
 def _spending(spending: Spending) -> Iterator[Metric]:
     named = {
         "model_tokens_today": ("Tokens that model calls read and wrote since midnight UTC.", spending.tokens),
-        "model_cost_usd_today": ("USD that they have cost.", float(spending.cost_usd)),
+        "model_cost_usd_today": ("USD that model calls have cost since midnight UTC.", float(spending.cost_usd)),
         "waiting_summaries": ("Summaries that wait for another day's budget.", spending.waiting),
     }
     for name, (description, value) in named.items():
         yield GaugeMetricFamily(f"palimpsest_{name}", description, value=value)
 
 
-def _gauge(name: str, description: str, values: Mapping[str, int], label: str = "queue") -> Metric:
+def _waiting(waiting: Mapping[Kind, Waits]) -> Iterator[Metric]:
+    oldest = {queue: waiting[queue].oldest_seconds for queue in QUEUES}
+    yield _gauge("oldest_queued_run_seconds", "Seconds for which the oldest queued run has waited.", oldest)
+    seconds = waiting["budget"].oldest_seconds
+    yield GaugeMetricFamily(
+        "palimpsest_oldest_waiting_summary_seconds",
+        "Seconds for which the oldest of the summaries that wait for another day's budget has.",
+        value=seconds,
+    )
+    named: dict[Kind, tuple[str, str, str]] = {
+        "overdue": ("overdue_summaries", "overdue_summary", "Waiting summaries whose day has come"),
+        "webhooks": ("due_deliveries", "due_delivery", "Webhook deliveries that are due"),
+        "batches": ("due_batches", "due_batch", "Message batches that are to be looked at"),
+    }
+    for kind, (several, one, description) in named.items():
+        count, seconds = waiting[kind]
+        yield GaugeMetricFamily(f"palimpsest_{several}", f"{description}.", value=count)
+        yield GaugeMetricFamily(
+            f"palimpsest_oldest_{one}_seconds", f"{description}: seconds since the oldest was.", value=seconds
+        )
+
+
+def _asked(asked: Asked) -> Iterator[Metric]:
+    """Return counters that no process has: a restart does not set them back."""
+    yield CounterMetricFamily(
+        "palimpsest_recorded_model_calls", "Calls of models since the first day, by the audit.", value=asked.calls
+    )
+    tokens = CounterMetricFamily(
+        "palimpsest_recorded_model_tokens",
+        "Tokens that models read and wrote since the first day.",
+        labels=["direction"],
+    )
+    tokens.add_metric(["input"], asked.input_tokens)
+    tokens.add_metric(["output"], asked.output_tokens)
+    yield tokens
+    yield CounterMetricFamily(
+        "palimpsest_recorded_model_cost_usd",
+        "USD that models have cost since the first day.",
+        value=float(asked.cost_usd),
+    )
+
+
+def families() -> list[Metric]:
+    """Return what there is to see of an installation, for the documentation."""
+    waits = dict.fromkeys(get_args(Kind), Waits(0, 0.0))
+    nothing = Seen(
+        Backlog(0, 0.0, 0, 0, 0, 0),
+        Spending(0, Decimal(0), 0),
+        waits,
+        Asked(0, 0, 0, Decimal(0)),
+        (),
+        dict.fromkeys(QUEUES, 0),
+    )
+    return list(_Gauges(nothing).collect())
+
+
+def _gauge(name: str, description: str, values: Mapping[str, float], label: str = "queue") -> Metric:
     family = GaugeMetricFamily(f"palimpsest_{name}", description, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from api.assemblies import Assemblies
 from api.auth import Authenticator
+from api.demo.player import DemoPlayer
 from api.jwt_tokens import JwtTokens
 from api.last_used import LastUsed
 from api.metrics import Metrics
@@ -15,6 +16,7 @@ from api.strict_json import Limits, StrictJson
 from api.wakeups import Wakeups
 from store import hot_path
 from store.engine import async_transaction, service_async_engine
+from store.tracing import TRACING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,12 +44,15 @@ class Services:
         self.last_used = LastUsed(self.look)
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
         self.rate_limits = RateLimits(settings, self.metrics, self.look)
+        self.demo = DemoPlayer(self)
         self.pool: Any = None
         self.authenticator: Authenticator
 
     async def start(self) -> None:
         """Open what has to be open before the first request. The database need not be up yet."""
+        TRACING.start(self.settings, "palimpsest-api")
         self.pool = await hot_path.open_pool(self.settings)
+        self.metrics.pools.start(self.pool, self.engine)
         self.authenticator = Authenticator(self.pool, self.settings.policy, self.last_used, self.tokens)
         await self.rate_limits.start()
         await self.wakeups.start()
@@ -60,12 +65,15 @@ class Services:
         """Write the last assemblies and uses of keys, send the last wake-ups and close every connection."""
         if self.tokens is not None:
             await self.tokens.keys.stop()
+        await self.demo.stop()
         await self.last_used.stop()
         await self.assemblies.stop()
         await self.wakeups.stop()
         await self.rate_limits.stop()
+        await self.metrics.pools.stop()
         await self.pool.close()
         await self.engine.dispose()
+        TRACING.stop()
 
     async def run(
         self,
@@ -79,10 +87,12 @@ class Services:
         With `look` the one place where a request's transaction begins and ends, but for the two hot calls, which are
         one statement each.
         """
-        async with async_transaction(self.engine, tenant_id) as connection:
-            return await connection.run_sync(query, *args, **kwargs)
+        with self.metrics.pools.query():
+            async with async_transaction(self.engine, tenant_id) as connection:
+                return await connection.run_sync(query, *args, **kwargs)
 
     async def look(self, query: Callable[[Connection], R]) -> R:
         """Run a query of the store on nobody's behalf: it sees no tenant's rows."""
-        async with self.engine.begin() as connection:
-            return await connection.run_sync(query)
+        with self.metrics.pools.query():
+            async with self.engine.begin() as connection:
+                return await connection.run_sync(query)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
 from api.app import create_app
 from api.http_protocol import BoundedHttp
+from api.scraped_processes import shared_metrics
 
 if TYPE_CHECKING:
     from typing import Any
@@ -23,6 +25,11 @@ _GC_THRESHOLDS: Final = (10_000, 20, 50)
 
 def run_api(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
     """Serve HTTP until SIGTERM or SIGINT, then finish what is under way."""
+    with shared_metrics() if workers > 1 else nullcontext():
+        _serve(settings, host=host, port=port, workers=workers)
+
+
+def _serve(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
     uvicorn.run(
         "api.start:create_served_app",
         factory=True,

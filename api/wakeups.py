@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import redis.asyncio
 import structlog
@@ -27,10 +27,13 @@ from store.broker import (
 )
 from store.fault_points import reach
 from store.task_messages import Task, TaskSender
+from store.tracing import TRACING, header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
+
+    from redis.asyncio.client import PubSub
 
     from api.metrics import Metrics
     from store.runs import Queue
@@ -67,6 +70,7 @@ class Wakeups:
         self._shares: Counter[UUID] = Counter()
         self._second = 0.0
         self._runs: dict[UUID, tuple[UUID, Queue]] = {}
+        self._traces: dict[UUID, str] = {}
         self._filled = asyncio.Event()
         # One thread: a broker that hangs holds up the next batch, never a request.
         self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wakeups")
@@ -111,6 +115,7 @@ class Wakeups:
             self._shares.clear()
         self._shares[tenant_id] += 1
         self._ids.setdefault(conversation_id, _Waiting(tenant_id, is_urgent=self._shares[tenant_id] <= SHARE))
+        self._note_trace(conversation_id)
         self._filled.set()
         return "queued"
 
@@ -122,7 +127,13 @@ class Wakeups:
         """Put a queued run into the next batch, or leave it to the sweeper while the broker is away."""
         if self._watch.reachable:
             self._runs[run_id] = tenant_id, queue
+            self._note_trace(run_id)
             self._filled.set()
+
+    def _note_trace(self, identifier: UUID) -> None:
+        """Remember in which trace a conversation or a run was woken."""
+        if TRACING.traces is not None and (place := TRACING.traces.here()) is not None:
+            self._traces[identifier] = place
 
     async def _send_batches(self) -> None:
         while True:
@@ -134,24 +145,41 @@ class Wakeups:
     async def _send(self) -> None:
         batch, self._ids = self._ids, {}
         runs, self._runs = self._runs, {}
+        traces, self._traces = self._traces, {}
+        tasks = _tasks(batch, runs, traces)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._sender, self._publish, batch, runs)
+            await asyncio.get_running_loop().run_in_executor(self._sender, self._publish, tasks)
         except Exception as error:  # noqa: BLE001 - whatever it is, the sweeper covers it
             self._metrics.wakeups["lost"].inc(len(batch))
+            self._metrics.wakeup_messages["lost"].inc(len(tasks))
             log.warning("wakeups.lost", count=len(batch) + len(runs), error=type(error).__name__)
         else:
             self._metrics.wakeups["sent"].inc(len(batch))
+            self._metrics.wakeup_messages["sent"].inc(len(tasks))
 
-    def _publish(self, batch: Mapping[UUID, _Waiting], runs: Mapping[UUID, tuple[UUID, Queue]]) -> None:
-        tasks: list[Task] = []
-        for priority in (0, LATER):
-            chosen = {key: waiting.tenant_id for key, waiting in batch.items() if waiting.is_urgent == (priority == 0)}
-            ids = [str(identifier) for identifier in by_turns(chosen)]
-            batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
-            tasks += [Task(CHECK_TASK, [batch], CHECKS, priority) for batch in batches]
-        tasks += [Task(RUN_TASK, [str(tenant), str(run)], queue) for run, (tenant, queue) in runs.items()]
+    def _publish(self, tasks: Sequence[Task]) -> None:
         self._tasks.send(tasks)
         reach("wakeup.sent")
+
+
+def _tasks(
+    batch: Mapping[UUID, _Waiting], runs: Mapping[UUID, tuple[UUID, Queue]], traces: Mapping[UUID, str]
+) -> list[Task]:
+    """Return the messages for conversations and runs, with the traces that they come from."""
+    tasks: list[Task] = []
+    for priority in (0, LATER):
+        chosen = {key: waiting.tenant_id for key, waiting in batch.items() if waiting.is_urgent == (priority == 0)}
+        ids = by_turns(chosen)
+        parts = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+        tasks += [Task(CHECK_TASK, [[*map(str, part)]], CHECKS, priority, _headers(part, traces)) for part in parts]
+    return tasks + [
+        Task(RUN_TASK, [str(tenant), str(run)], queue, headers=_headers([run], traces))
+        for run, (tenant, queue) in runs.items()
+    ]
+
+
+def _headers(identifiers: Sequence[UUID], traces: Mapping[UUID, str]) -> dict[str, Any]:
+    return header({str(each): traces[each] for each in identifiers if each in traces}) if traces else {}
 
 
 def by_turns(tenants: Mapping[UUID, UUID]) -> list[UUID]:
@@ -211,28 +239,33 @@ class BrokerWatch:
 
     async def _watch(self) -> None:
         while True:
-            try:
-                await self._listen()
-            except (RedisError, OSError, TimeoutError) as error:
-                if self.reachable or not self._answered.is_set():
-                    log.warning("broker.unreachable", error=type(error).__name__)
-            self.reachable = False
-            self._answered.set()
+            with suppress(RedisError, OSError):
+                async with self._client.pubsub() as channel:
+                    await self._listen(channel)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _listen(self) -> None:
-        async with self._client.pubsub() as channel:
+    async def _listen(self, channel: PubSub) -> None:
+        """Keep `reachable` right until the broker has gone."""
+        try:
             await channel.subscribe(_CHANNEL)
             while True:
-                await channel.ping()
-                async with asyncio.timeout(WATCH_SECONDS):
-                    while (message := await channel.get_message(timeout=WATCH_SECONDS)) is None or message[
-                        "type"
-                    ] != "pong":
-                        pass
-                if not self.reachable:
-                    log.info("broker.reachable")
-                self.reachable = True
-                self._answered.set()
+                await self._ping(channel)
                 # Returns nothing after the time; raises the moment the connection ends.
                 await channel.get_message(timeout=WATCH_SECONDS)
+        except (RedisError, OSError, TimeoutError) as error:
+            if self.reachable or not self._answered.is_set():
+                log.warning("broker.unreachable", error=type(error).__name__)
+        finally:
+            # Before the connection is closed, which takes its time.
+            self.reachable = False
+            self._answered.set()
+
+    async def _ping(self, channel: PubSub) -> None:
+        await channel.ping()
+        async with asyncio.timeout(WATCH_SECONDS):
+            while (message := await channel.get_message(timeout=WATCH_SECONDS)) is None or message["type"] != "pong":
+                pass
+        if not self.reachable:
+            log.info("broker.reachable")
+        self.reachable = True
+        self._answered.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from decimal import Decimal
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, urlsplit
@@ -224,6 +225,13 @@ class Settings(BaseSettings):
     """Seconds that the issuer's clock and ours may be apart: a token is taken so long before `nbf` and after `exp`."""
     metrics_token: SecretStr | None = None
     """If set, `/metrics` is answered only to `Authorization: Bearer` with it. Not set: to everybody."""
+    metrics_host: str = "127.0.0.1"
+    """Address at which a worker or a sweeper answers `GET /metrics`, where it has a port for that."""
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    """Its port: one for each process on a host, as `--metrics-port` or by this. 0 = it answers nobody. The API has its
+    `/metrics` beside its routes."""
+    tracing: bool = False
+    """Whether OpenTelemetry traces are sent, as the standard's own `OTEL_…` variables say; needs the extra `otel`."""
 
     webhook_private_addresses: bool = False
     """Whether webhooks may go to private addresses, and over plain HTTP: for a network of one's own."""
@@ -253,6 +261,13 @@ class Settings(BaseSettings):
     @classmethod
     def _rate_limit_can_be_read(cls, value: str) -> str:
         return read_rate_limit(value)
+
+    @field_validator("tracing")
+    @classmethod
+    def _traces_can_be_made(cls, value: bool) -> bool:  # noqa: FBT001 - pydantic calls it
+        if value and not (find_spec("opentelemetry") and find_spec("opentelemetry.sdk")):
+            raise ValueError("the extra `otel` is not installed: pip install 'palimpsest[otel]'")
+        return value
 
     @field_validator("policy")
     @classmethod

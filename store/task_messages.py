@@ -7,6 +7,7 @@ and handing it to Redis. A process that sends a batch every few milliseconds pay
 from __future__ import annotations
 
 import base64
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from redis.retry import Retry
 from store.broker import PRIORITIES, celery_app, queue_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from store.settings import Settings
 
@@ -34,6 +35,8 @@ class Task(NamedTuple):
     args: Sequence[Any]
     queue: str
     priority: int = 0
+    headers: Mapping[str, Any] = MappingProxyType({})
+    """Beside Celery's own; the task finds them in its request."""
 
 
 class TaskSender:
@@ -78,7 +81,7 @@ class TaskSender:
                 "body": base64.b64encode(msgspec.json.encode(made.body)).decode(),
                 "content-encoding": "utf-8",
                 "content-type": "application/json",
-                "headers": made.headers,
+                "headers": {**made.headers, **task.headers},
                 "properties": {
                     **made.properties,
                     "delivery_mode": _PERSISTENT,

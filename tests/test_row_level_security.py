@@ -76,6 +76,8 @@ DEFINERS = {
     "due_waiting_summaries",
     "rate_limits_since",
     "model_spending",
+    "waiting_work",
+    "model_totals",
     "key_in_force",
     "tenant_of_token",
     "note_key_uses",

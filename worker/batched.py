@@ -16,6 +16,7 @@ from compaction.batching import find_again
 from compaction.ladder import Step, growth_margin
 from store import batches, conversations, requested_runs, runs
 from worker.journal import BATCH_TRIGGER
+from worker.metrics import METRICS
 from worker.summarizers import SummaryError
 from worker.summarizers.base import Spent
 
@@ -222,6 +223,8 @@ def close(
         prompt_version=outline.prompt_version if outline else None,
         **costs._asdict(),
     )
+    METRICS.run_ended(state, reason)
+    METRICS.step_recorded(step)
     requested_runs.record(
         connection,
         batch.tenant_id,

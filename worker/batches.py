@@ -16,7 +16,7 @@ from compaction import steps
 from compaction.batching import fingerprint
 from compaction.overrides import in_force
 from compaction.view import WRITTEN
-from store import batches, budgets, conversations, runs, snapshots, tenants
+from store import batches, budgets, conversations, ids, runs, snapshots, tenants
 from store.fault_points import reach
 from worker.batched import OUTDATED, SUPERSEDED, close, collect, fail
 from worker.budgets import BUDGET_SPENT
@@ -103,7 +103,8 @@ class Batches:
             batch = batches.claim(connection, tenant_id, batch_id, lease_seconds=claim_seconds)
         if batch is None:
             return None
-        with structlog.contextvars.bound_contextvars(batch_id=str(batch.id), request_id=str(batch.request_id)):
+        request_id = None if batch.request_id is None else ids.external("req", batch.request_id)
+        with structlog.contextvars.bound_contextvars(batch_id=str(batch.id), request_id=request_id):
             try:
                 return self._advance(batch, api)
             except StoppingError:

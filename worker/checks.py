@@ -11,6 +11,7 @@ import structlog
 from compaction.ladder import batch_is_due, decide
 from compaction.overrides import InForce, in_force
 from store import batches, conversations, runs, snapshots
+from worker.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,11 +71,13 @@ class Checker:
                 idle, busy = self._split(states)
                 wanted = self._want_batches(connection, idle)
                 done = conversations.clear_checks(connection, idle) if idle else set()
+            METRICS.checked("idle", len(idle))
             for batch_id, tenant_id in wanted:
                 if self._wake_batch is not None:
                     self._wake_batch(tenant_id, batch_id)
             for state in busy:
                 if (lease := self._begin(state)) is not None:
+                    METRICS.checked("begun")
                     execute(lease)
             waiting = [state.conversation_id for state in states if state.conversation_id not in done]
 
@@ -125,9 +128,11 @@ class Checker:
         if _is_miscounted(state, policy):
             with self._database.transaction(state.tenant_id) as connection:
                 conversations.recount(connection, state.conversation_id, policy.max_tool_result_chars)
+            METRICS.checked("recounted")
             return None
         if state.pending_version is not None:
             self._promote(state)
+            METRICS.checked("promoted")
             return None
         with self._database.transaction(state.tenant_id) as connection:
             # Since the batch was read a run may have come and gone; from here on nothing changes any more.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from store import runs
+from store import ids, runs
 from store.broker import SUMMARIES
 from store.fault_points import reach
 from worker.batched_run import BatchedRun
@@ -18,9 +18,11 @@ from worker.context_blocks import BlockSummary
 from worker.execution import Execution
 from worker.journal import BATCH_TRIGGER, RunLostError
 from worker.leases import Calls, StoppingError, extend
+from worker.metrics import METRICS
 from worker.recovery import Recovery
 from worker.summarizers import SummaryError
 from worker.summarizers.purse import UNLIMITED
+from worker.tracing import traced_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,17 +74,25 @@ class Compactor:
 
     def execute(self, lease: Lease) -> None:
         """Carry out what is due under a lease, as far as its queue goes."""
-        with structlog.contextvars.bound_contextvars(run_id=str(lease.run_id), request_id=str(lease.request_id)):
+        request_id = None if lease.request_id is None else ids.external("req", lease.request_id)
+        with (
+            structlog.contextvars.bound_contextvars(run_id=str(lease.run_id), request_id=request_id),
+            traced_run(lease),
+        ):
             reach("run.claimed")
             try:
                 self._attempt(lease).go()
+                METRICS.attempted("done")
             except RunLostError as error:
+                METRICS.attempted("lost")
                 # Whoever took over writes the run's end; this attempt leaves no trace but the log's.
                 log.warning("run.lost", reason=str(error))
             except StoppingError:
+                METRICS.attempted("released")
                 log.info("run.released")
                 self._release(lease)
             except Exception as error:  # noqa: BLE001 - nothing may take the other conversations' checks with it
+                METRICS.attempted("failed")
                 log.error("run.failed", error=type(error).__name__)  # noqa: TRY400 - a traceback may show content
                 self._give_back(lease, type(error).__name__)
 

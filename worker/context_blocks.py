@@ -7,6 +7,7 @@ run is skipped: the outline already is what can be had without one.
 
 from __future__ import annotations
 
+import contextvars
 import time
 from functools import partial
 from threading import Event, Lock, Thread
@@ -23,6 +24,7 @@ from store import batches, context_blocks, runs, waiting_summaries
 from worker.budgets import BUDGET_SPENT
 from worker.journal import ERASED, RunLostError
 from worker.leases import StoppingError
+from worker.metrics import METRICS
 from worker.summarizers import SummaryError
 from worker.summarizing import spend
 
@@ -150,6 +152,7 @@ class BlockSummary:
         step = step._replace(duration_ms=round((time.monotonic() - started) * 1000))
         with self._compactor.database.transaction(self._lease.tenant_id) as connection:
             runs.add_step(connection, self._lease, step)
+        METRICS.step_recorded(step)
 
     def _end(
         self,
@@ -179,6 +182,7 @@ class BlockSummary:
                 raise RunLostError(runs.LEASE_LOST)
 
         self._compactor.database.insist(lease.tenant_id, write)
+        METRICS.run_ended(state, reason)
         log.info("run.ended", state=state, reason=reason, trigger=lease.trigger)
 
 
@@ -219,7 +223,10 @@ def in_parallel(calls: Sequence[Callable[[], T]], limit: int, stop: Event) -> li
             except BaseException as error:  # noqa: BLE001 - raised again where the calls are waited for
                 errors.append(error)
 
-    threads = [Thread(target=work, name="model-calls", daemon=True) for _ in range(min(limit, len(calls)))]
+    threads = [
+        Thread(target=contextvars.copy_context().run, args=(work,), name="model-calls", daemon=True)
+        for _ in range(min(limit, len(calls)))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

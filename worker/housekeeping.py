@@ -10,6 +10,7 @@ import structlog
 from store import housekeeping, processes
 from store.housekeeping import FIRST, Pass
 from store.processes import FORGOTTEN_SECONDS
+from worker.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,8 @@ class Housekeeper:
                 "snapshots", housekeeping.expire_snapshots, settings.snapshot_retention_days * _DAY
             ),
         }
+        for table, rows in removed.items():
+            METRICS.removed(table, rows)
         if any(removed.values()):
             log.info("housekeeping.removed", **removed)
         return removed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from threading import Lock, Thread
@@ -55,7 +56,9 @@ class Calls:
             if self.stopping:
                 raise StoppingError
             self._waiting.add(future)
-        Thread(target=_settle, args=(future, call), name="model-call", daemon=True).start()
+        # With what the log and the trace know of the run.
+        settle = contextvars.copy_context().run
+        Thread(target=settle, args=(_settle, future, call), name="model-call", daemon=True).start()
         try:
             while not wait([future], seconds).done:
                 beat()

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import structlog
-from celery.signals import worker_process_init, worker_ready
+from celery.signals import worker_process_init, worker_process_shutdown, worker_ready
 from celery.worker import state
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from store import ids, processes
 from store.broker import QueueDepths
 from store.processes import Activity, Process
+from store.tracing import TRACING
 from worker.database import Database
 from worker.shutdown import leave_in_time, leave_now
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from store.processes import Kind
     from store.settings import Settings
+    from worker.exposition import Exposition
     from worker.progress import Progress
 
 log = structlog.get_logger()
@@ -41,6 +43,10 @@ LOOK_SECONDS: Final = 5.0
 """Most seconds between two looks at what the tasks are at."""
 JOIN_SECONDS: Final = 5.0
 """Seconds that the end of a process waits for its heartbeat to take its row off."""
+
+
+SERVICE: Final = "palimpsest-worker"
+"""What traces call a worker, unless OTEL_SERVICE_NAME does."""
 
 
 class Consumed(NamedTuple):
@@ -197,7 +203,9 @@ class PoolWatch(Watch):
 class WorkerLife:
     """The life of a Celery worker, between the start of its pool and its end."""
 
-    def __init__(self, settings: Settings, queues: Sequence[str], slots: int, progress: Progress) -> None:
+    def __init__(
+        self, settings: Settings, queues: Sequence[str], slots: int, progress: Progress, exposition: Exposition
+    ) -> None:
         self.was_given_up = False
         """Whether the worker ends because it was stuck."""
         self._depths = QueueDepths(settings)
@@ -221,28 +229,39 @@ class WorkerLife:
         )
         self._progress = progress
         self._seconds = settings.task_stuck_seconds
+        self._settings = settings
+        self._exposition = exposition
 
     def __enter__(self) -> Self:
         # Once the pool is up: a process that is forked off must not find another thread's locks held.
         worker_ready.connect(self._begin, weak=False)
         worker_process_init.connect(self._begin_child, weak=False)
+        worker_process_shutdown.connect(self._end_child, weak=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         worker_ready.disconnect(self._begin)
         worker_process_init.disconnect(self._begin_child)
+        worker_process_shutdown.disconnect(self._end_child)
         self._watch.stop()
         self._heart.stop()
+        self._exposition.stop()
         self._depths.close()
 
     def _begin(self, **_: Any) -> None:
         self._heart.start()
         self._watch.start()
+        self._exposition.start()
 
     def _begin_child(self, **_: Any) -> None:
         self._progress.forget()
+        self._exposition.leave_to_parent()
+        TRACING.start(self._settings, SERVICE)
         # One process of the pool: its message comes back, and the pool starts another in its place.
         Watch(self._progress, self._seconds, leave_now).start()
+
+    def _end_child(self, **_: Any) -> None:
+        TRACING.stop()
 
     def _give_up(self) -> None:
         """End this worker as SIGTERM would, if need be by force: what can be given back is given back."""

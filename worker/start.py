@@ -14,10 +14,13 @@ from celery.signals import setup_logging
 
 from store.broker import CHECK_TASK, CHECKS, QUEUES, celery_app
 from store.processes import Activity
+from store.tracing import TRACING
 from worker.app import create_app
 from worker.consumer import SteadyConsumer
 from worker.database import Database
-from worker.liveness import FROZEN_SECONDS, Heart, Watch, WorkerLife
+from worker.exposition import Exposition, ProcessGauges
+from worker.liveness import FROZEN_SECONDS, SERVICE, Heart, Watch, WorkerLife, consumed
+from worker.metrics import METRICS, Pipe
 from worker.shutdown import end_in_time, leave_in_time, leave_now
 from worker.sweeper import Sweeper
 
@@ -65,8 +68,15 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
         without_mingle=True,
         quiet=True,
     )
-    with WorkerLife(settings, queues, slots, services.progress) as life:
+    # Of a pool of processes each has an engine of its own, and one task at a time: there is no pool to speak of.
+    engines = {} if computes else {"worker": services.database.engine}
+    METRICS.registry.register(ProcessGauges(lambda: Activity(*consumed()[1:]), engines))
+    exposition = Exposition(settings, pipe=Pipe() if computes else None)
+    if not computes:
+        TRACING.start(settings, SERVICE)
+    with WorkerLife(settings, queues, slots, services.progress, exposition) as life:
         worker.start()
+    TRACING.stop()
     return max(int(worker.exitcode or 0), int(life.was_given_up))
 
 
@@ -105,9 +115,13 @@ def run_sweeper(settings: Settings) -> int:
     )
     # What it does can be done again at any time: a sweeper that is stuck ends at once.
     watch = Watch(sweeper.progress, settings.task_stuck_seconds, leave_now, frozen=FROZEN_SECONDS)
+    METRICS.registry.register(ProcessGauges(Activity, {"sweeper": sweeper.engine}))
+    exposition = Exposition(settings)
     heart.start()
     watch.start()
+    exposition.start()
     sweeper.run(stop)
+    exposition.stop()
     watch.stop()
     heart.stop()
     return 0

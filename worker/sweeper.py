@@ -5,6 +5,7 @@ It also removes what its time is over for. Any number may run.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -26,6 +27,7 @@ from store.broker import (
 from store.fault_points import reach
 from worker.database import Database
 from worker.housekeeping import Housekeeper
+from worker.metrics import METRICS
 from worker.progress import Progress
 from worker.resending import Sent
 from worker.resuming import Resuming
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from celery import Celery
+    from sqlalchemy import Engine
 
     from store.batches import DueBatch
     from store.conversations import OverdueCheck
@@ -65,6 +68,11 @@ class Sweeper:
         # A run that was offered is not stranded for a while, and the same one all the time.
         self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
 
+    @property
+    def engine(self) -> Engine:
+        """The engine of its connections."""
+        return self._database.engine
+
     def run(self, stop: Event) -> None:
         """Sweep until `stop` is set."""
         log.info("sweeper.started", interval_seconds=self._settings.sweep_interval_seconds)
@@ -86,6 +94,7 @@ class Sweeper:
         What fails is logged, and the next sweep tries again.
         """
         reach("sweep.started")
+        started = time.monotonic()
         found = 0
         for part in (
             self._waiting,
@@ -96,9 +105,14 @@ class Sweeper:
             self._housekeeping,
         ):
             try:
-                found += part()
+                count = part()
             except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
+                METRICS.sweep_failed(part.__name__.strip("_"))
                 log.warning("sweep.failed", part=part.__name__.strip("_"), error=type(error).__name__)
+            else:
+                METRICS.found(part.__name__.strip("_"), count)
+                found += count
+        METRICS.swept(time.monotonic() - started)
         return found
 
     def _checks(self) -> int:
@@ -147,7 +161,10 @@ class Sweeper:
     def _requeue(self, run: Stranded) -> None:
         with self._database.transaction(run.tenant_id) as connection:
             queue = runs.requeue(connection, run.run_id, self._settings.max_attempts)
+        if queue is not None and run.expired:
+            METRICS.lease_expired()
         if queue == "dead":
+            METRICS.run_ended("dead", "attempts_exhausted")
             log.error("run.dead", run_id=str(run.run_id))
         elif queue is not None:
             self._app.send_task(RUN_TASK, args=[str(run.tenant_id), str(run.run_id)], queue=queue)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Any, ClassVar
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import structlog
 from celery import Task
+from celery.exceptions import Reject
 from sqlalchemy.exc import SQLAlchemyError
 
 from store import runs, summary_places
 from store.broker import BATCH_TASK, RUN_TASK, SUMMARIES
 from store.summary_places import Places
+from store.tracing import header, here
 from worker.batches import Batches
 from worker.budgets import Budgets
 from worker.checks import Checker
 from worker.compactor import Compactor
 from worker.database import Database
+from worker.metrics import METRICS
 from worker.progress import Progress
 from worker.summarizers import choose_batches, choose_model, choose_summarizer
+from worker.tracing import traced_task
 from worker.webhooks import Courier
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ class Services:
         self._app = app
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
+        METRICS.name_models(settings)
         self.progress = Progress()
         self.database = Database(settings, "worker", self.progress)
         with_batches = settings.chosen_summarizer == "anthropic-batch"
@@ -106,7 +112,9 @@ class Services:
     def _tell(self, task: str, tenant_id: UUID, identifier: UUID) -> None:
         """Tell the workers of summaries what waits for them; if nobody hears it, the sweeper will."""
         try:
-            self._app.send_task(task, args=[str(tenant_id), str(identifier)], queue=SUMMARIES)
+            place = here()
+            headers = header({str(identifier): place} if place else {})
+            self._app.send_task(task, args=[str(tenant_id), str(identifier)], queue=SUMMARIES, headers=headers)
         except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, the run is queued
             log.warning("wakeup.lost", error=type(error).__name__)
 
@@ -123,8 +131,18 @@ class ServiceTask(Task):  # type: ignore[misc] # Celery ships no types
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do the work, watched over."""
-        with self.services.progress.task(self.name):
-            return super().__call__(*args, **kwargs)
+        outcome: Literal["done", "rejected", "failed"] = "failed"
+        started = time.monotonic()
+        with self.services.progress.task(self.name), traced_task(self):
+            try:
+                result = super().__call__(*args, **kwargs)
+                outcome = "done"
+            except Reject:
+                outcome = "rejected"
+                raise
+            finally:
+                METRICS.task_ended(self.name, outcome, time.monotonic() - started)
+        return result
 
     def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
         """Log what failed."""

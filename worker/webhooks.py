@@ -12,6 +12,7 @@ import structlog
 from standardwebhooks import Webhook
 
 from store import ids, webhooks
+from worker.metrics import METRICS
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -46,8 +47,12 @@ class Courier:
         with self._database.transaction(tenant_id) as connection:
             if error is None and status is not None:
                 webhooks.delivered(connection, delivery, status)
-                return
-            dead = webhooks.refused(connection, delivery, status, error or f"status {status}")
+                dead = None
+            else:
+                dead = webhooks.refused(connection, delivery, status, error or f"status {status}")
+        METRICS.delivered("delivered" if dead is None else "dead" if dead else "refused")
+        if dead is None:
+            return
         log.warning(
             "webhook.refused",
             delivery_id=str(delivery_id),

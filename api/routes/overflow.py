@@ -50,6 +50,7 @@ async def report_overflow(request: Request[Principal, Any, Any], conversation_id
     done = await services.run(tenant, _overflow, request, identifier, wanted, summarizer) if identifier else None
     if done is None or identifier is None:
         raise not_found()
+    services.metrics.overflows.labels(done.outcome).inc()
     _refuse_or_accept(done)
     if done.summary_run_id is not None:
         services.wakeups.add_run(tenant, done.summary_run_id)

@@ -55,7 +55,7 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
     replayed = _refuse_or_accept(done)
     for run_id in blocks.run_ids if blocks and not replayed else ():
         services.wakeups.add_run(request.user.tenant_id, run_id)
-    (services.metrics.turns_replayed if replayed else services.metrics.turns_appended).inc()
+    services.metrics.took(replayed=replayed, messages=len(turn.contents), size=len(body))
     check = _check(services, request.user.tenant_id, conversation, queued=done.queued)
     return Response(
         _encode(TurnOut(done.first_seq, done.last_seq, done.context_tokens, check)),

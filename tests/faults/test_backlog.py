@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.faults.installation import Installation
     from tests.worker_processes import Worker
 
-ALERTS = Path(__file__).parents[2] / "docs" / "alerts.yml"
+ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
 EVERY_SCRAPE_LOOKS = "from api import operations; operations.CACHE_SECONDS = 0; from cli.main import main; main()"
 ROWS = "select relname, seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables"
 
@@ -59,8 +59,8 @@ def gauges(installation: Installation) -> dict[str, float]:
 
 def fires(alert: str, seen: dict[str, float]) -> bool:
     """Tell whether an alert's expression, `max(metric) > bound` or `== bound`, is true of what is seen."""
-    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
-    (rule,) = (rule for rule in group["rules"] if rule["alert"] == alert)
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    (rule,) = (rule for group in groups for rule in group["rules"] if rule.get("alert") == alert)
     read = re.fullmatch(r"max\((\w+)\) (>|==) (\d+)", rule["expr"])
     assert read, rule
     value, bound = seen[read[1]], float(read[3])

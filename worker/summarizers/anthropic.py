@@ -20,6 +20,7 @@ from compaction.transcript import PROMPT_VERSION, SYSTEM_PROMPT, render_transcri
 from compaction.windows import LOW_CONTEXT_WINDOW, window_of
 from worker.summarizers.base import Answer, Spent, Summary, SummaryError
 from worker.summarizers.prices import Usage, cost
+from worker.summarizers.requests import REQUEST_ID, asked
 
 if TYPE_CHECKING:
     import ssl
@@ -70,7 +71,6 @@ _CODES: Final = {
 """Reason codes by status; the others are `model_error` from 500 on and `model_rejected` below."""
 _ERROR_TEXT_CHARS: Final = 2_000
 """Characters of an error's text that are looked at: it may be a page."""
-_REQUEST_ID: Final = re.compile(r"[\w-]{1,64}")
 
 _NO_TEMPERATURE: Final[set[tuple[str | None, str]]] = set()
 """(server, model) of those that have refused a temperature; known to the process."""
@@ -145,13 +145,14 @@ class AnthropicModel:
 
         return self.send(call, lambda answer, calls: answer_of(answer, self.model, self.prices, calls=calls))
 
-    def send(self, call: Call, read: Callable[[object, int], T]) -> T:
+    def send(self, call: Call, read: Callable[[object, int], T], *, model: str | None = None) -> T:
         """Return what `read` makes of an answer to `call` and of the number of requests that it took.
 
-        Both may raise SummaryError; retries, deadline and breaker are those of every question.
+        Both may raise SummaryError; retries, deadline and breaker are those of every question. `model` is the one that
+        is asked, where that is not the summarizer's.
         """
         permit = self._breaker.admit() if self._breaker is not None else None
-        question = _Question(self._service, call)
+        question = _Question(self._service, call, model or self.model)
         try:
             found = read(asyncio.run(question.ask()), question.calls)
         except SummaryError as error:
@@ -187,9 +188,10 @@ def _authorities() -> ssl.SSLContext:
 class _Question:
     """One question on its way: what was tried, and how the last attempt failed."""
 
-    def __init__(self, service: _Service, call: Call) -> None:
+    def __init__(self, service: _Service, call: Call, model: str) -> None:
         self._service = service
         self._call = call
+        self._model = model
         self._ends = time.monotonic() + service.deadline
         self._failed: anthropic.APIError | None = None
         self._without_temperature = False
@@ -236,7 +238,7 @@ class _Question:
                 with attempt:
                     self.calls += 1
                     self._failed = None
-                    return await self._call(client)
+                    return await asked(self._call(client), self._model, lambda error: failure(error, 1).code)
         raise AssertionError("the last attempt returns or raises")
 
     def _wait_before_retry(self, error: Exception) -> bool | float:
@@ -339,7 +341,7 @@ def failure(error: anthropic.APIError, calls: int) -> SummaryError:
     spent = Spent(calls)
     if isinstance(error, anthropic.APIStatusError):
         detail = f"status {error.status_code}"
-        if _REQUEST_ID.fullmatch(error.request_id or ""):
+        if REQUEST_ID.fullmatch(error.request_id or ""):
             detail += f", request {error.request_id}"
         return SummaryError(_code(error), detail, spent)
     if isinstance(error, anthropic.APITimeoutError):

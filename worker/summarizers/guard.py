@@ -8,6 +8,7 @@ from compaction.frames import FRAMES
 from compaction.quality import gather, judge, mend
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.transcript import SECTIONS, SYSTEM_PROMPT
+from worker.metrics import METRICS
 
 if TYPE_CHECKING:
     from compaction.quality import Verdict
@@ -30,7 +31,7 @@ class QualityGuard:
 
     def of(self, text: str) -> Verdict:
         """Return what is wrong with a summary."""
-        return judge(
+        verdict = judge(
             text,
             self._evidence,
             sections=SECTIONS,
@@ -40,6 +41,8 @@ class QualityGuard:
             frames=_TAGS,
             beside=self._request.beside,
         )
+        METRICS.judged(verdict.reasons)
+        return verdict
 
     def mend(self, text: str, verdict: Verdict) -> str:
         """Return a summary with what it lacks added, word for word from the conversation."""

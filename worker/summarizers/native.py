@@ -88,7 +88,7 @@ class AnthropicNative:
             spent, block = block_of(answer, conversation.model, self._claude.prices, calls=calls)
             return SignedSummary(block, conversation.model, OWN_PROMPT if wishes else DEFAULT_PROMPT, spent)
 
-        return self._claude.send(call, read)
+        return self._claude.send(call, read, model=conversation.model)
 
 
 class _Answer(msgspec.Struct):

@@ -91,12 +91,18 @@ def prices_of(model: str, own: Mapping[str, TokenPrices]) -> TokenPrices | None:
     name = model.strip().lower()
     if fitting := [key for key in own if name.startswith(key.strip().lower())]:
         return own[max(fitting, key=len)]
-    if not (known := _ID.fullmatch(name)):
+    listed = listed_name(name)
+    return PRICES[listed] if listed is not None else None
+
+
+def listed_name(model: str) -> str | None:
+    """Return the name under which the table above has a model, None if it has not."""
+    if not (known := _ID.fullmatch(model.strip().lower())):
         return None
     parts = re.split(r"[-@:_/\[]", _VERSION_DOT.sub("-", known[1]))
     for count in range(len(parts), 0, -1):
-        if prices := PRICES.get("-".join(parts[:count])):
-            return None if count < len(parts) and _RELEASE.fullmatch(parts[count]) else prices
+        if (name := "-".join(parts[:count])) in PRICES:
+            return None if count < len(parts) and _RELEASE.fullmatch(parts[count]) else name
     return None
 
 

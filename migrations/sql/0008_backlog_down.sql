@@ -1,0 +1,2 @@
+drop function model_totals();
+drop function waiting_work();

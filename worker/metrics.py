@@ -1,0 +1,276 @@
+"""What a worker or a sweeper counts for Prometheus. No label names a tenant, a conversation or what anybody wrote.
+
+One set a process, as there is one log. The processes of a prefork pool tell theirs to the one that started them, which
+is the one that is scraped (`worker.exposition`): so counts outlive the pool's processes, and no disk fills with files.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
+
+from worker.summarizers.prices import listed_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from store.runs import StepRecord
+    from store.settings import Settings
+
+CheckOutcome = Literal["idle", "begun", "in_the_way", "promoted", "recounted"]
+Attempt = Literal["done", "lost", "released", "failed"]
+
+OTHER: Final = "other"
+"""Stands for a reason or a model that is not among those that are known, so that no label has values without end."""
+REASONS: Final = frozenset(
+    {
+        "already_summarized",
+        "attempts_exhausted",
+        "batch_canceled",
+        "batch_errored",
+        "batch_expired",
+        "batch_lost",
+        "batch_outdated",
+        "batch_superseded",
+        "batches_off",
+        "budget_spent",
+        "circuit_open",
+        "empty_summary",
+        "erased",
+        "head_moved",
+        "lease_lost",
+        "model_auth",
+        "model_billing",
+        "model_error",
+        "model_garbage",
+        "model_overloaded",
+        "model_rate_limited",
+        "model_refused",
+        "model_rejected",
+        "model_timeout",
+        "model_unreachable",
+        "not_smaller",
+        "nothing_to_cut",
+        "nothing_to_drop",
+        "nothing_to_prune",
+        "nothing_to_shorten",
+        "outline_stands",
+        "prompt_too_long",
+        "strategy_failed",
+        "summaries_disabled",
+        "summarizer_error",
+        "summary_cut",
+        "summary_failed_extract_committed",
+        "summary_failed_fallback_committed",
+        "summary_failed_nothing_dropped",
+        "summary_rejected",
+        "summary_too_long",
+        "superseded",
+        "under_budget",
+        "waits_for_tool_loop",
+        "worker_stopped",
+        "zone_too_small",
+    }
+)
+"""Reasons of runs and steps that have a value of their own; docs/runs.md explains them."""
+
+_TASK_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_MODEL_SECONDS: Final = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+_PIPE_BYTES: Final = 4_096
+"""Bytes that Linux writes to a pipe in one piece (PIPE_BUF): what several processes write does not get mixed up."""
+
+
+class WorkerMetrics:
+    """Counters and durations of one process, or of a pool of them. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self._metrics: dict[str, Counter | Histogram] = {}
+        self._models: frozenset[str] = frozenset()
+        self._pipe: Pipe | None = None
+        self._define()
+
+    def _define(self) -> None:
+        self._counter("tasks", "Tasks of the broker that ended.", "task", "outcome")
+        self._histogram("task_duration_seconds", "Seconds that tasks took.", _TASK_SECONDS, "task")
+        self._counter("checks", "Conversations checked, by what the check came to.", "outcome")
+        self._counter("runs", "Runs that workers and sweepers ended, by how they ended and why.", "state", "reason")
+        self._counter(
+            "run_attempts",
+            "Attempts at runs: done, given up as the run was lost or the worker stopped, failed.",
+            "outcome",
+        )
+        self._counter("run_steps", "Steps of runs that were recorded.", "step", "state", "reason")
+        self._histogram("run_step_duration_seconds", "Seconds that steps took.", _TASK_SECONDS, "step")
+        for name, which in (("before", "before"), ("after", "after"), ("saved", "saved by")):
+            self._counter(
+                f"compaction_tokens_{name}", f"Tokens of contexts {which} committed steps, estimated.", "step"
+            )
+        self._counter("tool_results_cut", "Tool results that committed steps cut.")
+        self._counter("model_calls", "Calls of models that steps recorded.", "model")
+        self._counter("model_tokens", "Tokens that models billed.", "model", "direction")
+        self._counter("model_cost_usd", "USD that model calls cost, where the price is known.", "model")
+        self._counter("model_requests", "Requests to the Messages API, each attempt for itself.", "model", "outcome")
+        self._histogram(
+            "model_request_duration_seconds", "Seconds until the Messages API answered.", _MODEL_SECONDS, "model"
+        )
+        self._counter("guard_findings", "What the quality guard found wrong with summaries.", "reason")
+        self._counter("webhook_attempts", "Attempts at webhook deliveries.", "outcome")
+        self._counter("sweeps", "Sweeps.")
+        self._counter("sweep_failures", "Parts of sweeps that failed.", "part")
+        self._counter("sweep_found", "What sweeps woke workers for.", "part")
+        self._histogram("sweep_duration_seconds", "Seconds that sweeps took.", _TASK_SECONDS)
+        self._counter("leases_expired", "Runs that were taken from workers whose leases had run out.")
+        self._counter("rows_removed", "Rows that housekeeping removed.", "table")
+        self._counter("metrics_lost", "Counts that a process of the pool could not pass on.")
+
+    def name_models(self, settings: Settings) -> None:
+        """Let the models that the settings name have their own values, beside those with a list price."""
+        self._models = frozenset({settings.summarizer_model, *settings.summarizer_prices})
+
+    def task_ended(self, task: str, outcome: Literal["done", "rejected", "failed"], seconds: float) -> None:
+        """Count a task."""
+        self._add("tasks", task, outcome)
+        self._add("task_duration_seconds", task, amount=seconds)
+
+    def checked(self, outcome: CheckOutcome, count: int = 1) -> None:
+        """Count conversations that were checked."""
+        self._add("checks", outcome, amount=count)
+
+    def run_ended(self, state: str, reason: str | None) -> None:
+        """Count a run that has ended."""
+        self._add("runs", state, _known(reason))
+
+    def attempted(self, outcome: Attempt) -> None:
+        """Count an attempt at a run."""
+        self._add("run_attempts", outcome)
+
+    def step_recorded(self, step: StepRecord) -> None:
+        """Count a step: what it did to the context, and what it cost."""
+        self._add("run_steps", step.name, step.state, _known(step.reason))
+        self._add("run_step_duration_seconds", step.name, amount=step.duration_ms / 1_000)
+        if step.state == "committed":
+            self._add("compaction_tokens_before", step.name, amount=step.tokens_before)
+            self._add("compaction_tokens_after", step.name, amount=step.tokens_after)
+            self._add("compaction_tokens_saved", step.name, amount=max(0, step.tokens_before - step.tokens_after))
+            self._add("tool_results_cut", amount=step.results_cut or 0)
+        if step.model_calls or step.model_input_tokens or step.model_output_tokens:
+            model = self.model(step.model)
+            self._add("model_calls", model, amount=step.model_calls)
+            self._add("model_tokens", model, "input", amount=step.model_input_tokens or 0)
+            self._add("model_tokens", model, "output", amount=step.model_output_tokens or 0)
+            self._add("model_cost_usd", model, amount=float(step.cost_usd or 0))
+
+    def requested(self, model: str, outcome: str, seconds: float) -> None:
+        """Count a request to the Messages API; `outcome` is `ok` or a reason code."""
+        name = self.model(model)
+        self._add("model_requests", name, outcome if outcome == "ok" else _known(outcome))
+        self._add("model_request_duration_seconds", name, amount=seconds)
+
+    def judged(self, reasons: Iterable[str]) -> None:
+        """Count what the quality guard found."""
+        for reason in reasons:
+            self._add("guard_findings", reason)
+
+    def delivered(self, outcome: Literal["delivered", "refused", "dead"]) -> None:
+        """Count an attempt at a webhook's delivery."""
+        self._add("webhook_attempts", outcome)
+
+    def swept(self, seconds: float) -> None:
+        """Count a sweep."""
+        self._add("sweeps")
+        self._add("sweep_duration_seconds", amount=seconds)
+
+    def sweep_failed(self, part: str) -> None:
+        """Count a part of a sweep that failed."""
+        self._add("sweep_failures", part)
+
+    def found(self, part: str, count: int) -> None:
+        """Count what a part of a sweep woke workers for."""
+        self._add("sweep_found", part, amount=count)
+
+    def lease_expired(self) -> None:
+        """Count a run that was taken from a worker that is gone."""
+        self._add("leases_expired")
+
+    def removed(self, table: str, rows: int) -> None:
+        """Count rows that housekeeping removed."""
+        self._add("rows_removed", table, amount=rows)
+
+    def model(self, name: str | None) -> str:
+        """Return the label's value for a model, `other` for one that neither the settings nor the price list name."""
+        if name is None:
+            return OTHER
+        return name if name in self._models else listed_name(name) or OTHER
+
+    def pass_on(self, pipe: Pipe) -> None:
+        """Tell another process from now on, instead of counting here: in a process that was forked off."""
+        self._pipe = pipe
+
+    def take(self, name: str, labels: Iterable[str], amount: float) -> None:
+        """Count here, what this process or one of its pool has seen."""
+        metric = self._metrics[name]
+        values = tuple(labels)
+        child = metric.labels(*values) if values else metric
+        if isinstance(child, Counter):
+            child.inc(amount)
+        else:
+            child.observe(amount)
+
+    def _add(self, name: str, *labels: str, amount: float = 1) -> None:
+        if self._pipe is None:
+            self.take(name, labels, amount)
+        else:
+            self._pipe.write(name, labels, amount)
+
+    def _counter(self, name: str, description: str, *labels: str) -> None:
+        self._metrics[name] = Counter(f"palimpsest_{name}", description, labels, registry=self.registry)
+
+    def _histogram(self, name: str, description: str, buckets: tuple[float, ...], *labels: str) -> None:
+        self._metrics[name] = Histogram(
+            f"palimpsest_{name}", description, labels, buckets=buckets, registry=self.registry
+        )
+
+
+class Pipe:
+    """Takes counts from the processes of a pool to the one that started them.
+
+    Nobody waits for it: what does not fit is lost, and the loss is told with the next count that does.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._written_to = os.pipe()
+        os.set_blocking(self._written_to, False)
+        self.lost = 0
+        """Counts lost since the last one that fitted."""
+
+    def write(self, name: str, labels: Iterable[str], amount: float) -> None:
+        """Pass a count on."""
+        lines = [(name, list(labels), amount)] + ([("metrics_lost", [], self.lost)] if self.lost else [])
+        written = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        try:
+            # In one piece or not at all, whoever else writes.
+            os.write(self._written_to, written[:_PIPE_BYTES])
+        except OSError:
+            self.lost += 1
+        else:
+            self.lost = 0
+
+    def lines(self) -> Iterator[tuple[str, list[str], float]]:
+        """Return counts as they come, for as long as this process lives."""
+        with os.fdopen(self._read, "rb") as file:
+            for line in file:
+                yield msgspec.json.decode(line, type=tuple[str, list[str], float])
+
+
+def _known(reason: str | None) -> str:
+    return "" if reason is None else reason if reason in REASONS else OTHER
+
+
+METRICS: Final = WorkerMetrics()
+"""Those of this process."""
