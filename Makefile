@@ -9,7 +9,7 @@ ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo serve test faults check format docs bench fidelity fuzz soak audit sbom constraints clean distclean
+.PHONY: help setup demo serve test clients faults check format docs screenshots manual bench scaling fidelity fuzz soak audit sbom constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -35,7 +35,17 @@ serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stop
 	@$(BIN)/palimpsest serve $(ARGS)
 
 test: $(STAMP) ## Run the tests against real servers
+	@.ci/browser
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
+
+clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain), rewrite the TypeScript types, test all clients
+	@clients/install
+	@PYTHONPATH=. $(BIN)/python clients/typescript/generate_schema.py >clients/typescript/src/schema.ts.new \
+	    && mv clients/typescript/src/schema.ts.new clients/typescript/src/schema.ts
+	$(BIN)/mypy --python-executable clients/.cache/langchain/bin/python clients/langchain/palimpsest_langchain
+	@$(BIN)/python -m pytest -rs tests/test_python_client.py tests/test_client_operations.py tests/test_client_distributions.py \
+	    tests/test_typescript_client.py tests/test_langchain_adapter.py tests/test_integrate_page.py \
+	    tests/test_example_chat.py tests/test_example_open_webui.py $(ARGS)
 
 faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests included; print what was measured
 	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile $(ARGS)
@@ -45,6 +55,7 @@ check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependenci
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests
+	$(BIN)/mypy clients/python
 	$(BIN)/mypy docs bench .ci/audit.py .ci/sbom.py
 	$(BIN)/lint-imports
 	$(BIN)/squawk migrations/sql/*.sql
@@ -61,13 +72,24 @@ format: $(STAMP) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## Rewrite the generated pages, docs/requirements.md and docs/settings.md
-	@for page in requirements settings; do \
-	    $(BIN)/python docs/$$page.py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
+docs: $(STAMP) ## Rewrite the generated pages of docs/
+	@for page in requirements settings metrics reference-http reference-presets reference-cli; do \
+	    $(BIN)/python docs/$$(echo $$page | tr - _).py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
 	done
+
+screenshots: $(STAMP) ## Take the console's pictures for the manual again, docs/images (needs Chromium)
+	@.ci/browser
+	@$(BIN)/python -m tests.browser.screenshots
+
+manual: $(STAMP) ## Build the manual as a site of its own, docs/_build/index.html (needs no network)
+	@$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo "manual: docs/_build/index.html"
 
 bench: $(STAMP) ## Measure append, context and check against raw database calls
 	@$(BIN)/python bench/run.py $(ARGS)
+
+scaling: $(STAMP) ## Print what a load needs, from measured unit costs (docs/scaling.md; ARGS="--turns 40 --peak 5")
+	@$(BIN)/python bench/scaling.py $(ARGS)
 
 fidelity: $(STAMP) ## Measure what survives compaction: look-ahead recall, rules, drift (bench/fidelity)
 	@$(BIN)/python bench/fidelity/run.py $(ARGS)
@@ -82,8 +104,8 @@ constraints: ## Pin the newest versions that pyproject.toml allows, with their h
 	@.ci/constraints
 
 clean: ## Remove caches and build output
-	@rm -rf dist bench/out *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf dist bench/out docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -path ./.venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## The same, and .venv
-	@rm -rf .venv
+	@rm -rf .venv clients/.cache clients/*/node_modules clients/*/dist

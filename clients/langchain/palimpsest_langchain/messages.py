@@ -1,0 +1,109 @@
+"""LangChain's messages in the form of the Messages API, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from langchain_core.messages import BaseMessage
+
+Block = dict[str, Any]
+Stored = dict[str, Any]
+
+
+def to_stored(messages: Iterable[BaseMessage]) -> list[Stored]:
+    """Return messages in the form of the Messages API; a system prompt is none of them, and neither is nothing."""
+    stored: list[Stored] = []
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            continue
+        content = _results(message) if isinstance(message, ToolMessage) else _content(message)
+        if content:
+            role = "assistant" if isinstance(message, AIMessage) else "user"
+            stored.append({"role": role, "content": content})
+    return stored
+
+
+def from_stored(messages: Iterable[Mapping[str, Any]]) -> list[AnyMessage]:
+    """Return stored messages as LangChain has them; each tool result is a message of its own."""
+    found: list[AnyMessage] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        content = message["content"]
+        blocks: list[Block] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if message["role"] == "assistant":
+            calls = [block for block in blocks if block["type"] == "tool_use"]
+            names |= {call["id"]: call["name"] for call in calls}
+            found.append(
+                AIMessage(
+                    content=_of_blocks([block for block in blocks if block["type"] != "tool_use"]),
+                    tool_calls=[{"id": call["id"], "name": call["name"], "args": call["input"]} for call in calls],
+                )
+            )
+            continue
+        results = [block for block in blocks if block["type"] == "tool_result"]
+        found += [
+            ToolMessage(
+                content=block.get("content") or "",
+                tool_call_id=block["tool_use_id"],
+                name=names.get(block["tool_use_id"]),
+                status="error" if block.get("is_error") else "success",
+            )
+            for block in results
+        ]
+        if rest := [block for block in blocks if block["type"] != "tool_result"]:
+            found.append(HumanMessage(content=_of_blocks(rest)))
+    return found
+
+
+def usage_of(message: AIMessage) -> dict[str, int] | None:
+    """Return what the model counted, as the Messages API has it: there `input_tokens` is without what was cached."""
+    counted = message.usage_metadata
+    if counted is None:
+        return None
+    details = counted.get("input_token_details", {})
+    read, written = details.get("cache_read", 0), details.get("cache_creation", 0)
+    return {
+        "input_tokens": max(counted["input_tokens"] - read - written, 0),
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": written,
+        "output_tokens": counted["output_tokens"],
+    }
+
+
+def _content(message: BaseMessage) -> str | list[Block]:
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    if isinstance(message.content, str) and not calls:
+        return message.content
+    listed: list[Any] = [message.content] if isinstance(message.content, str) else message.content
+    # A model's own integration may have its calls among the blocks already; `tool_calls` has them all.
+    blocks = [block for block in map(_block, listed) if block is not None and block["type"] != "tool_use"]
+    uses = [{"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]} for call in calls]
+    return [*blocks, *uses]
+
+
+def _block(block: str | Block) -> Block | None:
+    if isinstance(block, str):
+        return {"type": "text", "text": block} if block else None
+    # What no API asks for, such as the place in a stream, is not stored.
+    kept = {name: value for name, value in block.items() if name != "index"}
+    return None if kept.get("type") == "text" and not kept.get("text") else kept
+
+
+def _results(message: ToolMessage) -> list[Block]:
+    content = message.content
+    if not isinstance(content, str):
+        content = [block for block in map(_block, content) if block is not None]
+    result: Block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
+    return [{**result, "is_error": True} if message.status == "error" else result]
+
+
+def _of_blocks(blocks: list[Block]) -> Any:
+    """Return one text as itself, and no block as no text, which every model integration understands."""
+    if len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
+        return blocks[0]["text"]
+    return blocks or ""

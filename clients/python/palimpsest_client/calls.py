@@ -1,0 +1,120 @@
+"""Requests, repeated as far as it is safe and in time."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from palimpsest_client.errors import ApiError, AuthenticationError, PermissionDeniedError, UnreachableError, error_of
+from palimpsest_client.steps import Answer, Flow, Pause, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ATTEMPTS: Final = 3
+"""Times one call is sent before its error counts."""
+FIRST_PAUSE_SECONDS: Final = 0.1
+"""The most that is waited after the first attempt; twice as much after each more, and a random part of it."""
+LEAST_SECONDS: Final = 0.02
+"""Time left in which no further attempt is begun."""
+COOL_OFF_SECONDS: Final = 1.0
+"""Time for which a service that did not answer is not asked by those who can do without; doubled each time."""
+LONGEST_COOL_OFF_SECONDS: Final = 30.0
+PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+"""Statuses that may pass by themselves."""
+UNDONE: Final = frozenset({429, 503})
+"""Those of them after which nothing was done, so that any call may be sent again."""
+
+
+class NotSentError(UnreachableError):
+    """The request never reached the service."""
+
+
+def path_of(*parts: str | int) -> str:
+    """Return a path under `/v1` whose parts may hold any character."""
+    return "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def encode(body: Any) -> bytes:
+    """Return the JSON of a body, each time the same bytes: the hash of a turn's goes with its idempotency key."""
+    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+
+
+def decode(answer: Answer) -> Any:
+    """Return what an answer says."""
+    try:
+        return json.loads(answer.body) if answer.body else None
+    except ValueError as error:
+        raise UnreachableError("the answer is not JSON: something else answers at this address") from error
+
+
+def is_passing(error: Exception) -> bool:
+    """Tell whether a turn that failed so is to be kept: the fault is not the turn's own."""
+    if isinstance(error, ApiError):
+        return error.status in PASSING or isinstance(error, (AuthenticationError, PermissionDeniedError))
+    return isinstance(error, UnreachableError)
+
+
+class Caller:
+    """Sends requests with retries, and knows when it is no use.
+
+    clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._away_until = 0.0
+        self._cool_off = COOL_OFF_SECONDS
+
+    @property
+    def is_cooling_off(self) -> bool:
+        """Whether the service failed to answer a moment ago."""
+        return self._clock() < self._away_until
+
+    def send(self, request: Request, *, safe: bool = True) -> Flow[Answer]:
+        """Send until there is an answer, an error that stays, or no time left.
+
+        safe: sent twice it does what it does once, so that it is repeated even when nobody knows whether it arrived.
+        """
+        ends = self._clock() + request.deadline
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer: Answer = yield replace(request, deadline=max(ends - self._clock(), LEAST_SECONDS))
+                if answer.status < HTTPStatus.BAD_REQUEST:
+                    self._cool_off, self._away_until = COOL_OFF_SECONDS, 0.0
+                    return answer
+                raise error_of(answer.status, answer.headers, answer.body)
+            except (ApiError, UnreachableError) as error:
+                pause = self._pause(error, attempt, safe=safe)
+                if pause is None or attempt == ATTEMPTS or self._clock() + pause + LEAST_SECONDS > ends:
+                    self._note(error)
+                    raise
+            yield Pause(pause)
+        raise AssertionError  # pragma: no cover - the last attempt returns or raises
+
+    @staticmethod
+    def _pause(error: ApiError | UnreachableError, attempt: int, *, safe: bool) -> float | None:
+        """Return the seconds to wait before the next attempt; None if there is to be none."""
+        pause = random.uniform(0.5, 1) * FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)  # noqa: S311 - no secret
+        if isinstance(error, ApiError):
+            if error.status not in (PASSING if safe else UNDONE):
+                return None
+            return pause if error.retry_after is None else error.retry_after
+        return pause if safe or isinstance(error, NotSentError) else None
+
+    def _note(self, error: ApiError | UnreachableError) -> None:
+        if isinstance(error, ApiError) and error.status not in PASSING:
+            return
+        wait = (error.retry_after if isinstance(error, ApiError) else None) or self._cool_off
+        self._away_until = self._clock() + wait
+        self._cool_off = min(self._cool_off * 2, LONGEST_COOL_OFF_SECONDS)

@@ -1,0 +1,285 @@
+"""The two clients: the same calls, one blocking, one for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+
+import httpx2
+
+from palimpsest_client.calls import NotSentError, encode
+from palimpsest_client.errors import UnreachableError
+from palimpsest_client.flows import REMEMBERED_BYTES, Fallback, is_too_long
+from palimpsest_client.operations import Operations
+from palimpsest_client.steps import Acquire, Answer, Flow, Pause, Request, drive, drive_async
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from palimpsest_client.answers import Context, ModelCall
+    from palimpsest_client.outbox import Outbox
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+L = TypeVar("L")
+
+CONNECT_SECONDS: Final = 1.0
+"""A service in the same network accepts a connection in milliseconds."""
+AGENT: Final = "palimpsest-client/0.1.0"
+
+
+def _blocking(flow: Callable[Concatenate[Operations, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
+    @functools.wraps(flow)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return drive(flow(self.core, *args, **kwargs), self.perform)
+
+    return method
+
+
+def _awaited(
+    flow: Callable[Concatenate[Operations, P], Flow[T]],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(flow)
+    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await drive_async(flow(self.core, *args, **kwargs), self.perform)
+
+    return method
+
+
+class _Locks(Generic[L]):
+    """A lock for each name, for as long as somebody has it or waits for it."""
+
+    def __init__(self, make: Callable[[], L]) -> None:
+        self._make = make
+        self._locks: weakref.WeakValueDictionary[str, L] = weakref.WeakValueDictionary()
+        self._guard = threading.Lock()
+
+    def get(self, name: str) -> L:
+        with self._guard:
+            lock = self._locks.get(name)
+            if lock is None:
+                lock = self._locks[name] = self._make()
+            return lock
+
+
+class Client:
+    """Calls under `/v1` with one API key; a context manager, and safe to use from several threads.
+
+    url: where the service is, without `/v1`.
+    outbox: where turns wait that could not be delivered; by default in memory, a thousand of them.
+    remembered_bytes: contexts that are kept, so that one that has not changed is not sent again.
+    """
+
+    def __init__(
+        self, url: str, key: str, *, outbox: Outbox | None = None, remembered_bytes: int = REMEMBERED_BYTES
+    ) -> None:
+        self.core = Operations(outbox, remembered_bytes)
+        self._http = httpx2.Client(base_url=url, headers=_headers(key))
+        self._locks: _Locks[Any] = _Locks(threading.Lock)
+
+    @property
+    def outbox(self) -> Outbox:
+        """The turns that wait to be sent."""
+        return self.core.outbox
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Turns that still wait stay in the outbox; `flush` first."""
+        self._http.close()
+
+    def perform(self, step: Any) -> Any:
+        """Take one step of a flow."""
+        if isinstance(step, Pause):
+            return time.sleep(step.seconds)
+        if isinstance(step, Acquire):
+            lock = self._locks.get(step.name)
+            lock.acquire()
+            return lock
+        return self._send(step)
+
+    def _send(self, request: Request) -> Answer:
+        ends = time.monotonic() + request.deadline
+        try:
+            with self._http.stream(**_arguments(request)) as response:
+                parts = []
+                for part in response.iter_bytes():
+                    parts.append(part)
+                    _check(ends)
+                return _answer(response, b"".join(parts))
+        except httpx2.HTTPError as error:
+            raise _unreachable(error) from error
+
+    context = _blocking(Operations.context)
+    append = _blocking(Operations.append)
+    deliver = _blocking(Operations.deliver)
+    flush = _blocking(Operations.flush)
+    overflow = _blocking(Operations.overflow)
+    create_conversation = _blocking(Operations.create_conversation)
+    list_conversations = _blocking(Operations.list_conversations)
+    get_conversation = _blocking(Operations.get_conversation)
+    change_conversation = _blocking(Operations.change_conversation)
+    erase_conversation = _blocking(Operations.erase_conversation)
+    erase_user = _blocking(Operations.erase_user)
+    fork = _blocking(Operations.fork)
+    restore = _blocking(Operations.restore)
+    payload = _blocking(Operations.payload)
+    compact = _blocking(Operations.compact)
+    plan_compaction = _blocking(Operations.plan_compaction)
+    list_runs = _blocking(Operations.list_runs)
+    get_run = _blocking(Operations.get_run)
+    wait_for_run = _blocking(Operations.wait_for_run)
+    list_snapshots = _blocking(Operations.list_snapshots)
+    get_snapshot = _blocking(Operations.get_snapshot)
+    list_messages = _blocking(Operations.list_messages)
+    list_pins = _blocking(Operations.list_pins)
+    pin = _blocking(Operations.pin)
+    unpin = _blocking(Operations.unpin)
+
+    def call_model(
+        self,
+        conversation_id: str,
+        call: Callable[[Context], R],
+        *,
+        fallback: Fallback | None = None,
+        is_overflow: Callable[[Exception], bool] = is_too_long,
+    ) -> ModelCall[R]:
+        """Call a model with the context, and again with a smaller one when it refuses the prompt as too long."""
+        flow: Flow[ModelCall[R]] = self.core.call_model(
+            conversation_id, call, fallback=fallback, is_overflow=is_overflow
+        )
+        return drive(flow, self.perform)
+
+
+class AsyncClient:
+    """As Client, for asyncio."""
+
+    def __init__(
+        self, url: str, key: str, *, outbox: Outbox | None = None, remembered_bytes: int = REMEMBERED_BYTES
+    ) -> None:
+        self.core = Operations(outbox, remembered_bytes)
+        self._http = httpx2.AsyncClient(base_url=url, headers=_headers(key))
+        self._locks: _Locks[asyncio.Lock] = _Locks(asyncio.Lock)
+
+    @property
+    def outbox(self) -> Outbox:
+        """The turns that wait to be sent."""
+        return self.core.outbox
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Turns that still wait stay in the outbox; `flush` first."""
+        await self._http.aclose()
+
+    async def perform(self, step: Any) -> Any:
+        """Take one step of a flow."""
+        if isinstance(step, Pause):
+            return await asyncio.sleep(step.seconds)
+        if isinstance(step, Acquire):
+            lock = self._locks.get(step.name)
+            await lock.acquire()
+            return lock
+        return await self._send(step)
+
+    async def _send(self, request: Request) -> Answer:
+        ends = time.monotonic() + request.deadline
+        try:
+            async with self._http.stream(**_arguments(request)) as response:
+                parts = []
+                async for part in response.aiter_bytes():
+                    parts.append(part)
+                    _check(ends)
+                return _answer(response, b"".join(parts))
+        except httpx2.HTTPError as error:
+            raise _unreachable(error) from error
+
+    context = _awaited(Operations.context)
+    append = _awaited(Operations.append)
+    deliver = _awaited(Operations.deliver)
+    flush = _awaited(Operations.flush)
+    overflow = _awaited(Operations.overflow)
+    create_conversation = _awaited(Operations.create_conversation)
+    list_conversations = _awaited(Operations.list_conversations)
+    get_conversation = _awaited(Operations.get_conversation)
+    change_conversation = _awaited(Operations.change_conversation)
+    erase_conversation = _awaited(Operations.erase_conversation)
+    erase_user = _awaited(Operations.erase_user)
+    fork = _awaited(Operations.fork)
+    restore = _awaited(Operations.restore)
+    payload = _awaited(Operations.payload)
+    compact = _awaited(Operations.compact)
+    plan_compaction = _awaited(Operations.plan_compaction)
+    list_runs = _awaited(Operations.list_runs)
+    get_run = _awaited(Operations.get_run)
+    wait_for_run = _awaited(Operations.wait_for_run)
+    list_snapshots = _awaited(Operations.list_snapshots)
+    get_snapshot = _awaited(Operations.get_snapshot)
+    list_messages = _awaited(Operations.list_messages)
+    list_pins = _awaited(Operations.list_pins)
+    pin = _awaited(Operations.pin)
+    unpin = _awaited(Operations.unpin)
+
+    async def call_model(
+        self,
+        conversation_id: str,
+        call: Callable[[Context], Awaitable[R]],
+        *,
+        fallback: Fallback | None = None,
+        is_overflow: Callable[[Exception], bool] = is_too_long,
+    ) -> ModelCall[R]:
+        """Call a model with the context, and again with a smaller one when it refuses the prompt as too long."""
+        flow: Flow[ModelCall[R]] = self.core.call_model(
+            conversation_id, call, fallback=fallback, is_overflow=is_overflow
+        )
+        return await drive_async(flow, self.perform)
+
+
+def _headers(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}", "accept": "application/json", "user-agent": AGENT}
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    body = None if request.body is None else encode(request.body)
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": request.query,
+        "headers": {**request.headers, **({"content-type": "application/json"} if body is not None else {})},
+        "content": body,
+        "timeout": httpx2.Timeout(request.deadline, connect=min(CONNECT_SECONDS, request.deadline)),
+    }
+
+
+def _answer(response: httpx2.Response, body: bytes) -> Answer:
+    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)
+
+
+def _check(ends: float) -> None:
+    if time.monotonic() > ends:
+        raise UnreachableError("the answer did not end in time")
+
+
+def _unreachable(error: httpx2.HTTPError) -> UnreachableError:
+    kind = NotSentError if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout)) else UnreachableError
+    return kind(f"{type(error).__name__}: {error}")

@@ -1,0 +1,341 @@
+"""The two calls around a model call, and what happens while the service is away."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any, Final, TypeVar, cast
+
+from palimpsest_client.answers import Context, KeptTurn, Message, ModelCall, Turn
+from palimpsest_client.calls import Caller, decode, encode, given, is_passing, path_of
+from palimpsest_client.errors import ApiError, PalimpsestError, UnexpectedSeqError, UnreachableError
+from palimpsest_client.outbox import Outbox, log
+from palimpsest_client.remembered import ContextMemory, Remembered
+from palimpsest_client.steps import Acquire, Answer, Ask, Flow, Request
+
+R = TypeVar("R")
+Messages = Sequence[Mapping[str, Any]]
+Fallback = Callable[[], "Messages | Awaitable[Messages]"]
+"""Returns the caller's own history; the asynchronous client also takes a coroutine function."""
+
+CONTEXT_SECONDS: Final = 2.0
+"""What a person who waits for a reply is made to wait for the context at the most, retries included."""
+APPEND_SECONDS: Final = 5.0
+"""What a turn is waited for; by then the reply has been shown."""
+CALL_SECONDS: Final = 30.0
+"""What every other call may take."""
+REMEMBERED_BYTES: Final = 32 * 1024 * 1024
+NOTED_CONVERSATIONS: Final = 10_000
+"""Conversations of which the next seq is known, so that a turn that waits finds its place."""
+OVERFLOWS: Final = 3
+"""The service makes a context smaller so often before it wants to see a turn."""
+_TOO_LONG: Final = ("prompt is too long", "exceed context limit", "context_length_exceeded", "maximum context length")
+
+
+def is_too_long(error: Exception) -> bool:
+    """Tell whether a model refused a prompt as too long, by the words of its error."""
+    text = str(error).lower()
+    return any(words in text for words in _TOO_LONG)
+
+
+class Flows:
+    """The core of a client: every call as a flow, and what is remembered between calls."""
+
+    def __init__(self, outbox: Outbox | None = None, remembered_bytes: int = REMEMBERED_BYTES) -> None:
+        self.outbox = Outbox() if outbox is None else outbox
+        self._caller = Caller()
+        self._memory = ContextMemory(remembered_bytes)
+        self._next_seqs: dict[str, int] = {}
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        _answer: type[R],
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: dict[str, Any] | None = None,
+        safe: bool = True,
+        deadline: float = CALL_SECONDS,
+    ) -> Flow[R]:
+        """Send a request and return what the answer says."""
+        texts = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        request = Request(method, path, texts, body=body, deadline=deadline)
+        return cast("R", decode((yield from self._caller.send(request, safe=safe))))
+
+    def context(
+        self, conversation_id: str, *, fallback: Fallback | None = None, timeout: float = CONTEXT_SECONDS
+    ) -> Flow[Context]:
+        """Return what to send to the model as `messages`.
+
+        fallback: called for the caller's own history when the service does not answer as it should, whatever the
+            reason; `is_fallback` is set then. Without it, and when it fails, errors are raised.
+        timeout: seconds, retries included.
+        """
+        try:
+            can_do_without = fallback is not None
+            if self.outbox.waiting(conversation_id):
+                return (yield from self._read_with_kept(conversation_id, timeout, can_do_without=can_do_without))
+            return (yield from self._read_context(conversation_id, timeout, can_do_without=can_do_without))
+        except PalimpsestError as error:
+            if fallback is None:
+                raise
+            log.warning("the caller's own history stands in for the context of %s: %s", conversation_id, error)
+            own: Messages = yield Ask(fallback)
+            return Context([dict(message) for message in own], is_fallback=True, error=error)
+
+    def append(
+        self,
+        conversation_id: str,
+        messages: Messages,
+        *,
+        usage: Any = None,
+        snapshot_version: int | None = None,
+        context: Messages | None = None,
+        expected_next_seq: int | None = None,
+        replace_from: int | None = None,
+        idempotency_key: str | None = None,
+        timeout: float = APPEND_SECONDS,
+    ) -> Flow[Turn]:
+        """Store the messages of a turn, or raise. Repeated with the same key, so that it is stored once.
+
+        usage: the Messages API's `usage`, a mapping or the object of its SDK.
+        snapshot_version: the `version` of the context that the model call was made with.
+        context: blocks of context for this turn: `source`, `text`, `title`.
+        expected_next_seq: the seq that the first message has to get; another raises UnexpectedSeqError.
+        replace_from: the seq from which on messages are replaced: an edit, or a regenerated answer.
+        """
+        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from)
+        return self._append(conversation_id, body, idempotency_key or uuid.uuid4().hex, timeout)
+
+    def deliver(
+        self,
+        conversation_id: str,
+        messages: Messages,
+        *,
+        usage: Any = None,
+        snapshot_version: int | None = None,
+        context: Messages | None = None,
+        expected_next_seq: int | None = None,
+        replace_from: int | None = None,
+        idempotency_key: str | None = None,
+        timeout: float = APPEND_SECONDS,
+    ) -> Flow[Turn | None]:
+        """Append a turn as `append` does, or keep it in the outbox until it can be; None means that it is kept.
+
+        Turns that wait already go first. They are sent again before the next context or turn of their conversation,
+        and by `flush`. A turn that the service refuses for good raises.
+        """
+        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from)
+        key = idempotency_key or uuid.uuid4().hex
+        turn = KeptTurn(conversation_id, key, body, pinned=expected_next_seq is not None)
+        return self._send_line_locked(conversation_id, timeout, turn)
+
+    def flush(self, *, timeout: float = CALL_SECONDS) -> Flow[int]:
+        """Send the turns that wait, and return how many still do. timeout: seconds for one conversation's."""
+        for conversation_id in self.outbox.conversations():
+            yield from self._send_line_locked(conversation_id, timeout)
+        return len(self.outbox)
+
+    def overflow(
+        self, conversation_id: str, *, snapshot_version: int | None = None, error: str | dict[str, Any] | None = None
+    ) -> Flow[Context]:
+        """Say that a model refused the context as too long, and return a smaller one.
+
+        snapshot_version: the `version` of the context that was refused. error: what the model's API answered.
+        """
+        body = given(snapshot_version=snapshot_version, error=error)
+        request = Request("POST", path_of("conversations", conversation_id, "overflow"), body=body)
+        answer = yield from self._caller.send(request, safe=False)
+        return self._context_of(conversation_id, answer.body)
+
+    def call_model(
+        self,
+        conversation_id: str,
+        call: Callable[[Context], R | Awaitable[R]],
+        *,
+        fallback: Fallback | None = None,
+        is_overflow: Callable[[Exception], bool] = is_too_long,
+    ) -> Flow[ModelCall[R]]:
+        """Call a model with the context, and again with a smaller one when it refuses the prompt as too long."""
+        context = yield from self.context(conversation_id, fallback=fallback)
+        for left in range(OVERFLOWS, -1, -1):
+            try:
+                result = yield Ask(lambda context=context: call(context))  # type: ignore[misc]
+                return ModelCall(result, context)
+            except Exception as error:
+                if not left or context.is_fallback or not is_overflow(error):
+                    raise
+                text = str(error)
+            context = yield from self.overflow(conversation_id, snapshot_version=context.version, error=text)
+        raise AssertionError  # pragma: no cover - the last round returns or raises
+
+    def forget(self, conversation_id: str) -> None:
+        """Keep nothing of an erased conversation."""
+        self._memory.forget(conversation_id)
+        self._next_seqs.pop(conversation_id, None)
+
+    def _note_last(self, conversation_id: str, last_seq: int) -> None:
+        self._next_seqs[conversation_id] = last_seq + 1
+        if len(self._next_seqs) > NOTED_CONVERSATIONS:
+            self._next_seqs.pop(next(iter(self._next_seqs)), None)
+
+    def _read_with_kept(self, conversation_id: str, timeout: float, *, can_do_without: bool) -> Flow[Context]:
+        """Send what waits, and return the context with what still does; meanwhile nobody else sends it."""
+        lock = yield Acquire(conversation_id)
+        try:
+            yield from self._send_line(conversation_id, timeout)
+            context = yield from self._read_context(conversation_id, timeout, can_do_without=can_do_without)
+            return self._with_kept(context, conversation_id)
+        finally:
+            lock.release()
+
+    def _read_context(self, conversation_id: str, timeout: float, *, can_do_without: bool) -> Flow[Context]:
+        if can_do_without and self._caller.is_cooling_off:
+            raise UnreachableError("the service did not answer a moment ago")
+        known = self._memory.get(conversation_id)
+        headers = {"if-none-match": known.etag} if known else {}
+        path = path_of("conversations", conversation_id, "context")
+        request = Request("GET", path, headers=headers, deadline=timeout)
+        answer: Answer = yield from self._caller.send(request)
+        if answer.status == HTTPStatus.NOT_MODIFIED and known:
+            return self._context_of(conversation_id, known.body)
+        context = self._context_of(conversation_id, answer.body)
+        if etag := answer.headers.get("etag"):
+            self._memory.put(conversation_id, Remembered(etag, answer.body))
+        return context
+
+    def _context_of(self, conversation_id: str, body: bytes) -> Context:
+        found = decode(Answer(HTTPStatus.OK, {}, body))
+        head = found["snapshot"] or {"version": 0, "covers_through": None}
+        self._note_last(conversation_id, found["last_seq"])
+        return Context(
+            found["messages"],
+            head["version"],
+            head["covers_through"],
+            found["last_seq"],
+            found["tokens"],
+            found["warnings"],
+        )
+
+    def _with_kept(self, context: Context, conversation_id: str) -> Context:
+        """Return a context with the turns that the service does not know yet."""
+        turns = self.outbox.waiting(conversation_id)
+        if any("replace_from" in turn.body for turn in turns):
+            raise UnreachableError("an edit waits to be sent, so that the service's context is an old one")
+        messages: list[Message] = [message for turn in turns for message in turn.body["messages"]]
+        return replace(context, messages=[*context.messages, *messages], kept=len(messages))
+
+    def _append(self, conversation_id: str, body: dict[str, Any], key: str, timeout: float) -> Flow[Turn]:
+        path = path_of("conversations", conversation_id, "turns")
+        request = Request("POST", path, {}, {"idempotency-key": key}, body, timeout)
+        answer: Answer = yield from self._caller.send(request)
+        found = decode(answer)
+        self._note_last(conversation_id, found["last_seq"])
+        replayed = answer.headers.get("idempotency-replayed") == "true"
+        return Turn(found["first_seq"], found["last_seq"], found["context_tokens"], found["check"], replayed)
+
+    def _send_line_locked(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
+        lock = yield Acquire(conversation_id)
+        try:
+            if own is not None:
+                self.outbox.add(own)
+            return (yield from self._send_line(conversation_id, timeout, own))
+        finally:
+            lock.release()
+
+    def _send_line(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
+        """Send the turns of a conversation in order; return what became of the last one, None if it stays."""
+        done: Turn | None = None
+        while turns := self.outbox.waiting(conversation_id):
+            turn = turns[0]
+            is_own = own is not None and turn.idempotency_key == own.idempotency_key
+            failed: Exception | None = UnreachableError("the service did not answer a moment ago")
+            try:
+                if not self._caller.is_cooling_off:
+                    done = yield from self._send_kept(turn, timeout)
+                    failed = None
+            except PalimpsestError as error:
+                if isinstance(error, ApiError) and not is_passing(error):
+                    self.outbox.refuse(self.outbox.waiting(conversation_id)[0], error, told=is_own)
+                    if is_own:
+                        raise
+                    continue
+                failed = error
+            except BaseException:
+                # Cut off: nobody knows whether it arrived, and its key makes it safe to ask.
+                self.outbox.keep(self.outbox.waiting(conversation_id)[0], None)
+                raise
+            if failed is not None:
+                for each in self.outbox.waiting(conversation_id):
+                    self.outbox.keep(each, failed)
+                return None
+            self.outbox.sent(self.outbox.waiting(conversation_id)[0])
+        return done
+
+    def _send_kept(self, turn: KeptTurn, timeout: float) -> Flow[Turn]:
+        if not turn.begun:
+            expected = given(expected_next_seq=self._next_seqs.get(turn.conversation_id))
+            turn = replace(turn, begun=True, body={**expected, **turn.body})
+            self.outbox.change(turn)
+        try:
+            return (yield from self._append(turn.conversation_id, turn.body, turn.idempotency_key, timeout))
+        except UnexpectedSeqError as error:
+            stored = yield from self._find(turn)
+            if stored is not None:
+                return stored
+            if turn.pinned:
+                raise
+            # It could be stored at the expected seq alone, and is not: others have written meanwhile.
+            body = {**turn.body, "expected_next_seq": error.next_seq}
+            turn = replace(turn, idempotency_key=uuid.uuid4().hex, body=body)
+            self.outbox.change(turn)
+        return (yield from self._append(turn.conversation_id, turn.body, turn.idempotency_key, timeout))
+
+    def _find(self, turn: KeptTurn) -> Flow[Turn | None]:
+        """Return where a turn stands that was stored so long ago that its key has been forgotten."""
+        first, messages = turn.body["expected_next_seq"], turn.body["messages"]
+        path = path_of("conversations", turn.conversation_id)
+        query = {"after": first - 1, "limit": len(messages)}
+        page: dict[str, Any] = yield from self.call("GET", f"{path}/messages", dict, query=query)
+        if [(each["role"], each["content"]) for each in page["data"]] != [
+            (each["role"], each["content"]) for each in messages
+        ]:
+            return None
+        now: dict[str, Any] = yield from self.call("GET", path, dict)
+        self._note_last(turn.conversation_id, now["last_seq"])
+        return Turn(first, first + len(messages) - 1, now["context_tokens"], "coalesced", replayed=True)
+
+
+def plain(value: Any) -> Any:
+    """Return JSON values: the blocks and the usage of the SDKs are models of pydantic."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "model_dump"):
+        # What was not sent is not to be stored: the API refuses some of its own nulls.
+        return value.model_dump(mode="json", exclude_unset=True)
+    return value
+
+
+def _body(
+    messages: Messages,
+    usage: Any,
+    snapshot_version: int | None,
+    context: Messages | None,
+    expected_next_seq: int | None,
+    replace_from: int | None,
+) -> dict[str, Any]:
+    body = given(
+        messages=[plain(message) for message in messages],
+        usage=plain(usage),
+        snapshot_version=snapshot_version,
+        context=[dict(block) for block in context] if context is not None else None,
+        expected_next_seq=expected_next_seq,
+        replace_from=replace_from,
+    )
+    encode(body)  # what is no JSON is its sender's fault, and must not stand at the head of a line
+    return body

@@ -1,0 +1,241 @@
+"""Every other call: conversations, payloads, runs, snapshots, pins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from palimpsest_client.answers import (
+    Conversation,
+    Erasure,
+    ListedConversation,
+    ListedSnapshot,
+    Message,
+    Page,
+    Payload,
+    Pin,
+    PinList,
+    Plan,
+    QueuedRun,
+    Run,
+    Snapshot,
+    StoredMessage,
+    UserErasure,
+)
+from palimpsest_client.calls import given, path_of
+from palimpsest_client.flows import CALL_SECONDS, Flows, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from palimpsest_client.steps import Flow
+
+T = TypeVar("T")
+
+LONGEST_WAIT_SECONDS: Final = 60.0
+"""The service waits no longer for a run."""
+
+
+class _Unset:
+    """What was not given; None is a value for some fields."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = _Unset()
+
+
+class Operations(Flows):
+    """The core of a client with everything that it can do."""
+
+    def create_conversation(
+        self,
+        *,
+        external_id: str | None = None,
+        user_ref: str | None = None,
+        model: str | None = None,
+        system: Any = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        policy_preset: str | int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        timeout: float = CALL_SECONDS,
+    ) -> Flow[Conversation]:
+        """Make a conversation; the same `external_id` again returns the one that has it. timeout: seconds."""
+        body = given(
+            external_id=external_id,
+            user_ref=user_ref,
+            model=model,
+            system=system,
+            tools=tools,
+            policy=policy,
+            policy_preset=policy_preset,
+            metadata=metadata,
+        )
+        safe = external_id is not None
+        return self.call("POST", path_of("conversations"), Conversation, body=body, safe=safe, deadline=timeout)
+
+    def list_conversations(
+        self,
+        *,
+        user_ref: str | None = None,
+        external_id: str | None = None,
+        limit: int | None = None,
+        after_id: str | None = None,
+        before_id: str | None = None,
+    ) -> Flow[Page[ListedConversation]]:
+        """List conversations, newest first."""
+        query = {"user_ref": user_ref, "external_id": external_id} | _span(limit, after_id, before_id)
+        return self._page(path_of("conversations"), ListedConversation, query)
+
+    def get_conversation(self, conversation_id: str) -> Flow[Conversation]:
+        """Read a conversation."""
+        return self.call("GET", path_of("conversations", conversation_id), Conversation)
+
+    def change_conversation(
+        self,
+        conversation_id: str,
+        *,
+        model: str | _Unset | None = UNSET,
+        system: Any = UNSET,
+        tools: Sequence[Mapping[str, Any]] | _Unset | None = UNSET,
+        policy: Mapping[str, Any] | _Unset = UNSET,
+        policy_preset: str | int | _Unset = UNSET,
+        metadata: Mapping[str, Any] | _Unset = UNSET,
+    ) -> Flow[Conversation]:
+        """Change what is named; a policy or a preset replaces the overrides that there were."""
+        named = {
+            "model": model,
+            "system": system,
+            "tools": tools,
+            "policy": policy,
+            "policy_preset": policy_preset,
+            "metadata": metadata,
+        }
+        body = {name: value for name, value in named.items() if value is not UNSET}
+        return self.call("PATCH", path_of("conversations", conversation_id), Conversation, body=body)
+
+    def erase_conversation(self, conversation_id: str) -> Flow[Erasure]:
+        """Remove every text of a conversation for good; the key needs the scope `admin`."""
+        self.forget(conversation_id)
+        return self.call("DELETE", path_of("conversations", conversation_id), Erasure)
+
+    def erase_user(self, user_ref: str) -> Flow[UserErasure]:
+        """Erase every conversation of a user; the key needs the scope `admin`."""
+        return self.call("DELETE", path_of("users"), UserErasure, query={"user_ref": user_ref})
+
+    def fork(self, conversation_id: str, through_seq: int, *, external_id: str | None = None) -> Flow[Conversation]:
+        """Make a conversation with the same past up to a seq."""
+        body = given(through_seq=through_seq, external_id=external_id)
+        return self.call("POST", path_of("conversations", conversation_id, "fork"), Conversation, body=body, safe=False)
+
+    def restore(self, conversation_id: str, version: int) -> Flow[Conversation]:
+        """Go back to an old snapshot; 0 = no compaction."""
+        path = path_of("conversations", conversation_id, "restore")
+        return self.call("POST", path, Conversation, body={"version": version}, safe=False)
+
+    def payload(
+        self,
+        conversation_id: str,
+        *,
+        system: Any = None,
+        prior_context: Sequence[Mapping[str, Any]] | None = None,
+        turn_context: Sequence[Mapping[str, Any]] | None = None,
+        user_message: str | Sequence[Mapping[str, Any]] | Message | None = None,
+        max_output_tokens: int | None = None,
+    ) -> Flow[Payload]:
+        """Assemble the whole payload of a call under the total budget."""
+        body = given(
+            system=system,
+            prior_context=prior_context,
+            turn_context=turn_context,
+            user_message=plain(user_message),
+            max_output_tokens=max_output_tokens,
+        )
+        return self.call("POST", path_of("conversations", conversation_id, "context"), Payload, body=body)
+
+    def compact(
+        self,
+        conversation_id: str,
+        *,
+        instructions: str | None = None,
+        strategy: str | None = None,
+        policy: Mapping[str, Any] | None = None,
+    ) -> Flow[QueuedRun]:
+        """Queue a compaction by hand; `wait_for_run` tells how it ends."""
+        body = given(instructions=instructions, strategy=strategy, policy=policy)
+        path = path_of("conversations", conversation_id, "compactions")
+        return self.call("POST", path, QueuedRun, body=body, safe=False)
+
+    def plan_compaction(
+        self, conversation_id: str, *, strategy: str | None = None, policy: Mapping[str, Any] | None = None
+    ) -> Flow[Plan]:
+        """Return what a compaction would do; nothing is changed."""
+        body = given(dry_run=True, strategy=strategy, policy=policy)
+        return self.call("POST", path_of("conversations", conversation_id, "compactions"), Plan, body=body)
+
+    def list_runs(
+        self,
+        conversation_id: str,
+        *,
+        limit: int | None = None,
+        after_id: str | None = None,
+        before_id: str | None = None,
+    ) -> Flow[Page[Run]]:
+        """List a conversation's runs, newest first."""
+        path = path_of("conversations", conversation_id, "runs")
+        return self._page(path, Run, _span(limit, after_id, before_id))
+
+    def get_run(self, run_id: str) -> Flow[Run]:
+        """Read a run with its steps."""
+        return self.call("GET", path_of("runs", run_id), Run)
+
+    def wait_for_run(self, run_id: str, *, seconds: float = 25.0) -> Flow[Run]:
+        """Read a run once it has ended, or after `seconds` (60 at the most)."""
+        wait = min(seconds, LONGEST_WAIT_SECONDS)
+        return self.call("GET", path_of("runs", run_id), Run, query={"wait": wait}, deadline=wait + CALL_SECONDS)
+
+    def list_snapshots(
+        self,
+        conversation_id: str,
+        *,
+        limit: int | None = None,
+        after_id: int | None = None,
+        before_id: int | None = None,
+    ) -> Flow[Page[ListedSnapshot]]:
+        """List a conversation's snapshots, newest first; their ids are their versions."""
+        path = path_of("conversations", conversation_id, "snapshots")
+        return self._page(path, ListedSnapshot, _span(limit, after_id, before_id))
+
+    def get_snapshot(self, conversation_id: str, version: int) -> Flow[Snapshot]:
+        """Read a snapshot in full."""
+        return self.call("GET", path_of("conversations", conversation_id, "snapshots", version), Snapshot)
+
+    def list_messages(
+        self, conversation_id: str, *, after: int = -1, limit: int | None = None
+    ) -> Flow[Page[StoredMessage]]:
+        """List the originals in order, those after the seq `after`."""
+        path = path_of("conversations", conversation_id, "messages")
+        return self._page(path, StoredMessage, {"after": after, "limit": limit})
+
+    def list_pins(self, conversation_id: str) -> Flow[PinList]:
+        """List all pins of a conversation."""
+        return self.call("GET", path_of("conversations", conversation_id, "pins"), PinList)
+
+    def pin(self, conversation_id: str, seq: int, *, text: str | None = None) -> Flow[Pin]:
+        """Keep a message, or a span of its text, in the context word for word."""
+        body = given(seq=seq, text=text)
+        return self.call("POST", path_of("conversations", conversation_id, "pins"), Pin, body=body, safe=False)
+
+    def unpin(self, conversation_id: str, pin_id: str) -> Flow[None]:
+        """Let compaction have a pinned text again."""
+        return self.call("DELETE", path_of("conversations", conversation_id, "pins", pin_id), type(None))
+
+    def _page(self, path: str, _item: type[T], query: Mapping[str, Any]) -> Flow[Page[T]]:
+        found = yield from self.call("GET", path, Page, query=query)
+        # What a list holds is as its item's type says; a typed dictionary is a dictionary.
+        return Page(**{name: found[name] for name in ("data", "has_more", "first_id", "last_id")})  # type: ignore[index]
+
+
+def _span(limit: int | None, after_id: str | int | None, before_id: str | int | None) -> dict[str, Any]:
+    return {"limit": limit, "after_id": after_id, "before_id": before_id}

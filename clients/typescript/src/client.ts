@@ -1,0 +1,349 @@
+import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
+import { Outbox, type KeptTurn } from "./outbox.js";
+import type { ContextOut, ContextTokens, MessageOut, Operations, TurnOut } from "./schema.js";
+import { type Answer, type Operation, Transport } from "./transport.js";
+
+export type TurnBody = Operations["POST /v1/conversations/{conversation_id}/turns"]["body"];
+export type Message = TurnBody["messages"][number];
+export type StoredMessage = MessageOut;
+export type Run = Operations["GET /v1/runs/{run_id}"]["answer"];
+type Body<K extends Operation> = Operations[K]["body"];
+type Query<K extends Operation> = Operations[K]["query"];
+type Value<K extends Operation> = Operations[K]["answer"];
+
+/** What to send to the model as `messages`; the list is the caller's own to change. */
+export interface Context {
+  readonly messages: Message[];
+  /** The snapshot that the context begins with, 0 = none; it belongs to the turn that the call makes. */
+  readonly version: number;
+  readonly lastSeq: number | undefined;
+  readonly tokens: ContextTokens | undefined;
+  readonly warnings: readonly string[];
+  /** How many of the last messages are turns that wait to be sent. */
+  readonly kept: number;
+  /** Whether it is the caller's own history, because the service could not be asked; `error` says why. */
+  readonly isFallback: boolean;
+  readonly error: unknown;
+}
+
+export type Turn = TurnOut & { readonly replayed: boolean };
+
+export interface TurnOptions extends Omit<TurnBody, "messages"> {
+  readonly idempotencyKey?: string;
+  /** Milliseconds, retries included. */
+  readonly timeout?: number;
+}
+
+export interface ContextOptions {
+  /** Returns the caller's own history, used when the service does not answer as it should. */
+  readonly fallback?: () => readonly Message[] | Promise<readonly Message[]>;
+  /** Milliseconds, retries included. */
+  readonly timeout?: number;
+}
+
+export interface ClientOptions {
+  readonly outbox?: Outbox;
+  readonly fetch?: typeof fetch;
+  /** Characters of contexts that are kept, so that one that has not changed is not sent again. */
+  readonly rememberedChars?: number;
+}
+
+/** What a person who waits for a reply is made to wait for the context at the most. */
+const CONTEXT_TIMEOUT = 2_000;
+const APPEND_TIMEOUT = 5_000;
+const OVERFLOWS = 3;
+const TURNS = "POST /v1/conversations/{conversation_id}/turns";
+const TOO_LONG = ["prompt is too long", "exceed context limit", "context_length_exceeded", "maximum context length"];
+
+/** Tell whether a model refused a prompt as too long, by the words of its error. */
+export function isTooLong(error: unknown): boolean {
+  const text = String(error).toLowerCase();
+  return TOO_LONG.some((words) => text.includes(words));
+}
+
+/** Calls under `/v1` with one API key. */
+export class Client {
+  readonly outbox: Outbox;
+  readonly #transport: Transport;
+  readonly #remembered = new Map<string, { etag: string; text: string }>();
+  readonly #rememberedChars: number;
+  #chars = 0;
+  readonly #lines = new Map<string, Promise<unknown>>();
+
+  constructor(url: string, key: string, options: ClientOptions = {}) {
+    this.outbox = options.outbox ?? new Outbox();
+    this.#rememberedChars = options.rememberedChars ?? 16_000_000;
+    this.#transport = new Transport(url, key, options.fetch ?? ((...call) => fetch(...call)));
+  }
+
+  /** Return what to send to the model as `messages`. */
+  async context(conversationId: string, options: ContextOptions = {}): Promise<Context> {
+    const timeout = options.timeout ?? CONTEXT_TIMEOUT;
+    try {
+      const read = () => this.#readContext(conversationId, timeout, options.fallback !== undefined);
+      if (!this.outbox.waiting(conversationId).length) return await read();
+      // What waits is sent first, and meanwhile nobody else sends it.
+      return await this.#inTurn(conversationId, async () => {
+        await this.#sendTurns(conversationId, timeout);
+        return this.#withKept(conversationId, await read());
+      });
+    } catch (error) {
+      if (!options.fallback || !(error instanceof PalimpsestError)) throw error;
+      const messages = [...(await options.fallback())];
+      const nothing = { version: 0, lastSeq: undefined, tokens: undefined, warnings: [], kept: 0 };
+      return { ...nothing, messages, isFallback: true, error };
+    }
+  }
+
+  /** Store the messages of a turn, or throw. Repeated with the same key, so that it is stored once. */
+  async append(conversationId: string, messages: readonly Message[], options: TurnOptions = {}): Promise<Turn> {
+    const { idempotencyKey, timeout, ...fields } = options;
+    const body = { messages: [...messages], ...fields };
+    return this.#append(conversationId, body, idempotencyKey ?? crypto.randomUUID(), timeout ?? APPEND_TIMEOUT);
+  }
+
+  /**
+   * Append a turn, or keep it in the outbox until it can be; `undefined` means that it is kept.
+   *
+   * Turns that wait already go first. They are sent again before the next context or turn of their conversation, and
+   * by `flush`. A turn that the service refuses for good throws.
+   */
+  async deliver(
+    conversationId: string,
+    messages: readonly Message[],
+    options: TurnOptions = {},
+  ): Promise<Turn | undefined> {
+    const { idempotencyKey, timeout, ...fields } = options;
+    const turn: KeptTurn = {
+      conversationId,
+      idempotencyKey: idempotencyKey ?? crypto.randomUUID(),
+      // A copy, as it will be sent: what is no JSON throws here, and must not stand at the head of a line.
+      body: JSON.parse(JSON.stringify({ messages, ...fields })) as TurnBody,
+    };
+    return this.#inTurn(conversationId, () => this.#sendTurns(conversationId, timeout ?? APPEND_TIMEOUT, turn));
+  }
+
+  /** Send the turns that wait, and return how many still do. */
+  async flush(timeout = 30_000): Promise<number> {
+    for (const conversationId of this.outbox.conversations())
+      await this.#inTurn(conversationId, () => this.#sendTurns(conversationId, timeout));
+    return this.outbox.size;
+  }
+
+  /** Call a model with the context, and again with a smaller one when it refuses the prompt as too long. */
+  async callModel<R>(
+    conversationId: string,
+    call: (context: Context) => Promise<R>,
+    options: ContextOptions & { readonly isOverflow?: (error: unknown) => boolean } = {},
+  ): Promise<{ result: R; context: Context }> {
+    let context = await this.context(conversationId, options);
+    for (let left = OVERFLOWS; ; left--) {
+      try {
+        return { result: await call(context), context };
+      } catch (error) {
+        if (!left || context.isFallback || !(options.isOverflow ?? isTooLong)(error)) throw error;
+        context = await this.overflow(conversationId, { snapshot_version: context.version, error: String(error) });
+      }
+    }
+  }
+
+  /** Say that a model refused the context as too long, and return a smaller one. */
+  async overflow(
+    conversationId: string,
+    body: Body<"POST /v1/conversations/{conversation_id}/overflow"> = {},
+  ): Promise<Context> {
+    const operation = "POST /v1/conversations/{conversation_id}/overflow";
+    const answer = await this.#transport.send(operation, { path: [conversationId], body, safe: false });
+    return contextOf(answer.text);
+  }
+
+  /** Make a conversation; the same `external_id` again returns the one that has it. */
+  createConversation(body: Body<"POST /v1/conversations"> = {}): Promise<Value<"POST /v1/conversations">> {
+    return this.#call("POST /v1/conversations", [], { body, safe: body.external_id != null });
+  }
+
+  listConversations(query: Query<"GET /v1/conversations"> = {}) {
+    return this.#call("GET /v1/conversations", [], { query });
+  }
+
+  getConversation(conversationId: string) {
+    return this.#call("GET /v1/conversations/{conversation_id}", [conversationId], {});
+  }
+
+  /** Change what is named; a policy or a preset replaces the overrides that there were. */
+  changeConversation(conversationId: string, body: Body<"PATCH /v1/conversations/{conversation_id}">) {
+    return this.#call("PATCH /v1/conversations/{conversation_id}", [conversationId], { body });
+  }
+
+  /** Remove every text of a conversation for good; the key needs the scope `admin`. */
+  eraseConversation(conversationId: string) {
+    this.#forget(conversationId);
+    return this.#call("DELETE /v1/conversations/{conversation_id}", [conversationId], {});
+  }
+
+  /** Assemble the whole payload of a call under the total budget. */
+  payload(conversationId: string, body: Body<"POST /v1/conversations/{conversation_id}/context"> = {}) {
+    return this.#call("POST /v1/conversations/{conversation_id}/context", [conversationId], { body });
+  }
+
+  /** Queue a compaction by hand (`run_id`), or return its plan with `dry_run`. */
+  compact(conversationId: string, body: Body<"POST /v1/conversations/{conversation_id}/compactions"> = {}) {
+    const operation = "POST /v1/conversations/{conversation_id}/compactions";
+    return this.#call(operation, [conversationId], { body, safe: body.dry_run === true });
+  }
+
+  /** Go back to an old snapshot; 0 = no compaction. */
+  restore(conversationId: string, version: number) {
+    const operation = "POST /v1/conversations/{conversation_id}/restore";
+    return this.#call(operation, [conversationId], { body: { version }, safe: false });
+  }
+
+  /** Make a conversation with the same past up to a seq. */
+  fork(conversationId: string, body: Body<"POST /v1/conversations/{conversation_id}/fork">) {
+    return this.#call("POST /v1/conversations/{conversation_id}/fork", [conversationId], { body, safe: false });
+  }
+
+  listMessages(conversationId: string, query: Query<"GET /v1/conversations/{conversation_id}/messages"> = {}) {
+    return this.#call("GET /v1/conversations/{conversation_id}/messages", [conversationId], { query });
+  }
+
+  listRuns(conversationId: string, query: Query<"GET /v1/conversations/{conversation_id}/runs"> = {}) {
+    return this.#call("GET /v1/conversations/{conversation_id}/runs", [conversationId], { query });
+  }
+
+  /** Read a run; with `wait`, once it has ended or after that many seconds (60 at the most). */
+  getRun(runId: string, wait = 0): Promise<Run> {
+    return this.#call("GET /v1/runs/{run_id}", [runId], { query: { wait }, timeout: 30_000 + wait * 1_000 });
+  }
+
+  listSnapshots(conversationId: string, query: Query<"GET /v1/conversations/{conversation_id}/snapshots"> = {}) {
+    return this.#call("GET /v1/conversations/{conversation_id}/snapshots", [conversationId], { query });
+  }
+
+  getSnapshot(conversationId: string, version: number) {
+    return this.#call("GET /v1/conversations/{conversation_id}/snapshots/{version}", [conversationId, version], {});
+  }
+
+  listPins(conversationId: string) {
+    return this.#call("GET /v1/conversations/{conversation_id}/pins", [conversationId], {});
+  }
+
+  /** Keep a message, or a span of its text, in the context word for word. */
+  pin(conversationId: string, body: Body<"POST /v1/conversations/{conversation_id}/pins">) {
+    return this.#call("POST /v1/conversations/{conversation_id}/pins", [conversationId], { body, safe: false });
+  }
+
+  unpin(conversationId: string, pinId: string) {
+    return this.#call("DELETE /v1/conversations/{conversation_id}/pins/{pin_id}", [conversationId, pinId], {});
+  }
+
+  async #call<K extends Operation>(
+    operation: K,
+    path: readonly (string | number)[],
+    options: { query?: Query<K>; body?: Body<K>; safe?: boolean; timeout?: number },
+  ): Promise<Value<K>> {
+    const answer = await this.#transport.send(operation, { path, ...(options as object) });
+    return (answer.text ? parse(answer.text) : null) as Value<K>;
+  }
+
+  async #readContext(conversationId: string, timeout: number, canDoWithout: boolean): Promise<Context> {
+    if (canDoWithout && this.#transport.isCoolingOff)
+      throw new UnreachableError("the service did not answer a moment ago");
+    const known = this.#remembered.get(conversationId);
+    const headers = known ? { "if-none-match": known.etag } : {};
+    const operation = "GET /v1/conversations/{conversation_id}/context";
+    const answer = await this.#transport.send(operation, { path: [conversationId], headers, timeout });
+    if (answer.status === 304 && known) return contextOf(known.text);
+    const etag = answer.headers.get("etag");
+    if (etag) this.#remember(conversationId, etag, answer);
+    return contextOf(answer.text);
+  }
+
+  /** The text is kept, so that nobody's changes to a context reach the next one. */
+  #remember(conversationId: string, etag: string, answer: Answer): void {
+    this.#forget(conversationId);
+    this.#remembered.set(conversationId, { etag, text: answer.text });
+    this.#chars += answer.text.length;
+    for (const oldest of this.#remembered.keys()) {
+      if (this.#chars <= this.#rememberedChars) break;
+      this.#forget(oldest);
+    }
+  }
+
+  #forget(conversationId: string): void {
+    this.#chars -= this.#remembered.get(conversationId)?.text.length ?? 0;
+    this.#remembered.delete(conversationId);
+  }
+
+  #withKept(conversationId: string, context: Context): Context {
+    const turns = this.outbox.waiting(conversationId);
+    if (turns.some((turn) => turn.body.replace_from != null))
+      throw new UnreachableError("an edit waits to be sent, so that the service's context is an old one");
+    const messages = turns.flatMap((turn) => turn.body.messages);
+    return { ...context, messages: [...context.messages, ...messages], kept: messages.length };
+  }
+
+  async #append(conversationId: string, body: TurnBody, key: string, timeout: number): Promise<Turn> {
+    const headers = { "idempotency-key": key };
+    const answer = await this.#transport.send(TURNS, { path: [conversationId], headers, body, timeout });
+    const turn = parse(answer.text) as TurnOut;
+    return { ...turn, replayed: answer.headers.get("idempotency-replayed") === "true" };
+  }
+
+  /** Do something with a conversation's line when those who came before are done with it. */
+  #inTurn<R>(conversationId: string, task: () => Promise<R>): Promise<R> {
+    const before = this.#lines.get(conversationId) ?? Promise.resolve();
+    const doing = before.catch(() => undefined).then(task);
+    this.#lines.set(conversationId, doing);
+    const ended = () => {
+      if (this.#lines.get(conversationId) === doing) this.#lines.delete(conversationId);
+    };
+    doing.then(ended, ended);
+    return doing;
+  }
+
+  /** Send the turns of a conversation in order; return what became of the last one. */
+  async #sendTurns(conversationId: string, timeout: number, own?: KeptTurn): Promise<Turn | undefined> {
+    if (own) this.outbox.add(own);
+    let done: Turn | undefined;
+    for (let turn = this.outbox.waiting(conversationId)[0]; turn; turn = this.outbox.waiting(conversationId)[0]) {
+      const isOwn = turn.idempotencyKey === own?.idempotencyKey;
+      try {
+        if (this.#transport.isCoolingOff) throw new UnreachableError("the service did not answer a moment ago");
+        done = await this.#append(conversationId, turn.body, turn.idempotencyKey, timeout);
+      } catch (error) {
+        if (error instanceof ApiError && !error.isPassing) {
+          this.outbox.refuse(turn, error, isOwn);
+          if (isOwn) throw error;
+          continue;
+        }
+        for (const each of this.outbox.waiting(conversationId)) this.outbox.keep(each, error);
+        return undefined;
+      }
+      this.outbox.sent(turn);
+    }
+    return done;
+  }
+}
+
+function contextOf(text: string): Context {
+  const found = parse(text) as ContextOut;
+  return {
+    messages: found.messages as unknown as Message[],
+    version: found.snapshot?.version ?? 0,
+    lastSeq: found.last_seq,
+    tokens: found.tokens,
+    warnings: found.warnings,
+    kept: 0,
+    isFallback: false,
+    error: undefined,
+  };
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new UnreachableError("the answer is not JSON: something else answers at this address", { cause: error });
+  }
+}

@@ -1,0 +1,480 @@
+// Written by generate_schema.py from the OpenAPI document; `make clients` writes it anew.
+
+export interface CompactionOut {
+  run_id: string;
+}
+
+export interface ContextBlockRef {
+  position: number;
+  seq: number;
+  source: string;
+}
+
+export interface ContextOut {
+  last_seq: number;
+  messages: Record<string, unknown>[];
+  snapshot: SnapshotRef | null;
+  tokens: ContextTokens;
+  warnings: string[];
+}
+
+export interface ContextTokens {
+  budget: number;
+  context: number;
+  measured: number | null;
+}
+
+export interface ConversationOut {
+  check_due_at: string | null;
+  context_messages: number;
+  context_tokens: number;
+  created_at: string;
+  external_id: string | null;
+  head_version: number;
+  id: string;
+  last_assembly?: LastAssembly | null;
+  last_seq: number;
+  metadata: Record<string, unknown>;
+  model: string | null;
+  pending_version: number | null;
+  policy: Record<string, unknown>;
+  policy_overrides: Record<string, unknown>;
+  system?: unknown;
+  tools?: unknown;
+  user_ref: string | null;
+  warnings: string[];
+}
+
+export interface ErasedOut {
+  batches: number;
+  context_blocks: number;
+  deliveries: number;
+  idempotency_keys: number;
+  messages: number;
+  pins: number;
+  runs: number;
+  snapshots: number;
+  steps: number;
+}
+
+export interface ErasureOut {
+  asked_for: "conversation" | "user";
+  conversation_id: string;
+  erased: ErasedOut;
+  erased_at: string;
+  id: string;
+  key_id: string | null;
+  number: number;
+  proof: string;
+  request_id: string | null;
+}
+
+export interface LastAssembly {
+  at: string;
+  blocks_shortened: number;
+  budget: number;
+  call: "payload" | "context";
+  exchanges_dropped: number;
+  exchanges_kept: number;
+  exchanges_total: number;
+  layers: PayloadLayers;
+  reserved_output: number;
+  responses_truncated: number;
+  rounds_dropped: boolean;
+  snapshot_version: number;
+  total: number;
+  warnings: number;
+}
+
+export interface Lineage {
+  fate: "kept" | "truncated" | "summarized" | "dropped";
+  run_id: string | null;
+  version: number | null;
+}
+
+export interface MessageOut {
+  content: unknown;
+  created_at: string;
+  fate?: "kept" | "truncated" | "summarized" | "dropped" | "superseded";
+  lineage?: Lineage[];
+  role: string;
+  seq: number;
+  superseded_at: string | null;
+  tokens: number;
+}
+
+export interface PageapisnapshottypesSnapshotOut {
+  data: SnapshotOut[];
+  first_id: string | number | null;
+  has_more: boolean;
+  last_id: string | number | null;
+}
+
+export interface PageapitypesConversationOut {
+  data: ConversationOut[];
+  first_id: string | number | null;
+  has_more: boolean;
+  last_id: string | number | null;
+}
+
+export interface PageapitypesMessageOut {
+  data: MessageOut[];
+  first_id: string | number | null;
+  has_more: boolean;
+  last_id: string | number | null;
+}
+
+export interface PageapitypesRunOut {
+  data: RunOut[];
+  first_id: string | number | null;
+  has_more: boolean;
+  last_id: string | number | null;
+}
+
+export interface PayloadHistory {
+  exchanges_dropped: number;
+  exchanges_kept: number;
+  exchanges_total: number;
+  responses_truncated: number;
+}
+
+export interface PayloadLayers {
+  history: number;
+  prior_context: number;
+  system: number;
+  turn_context: number;
+  user_message: number;
+}
+
+export interface PayloadOut {
+  budget: number;
+  history: PayloadHistory;
+  layers: PayloadLayers;
+  messages: Record<string, unknown>[];
+  reserved_output: number;
+  system: unknown;
+  total: number;
+  warnings: string[];
+}
+
+export interface PinList {
+  data: PinOut[];
+}
+
+export interface PinOut {
+  created_at: string;
+  id: string;
+  seq: number;
+  text: string;
+}
+
+export interface PinnedOut {
+  seq: number;
+  source: string;
+  text: string;
+}
+
+export interface PlanOut {
+  messages: Record<string, unknown>[];
+  messages_after: number;
+  messages_before: number;
+  policy: Record<string, unknown>;
+  steps: PlannedStepOut[];
+  strategy: string;
+  summary_is_placeholder: boolean;
+  tokens_after: number;
+  tokens_before: number;
+  warnings: string[];
+}
+
+export interface PlannedStepOut {
+  detail: string | null;
+  messages_after: number;
+  messages_before: number;
+  name: string;
+  reason: string | null;
+  state: string;
+  summary_tokens: number | null;
+  tokens_after: number;
+  tokens_before: number;
+  zone_seqs: number[];
+}
+
+export interface RunOut {
+  attempts: number;
+  context_block: ContextBlockRef | null;
+  conversation_id: string;
+  cost_usd: string | null;
+  created_at: string;
+  duration_ms: number | null;
+  error: string | null;
+  finished_at: string | null;
+  id: string;
+  instructions: string | null;
+  messages_after: number | null;
+  messages_before: number | null;
+  model_input_tokens: number;
+  model_output_tokens: number;
+  not_before: string | null;
+  policy: Record<string, unknown>;
+  queue: string;
+  reason: string | null;
+  request_id: string | null;
+  snapshot_version: number | null;
+  started_at: string | null;
+  state: string;
+  steps: StepOut[];
+  strategy: string | null;
+  tokens_after: number | null;
+  tokens_before: number | null;
+  trigger: string;
+  worker: string | null;
+}
+
+export interface SnapshotOut {
+  coverage?: SpanOut[];
+  covers_through: number;
+  created_at: string;
+  message_count: number;
+  messages?: unknown;
+  parent_version: number;
+  pins?: PinnedOut[];
+  prefix_hash?: string;
+  run_id: string | null;
+  seqs?: (number | null)[];
+  step: string;
+  summarizer: string | null;
+  summary?: string | null;
+  tokens: number;
+  version: number;
+}
+
+export interface SnapshotRef {
+  covers_through: number;
+  version: number;
+}
+
+export interface SpanOut {
+  fate: string;
+  first_seq: number;
+  last_seq: number;
+  run_id: string | null;
+}
+
+export interface StepOut {
+  attempt: number;
+  cost_usd: string | null;
+  created_at: string;
+  detail: string | null;
+  duration_ms: number;
+  error: string | null;
+  messages_after: number;
+  messages_before: number;
+  model: string | null;
+  model_calls: number;
+  model_input_tokens: number | null;
+  model_output_tokens: number | null;
+  name: string;
+  prompt_version: string | null;
+  reason: string | null;
+  results_cut: number | null;
+  snapshot_version: number | null;
+  state: string;
+  summarizer: string | null;
+  tokens_after: number;
+  tokens_before: number;
+}
+
+export interface TurnOut {
+  check: "queued" | "coalesced" | "deferred";
+  context_tokens: number;
+  first_seq: number;
+  last_seq: number;
+}
+
+export interface Operations {
+  "POST /v1/conversations": {
+    query: Record<string, never>;
+    body: {
+      external_id?: string | null;
+      metadata?: Record<string, unknown>;
+      model?: string | null;
+      policy?: Record<string, unknown>;
+      policy_preset?: string | number | null;
+      system?: string | Record<string, unknown>[] | null;
+      tools?: Record<string, unknown>[] | null;
+      user_ref?: string | null;
+    };
+    answer: ConversationOut;
+  };
+  "GET /v1/conversations": {
+    query: {
+      after_id?: string | null;
+      before_id?: string | null;
+      external_id?: string | null;
+      limit?: number;
+      user_ref?: string | null;
+    };
+    body: undefined;
+    answer: PageapitypesConversationOut;
+  };
+  "GET /v1/conversations/{conversation_id}": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: ConversationOut;
+  };
+  "PATCH /v1/conversations/{conversation_id}": {
+    query: Record<string, never>;
+    body: {
+      metadata?: Record<string, unknown>;
+      model?: string | null;
+      policy?: Record<string, unknown>;
+      policy_preset?: string | number;
+      system?: string | Record<string, unknown>[] | null;
+      tools?: Record<string, unknown>[] | null;
+    };
+    answer: ConversationOut;
+  };
+  "DELETE /v1/conversations/{conversation_id}": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: ErasureOut;
+  };
+  "POST /v1/conversations/{conversation_id}/turns": {
+    query: Record<string, never>;
+    body: {
+      context?: {
+        source: string;
+        text: string;
+        title?: string;
+      }[];
+      expected_next_seq?: number | null;
+      messages: {
+        content: unknown;
+        role: "assistant" | "user";
+      }[];
+      replace_from?: number | null;
+      snapshot_version?: number | null;
+      usage?: {
+        cache_creation_input_tokens?: number | null;
+        cache_read_input_tokens?: number | null;
+        input_tokens?: number | null;
+        output_tokens?: number | null;
+      } | null;
+    };
+    answer: TurnOut;
+  };
+  "GET /v1/conversations/{conversation_id}/context": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: ContextOut;
+  };
+  "POST /v1/conversations/{conversation_id}/context": {
+    query: Record<string, never>;
+    body: {
+      max_output_tokens?: number | null;
+      prior_context?: {
+        source: string;
+        text: string;
+        title?: string;
+      }[] | null;
+      system?: string | Record<string, unknown>[] | null;
+      turn_context?: {
+        source: string;
+        text: string;
+        title?: string;
+      }[] | null;
+      user_message?: string | Record<string, unknown>[] | Record<string, unknown> | null;
+    };
+    answer: PayloadOut;
+  };
+  "POST /v1/conversations/{conversation_id}/overflow": {
+    query: Record<string, never>;
+    body: {
+      error?: string | Record<string, unknown> | null;
+      snapshot_version?: number | null;
+    };
+    answer: ContextOut;
+  };
+  "POST /v1/conversations/{conversation_id}/compactions": {
+    query: Record<string, never>;
+    body: {
+      dry_run?: boolean;
+      instructions?: string | null;
+      policy?: Record<string, unknown> | null;
+      strategy?: string;
+    };
+    answer: PlanOut | CompactionOut;
+  };
+  "POST /v1/conversations/{conversation_id}/restore": {
+    query: Record<string, never>;
+    body: {
+      version: number;
+    };
+    answer: ConversationOut;
+  };
+  "POST /v1/conversations/{conversation_id}/fork": {
+    query: Record<string, never>;
+    body: {
+      external_id?: string | null;
+      through_seq: number;
+    };
+    answer: ConversationOut;
+  };
+  "GET /v1/conversations/{conversation_id}/messages": {
+    query: {
+      after?: number;
+      limit?: number;
+    };
+    body: undefined;
+    answer: PageapitypesMessageOut;
+  };
+  "GET /v1/conversations/{conversation_id}/runs": {
+    query: {
+      after_id?: string | null;
+      before_id?: string | null;
+      limit?: number;
+    };
+    body: undefined;
+    answer: PageapitypesRunOut;
+  };
+  "GET /v1/conversations/{conversation_id}/snapshots": {
+    query: {
+      after_id?: string | null;
+      before_id?: string | null;
+      limit?: number;
+    };
+    body: undefined;
+    answer: PageapisnapshottypesSnapshotOut;
+  };
+  "GET /v1/conversations/{conversation_id}/snapshots/{version}": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: SnapshotOut;
+  };
+  "GET /v1/conversations/{conversation_id}/pins": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: PinList;
+  };
+  "POST /v1/conversations/{conversation_id}/pins": {
+    query: Record<string, never>;
+    body: {
+      seq: number;
+      text?: string | null;
+    };
+    answer: PinOut;
+  };
+  "DELETE /v1/conversations/{conversation_id}/pins/{pin_id}": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: null;
+  };
+  "GET /v1/runs/{run_id}": {
+    query: {
+      wait?: number;
+    };
+    body: undefined;
+    answer: RunOut;
+  };
+}

@@ -1,0 +1,118 @@
+import { ApiError, PASSING, UNDONE, UnreachableError, errorOf } from "./errors.js";
+import type { Operations } from "./schema.js";
+
+export type Operation = keyof Operations;
+
+export interface Options {
+  /** Parts of the path, in order. */
+  readonly path?: readonly (string | number)[];
+  readonly query?: Readonly<Record<string, string | number | undefined>>;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: unknown;
+  /** Milliseconds, retries included. */
+  readonly timeout?: number;
+  /** Sent twice it does what it does once, so that it is repeated even when nobody knows whether it arrived. */
+  readonly safe?: boolean;
+}
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+}
+
+const ATTEMPTS = 3;
+const FIRST_PAUSE = 100;
+const LEAST = 20;
+const COOL_OFF = 1_000;
+const LONGEST_COOL_OFF = 30_000;
+/** Milliseconds that a call may take which nobody waits for. */
+export const CALL_TIMEOUT = 30_000;
+
+/** Sends requests with retries, and knows when it is no use. */
+export class Transport {
+  readonly #url: string;
+  readonly #key: string;
+  readonly #fetch: typeof fetch;
+  #awayUntil = 0;
+  #coolOff = COOL_OFF;
+
+  constructor(url: string, key: string, fetcher: typeof fetch) {
+    this.#url = url.replace(/\/+$/, "");
+    this.#key = key;
+    this.#fetch = fetcher;
+  }
+
+  /** Whether the service failed to answer a moment ago. */
+  get isCoolingOff(): boolean {
+    return performance.now() < this.#awayUntil;
+  }
+
+  async send(operation: Operation, options: Options): Promise<Answer> {
+    const ends = performance.now() + (options.timeout ?? CALL_TIMEOUT);
+    for (let attempt = 1; ; attempt++) {
+      try {
+        const answer = await this.#once(operation, options, Math.max(ends - performance.now(), LEAST));
+        this.#awayUntil = 0;
+        this.#coolOff = COOL_OFF;
+        return answer;
+      } catch (error) {
+        const pause = this.#pauseAfter(error, attempt, options.safe ?? true);
+        if (pause === undefined || attempt === ATTEMPTS || performance.now() + pause + LEAST > ends) {
+          this.#note(error);
+          throw error;
+        }
+        await new Promise((resolve) => setTimeout(resolve, pause));
+      }
+    }
+  }
+
+  async #once(operation: Operation, options: Options, timeout: number): Promise<Answer> {
+    const [method, template] = operation.split(" ") as [string, string];
+    const parts = [...(options.path ?? [])];
+    const path = template.replace(/\{\w+\}/g, () => encodeURIComponent(String(parts.shift())));
+    const query = Object.entries(options.query ?? {}).filter(([, value]) => value !== undefined);
+    const search = query.length ? `?${new URLSearchParams(query.map(([name, value]) => [name, String(value)]))}` : "";
+    const headers: Record<string, string> = { authorization: `Bearer ${this.#key}`, ...options.headers };
+    const init: RequestInit = { method, headers, signal: AbortSignal.timeout(Math.ceil(timeout)) };
+    if (options.body !== undefined) {
+      headers["content-type"] = "application/json";
+      // A body that is sent again has to have the same bytes: its hash goes with its idempotency key.
+      init.body = JSON.stringify(options.body);
+    }
+    try {
+      const response = await this.#fetch(this.#url + path + search, init);
+      if (response.status >= 400) throw await errorOf(response);
+      return { status: response.status, headers: response.headers, text: await response.text() };
+    } catch (error) {
+      if (error instanceof ApiError) throw error;
+      throw new UnreachableError(`the service did not answer: ${String(error)}`, { cause: error });
+    }
+  }
+
+  #pauseAfter(error: unknown, attempt: number, safe: boolean): number | undefined {
+    const pause = (0.5 + Math.random() / 2) * FIRST_PAUSE * 2 ** (attempt - 1);
+    if (error instanceof ApiError) {
+      if (!(safe ? PASSING : UNDONE).has(error.status)) return undefined;
+      return error.retryAfter === undefined ? pause : error.retryAfter * 1_000;
+    }
+    return safe || wasNotSent(error) ? pause : undefined;
+  }
+
+  #note(error: unknown): void {
+    if (error instanceof ApiError && !PASSING.has(error.status)) return;
+    const after = error instanceof ApiError && error.retryAfter ? error.retryAfter * 1_000 : this.#coolOff;
+    this.#awayUntil = performance.now() + after;
+    this.#coolOff = Math.min(this.#coolOff * 2, LONGEST_COOL_OFF);
+  }
+}
+
+/** Tell whether no connection was made; Node's fetch keeps the system's code in the cause of its error. */
+function wasNotSent(error: unknown): boolean {
+  let cause: unknown = error;
+  while (cause instanceof Error) {
+    if (["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"].includes((cause as { code?: string }).code ?? "")) return true;
+    cause = cause.cause;
+  }
+  return false;
+}

@@ -1,0 +1,205 @@
+/** The client against a running API, which PALIMPSEST_URL and PALIMPSEST_KEY name; tests/test_typescript_client.py starts it. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { ApiError, Client, type KeptTurn, type Message, Outbox, OutboxFullError, UnreachableError } from "../src/index.js";
+
+const url = process.env["PALIMPSEST_URL"]!;
+const key = process.env["PALIMPSEST_KEY"]!;
+const OWN: Message[] = [{ role: "user", content: "what I remember myself" }];
+const TOO_LONG = "prompt is too long: 10000 tokens > 8000 maximum";
+
+type Fault = "lose" | "drop" | Response | undefined;
+
+/** A client whose next requests meet `faults`, and all of them `always`. */
+function faulty(outbox = new Outbox()) {
+  const line = { faults: [] as Fault[], always: undefined as Fault, seen: [] as { url: string; init: RequestInit }[] };
+  const fetcher: typeof fetch = async (input, init) => {
+    line.seen.push({ url: String(input), init: init! });
+    const fault = line.faults.length ? line.faults.shift() : line.always;
+    if (fault === "drop") throw new TypeError("fetch failed", { cause: new Error("reset") });
+    if (fault instanceof Response) return fault;
+    const response = await fetch(input, init);
+    if (fault === "lose") throw new TypeError("fetch failed", { cause: new Error("reset") });
+    return response;
+  };
+  return { line, client: new Client(url, key, { outbox, fetch: fetcher }) };
+}
+
+const user = (content: string): Message => ({ role: "user", content });
+const busy = () => new Response("", { status: 503, headers: { "retry-after": "0" } });
+const words = (messages: readonly { content: unknown }[]) => messages.map((message) => message.content);
+
+async function begin(client: Client) {
+  return (await client.createConversation()).id;
+}
+
+async function stored(client: Client, id: string) {
+  return words((await client.listMessages(id, { limit: 100 })).data);
+}
+
+async function eventually(condition: () => Promise<boolean>) {
+  for (const ends = performance.now() + 20_000; !(await condition()); ) {
+    assert.ok(performance.now() < ends, "it never came");
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+test("the two calls", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  assert.deepEqual((await client.context(id)).messages, []);
+  const usage = { input_tokens: 11, output_tokens: 3 };
+  const turn = await client.append(id, [user("hi"), { role: "assistant", content: "hello" }], { usage });
+  assert.deepEqual([turn.first_seq, turn.last_seq, turn.replayed], [0, 1, false]);
+  const context = await client.context(id);
+  assert.equal(context.tokens?.measured, 11);
+  context.messages.push(user("the caller's own"));
+  assert.deepEqual(words((await client.context(id)).messages), ["hi", "hello"]);
+  assert.ok(new Headers(line.seen.at(-1)!.init.headers).has("if-none-match"));
+});
+
+test("a lost answer does not make a second turn", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  line.faults.push("lose", busy());
+  assert.equal((await client.append(id, [user("once")])).replayed, true);
+  assert.deepEqual(await stored(client, id), ["once"]);
+});
+
+test("what may not be done twice is not sent twice", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  await client.append(id, [user("a")]);
+  line.faults.push("lose");
+  await assert.rejects(client.fork(id, { through_seq: 0 }), UnreachableError);
+  assert.equal(line.seen.filter((each) => each.url.endsWith("/fork")).length, 1);
+});
+
+test("errors are typed", async () => {
+  const { client } = faulty();
+  const id = await begin(client);
+  await assert.rejects(client.getConversation("a/b"), (error: ApiError) => error.status === 404 && !!error.requestId);
+  await assert.rejects(
+    client.changeConversation(id, { policy: { no_such_key: 1 } }),
+    (error: ApiError) => error.pointer === "/policy/no_such_key",
+  );
+  await assert.rejects(
+    client.append(id, [user("late")], { expected_next_seq: 7 }),
+    (error: ApiError) => error.code === "unexpected_seq" && error.nextSeq === 0,
+  );
+});
+
+test("the caller's own history stands in, and nobody waits", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  line.always = "drop";
+  await assert.rejects(client.context(id), UnreachableError);
+  const found = await client.context(id, { fallback: () => OWN });
+  assert.deepEqual([found.messages, found.isFallback], [OWN, true]);
+  const asked = line.seen.length;
+  assert.ok((await client.context(id, { fallback: async () => OWN })).isFallback);
+  assert.equal(line.seen.length, asked);
+  line.always = undefined;
+  await eventually(async () => !(await client.context(id, { fallback: () => OWN })).isFallback);
+});
+
+test("turns wait and are sent in order and once", async () => {
+  const table = new Map<string, KeptTurn>();
+  const outbox = new Outbox({
+    onKept: (turn) => table.set(turn.idempotencyKey, turn),
+    onSent: (turn) => table.delete(turn.idempotencyKey),
+  });
+  const { client, line } = faulty(outbox);
+  const id = await begin(client);
+  line.always = "lose";
+  const sent = ["a", "b", "c"].map((text) => client.deliver(id, [user(text)]));
+  assert.deepEqual(await Promise.all(sent), [undefined, undefined, undefined]);
+  assert.equal(outbox.size, 3);
+  line.always = undefined;
+  await eventually(async () => (await client.flush()) === 0);
+  assert.deepEqual(await stored(client, id), ["a", "b", "c"]);
+  assert.equal(table.size, 0);
+});
+
+test("a context has the turns that wait", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  await client.append(id, [user("a")]);
+  line.faults.push(busy(), busy(), busy());
+  assert.equal(await client.deliver(id, [user("b")]), undefined);
+  // Within the time in which nobody tries, reading is still tried for those who have nothing else.
+  const found = await client.context(id);
+  assert.deepEqual([words(found.messages), found.kept], [["a", "b"], 1]);
+});
+
+test("kept turns survive a restart of the caller", async () => {
+  const before = faulty();
+  const id = await begin(before.client);
+  before.line.always = "lose";
+  await before.client.deliver(id, [user("a")]);
+  await before.client.deliver(id, [user("b")]);
+  const text = JSON.stringify(before.client.outbox.waiting(id));
+  const after = faulty();
+  after.client.outbox.restore(JSON.parse(text) as KeptTurn[]);
+  assert.equal(await after.client.flush(), 0);
+  assert.deepEqual(await stored(after.client, id), ["a", "b"]);
+});
+
+test("a refused turn does not hold up the others, and the outbox is bounded", async () => {
+  const outbox = new Outbox({ limit: 2 });
+  const { client, line } = faulty(outbox);
+  const id = await begin(client);
+  const bad = { role: "nobody", content: "x" } as unknown as Message;
+  await assert.rejects(client.deliver(id, [bad]), ApiError);
+  assert.equal(outbox.refused.length, 0);
+  line.always = "drop";
+  await client.deliver(id, [bad]);
+  await client.deliver(id, [user("good")]);
+  await assert.rejects(client.deliver(id, [user("too many")]), OutboxFullError);
+  line.always = undefined;
+  await eventually(async () => (await client.flush()) === 0);
+  assert.equal(outbox.refused.length, 1);
+  assert.deepEqual(await stored(client, id), ["good"]);
+});
+
+test("a model that refuses gets a smaller context", async () => {
+  const { client } = faulty();
+  const id = await begin(client);
+  const long = "lorem ipsum dolor sit amet ".repeat(30);
+  const turns = Array.from({ length: 40 }, (_, at): Message => ({ role: at % 2 ? "assistant" : "user", content: long }));
+  await client.append(id, turns);
+  const sizes: number[] = [];
+  const done = await client.callModel(id, async (context) => {
+    sizes.push(context.messages.length);
+    if (sizes.length < 3) throw new Error(TOO_LONG);
+    return "well";
+  });
+  assert.equal(done.result, "well");
+  assert.ok(sizes[0]! > sizes[1]! && sizes[1]! > sizes[2]!);
+  await assert.rejects(client.callModel(id, () => Promise.reject(new RangeError("broken"))), RangeError);
+});
+
+test("everything else", async () => {
+  const { client } = faulty();
+  const made = await client.createConversation({ external_id: "from typescript", system: "Be brief." });
+  assert.equal((await client.createConversation({ external_id: "from typescript" })).id, made.id);
+  assert.equal((await client.listConversations({ external_id: "from typescript" })).data.length, 1);
+  assert.deepEqual((await client.changeConversation(made.id, { metadata: { b: 2 } })).metadata, { b: 2 });
+  await client.append(made.id, [user("hi"), { role: "assistant", content: "hello" }]);
+  const payload = await client.payload(made.id, { user_message: "and now?" });
+  assert.equal(payload.system, "Be brief.");
+  const pinned = await client.pin(made.id, { seq: 0 });
+  assert.equal((await client.listPins(made.id)).data.length, 1);
+  assert.equal(await client.unpin(made.id, pinned.id), null);
+  const plan = await client.compact(made.id, { dry_run: true });
+  assert.ok("steps" in plan);
+  const run = await client.compact(made.id, { strategy: "drop" });
+  assert.ok("run_id" in run);
+  assert.equal((await client.getRun(run.run_id)).id, run.run_id);
+  assert.equal((await client.listRuns(made.id)).data[0]!.id, run.run_id);
+  assert.deepEqual((await client.listSnapshots(made.id)).data, []);
+  assert.equal((await client.fork(made.id, { through_seq: 1 })).last_seq, 1);
+  assert.equal((await client.restore(made.id, 0)).head_version, 1);
+  assert.equal((await client.getSnapshot(made.id, 1)).version, 1);
+  assert.equal((await client.eraseConversation(made.id)).conversation_id, made.id);
+});

@@ -1,0 +1,112 @@
+"""
+title: Palimpsest
+description: Keeps the context of long chats small, in the background.
+requirements: palimpsest-client
+version: 0.1.0
+"""  # noqa: D205, D400 - Open WebUI reads these lines
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final
+
+from palimpsest_client import AsyncClient, PalimpsestError
+from pydantic import BaseModel, Field
+
+REMEMBERED_TURNS: Final = 10_000
+"""Turns whose place is known, so that a reply that is generated anew takes the old one's."""
+LOOK_UP_SECONDS: Final = 2.0
+
+Message = dict[str, Any]
+
+
+class Filter:
+    """Puts the compacted context in the place of a chat's messages, and stores each turn."""
+
+    class Valves(BaseModel):
+        """What an administrator sets."""
+
+        url: str = Field(default="http://localhost:8000", description="Where Palimpsest is")
+        key: str = Field(default="", description="An API key of Palimpsest")
+        priority: int = Field(default=100, description="After the filters that change what is said")
+
+    def __init__(self) -> None:
+        self.valves = self.Valves()
+        self._client: AsyncClient | None = None
+        self._made_with: tuple[str, str] | None = None
+        self._conversations: OrderedDict[str, str] = OrderedDict()
+        self._turns: OrderedDict[str, int] = OrderedDict()
+        self._versions: dict[str, int] = {}
+
+    async def inlet(
+        self, body: dict[str, Any], __user__: dict[str, Any] | None = None, __metadata__: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Give the model the context instead of the whole chat; the chat as it is while Palimpsest is away."""
+        chat = (__metadata__ or {}).get("chat_id")
+        said = [message for message in body["messages"] if message["role"] != "system"]
+        if not chat or not said:
+            return body
+        *earlier, newest = said
+        try:
+            conversation = await self._conversation(chat, __user__)
+        except PalimpsestError:
+            return body
+        context = await self._api().context(conversation, fallback=lambda: earlier)
+        self._versions[conversation] = context.version
+        if context.last_seq == -1 and not context.kept and earlier:
+            # A chat that is older than the filter.
+            await self._api().deliver(conversation, list(map(_plain, earlier)), idempotency_key=f"before:{chat}")
+            return body
+        system = [message for message in body["messages"] if message["role"] == "system"]
+        # What was said before has its place there, and a reply that is to be generated anew is not part of it.
+        first = self._turns.get(str(newest.get("id")))
+        if first is not None and context.last_seq is not None:
+            return body
+        return {**body, "messages": [*system, *context.messages, newest]}
+
+    async def outlet(self, body: dict[str, Any], __user__: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Store the newest question and its reply."""
+        chat, said = body.get("chat_id"), [each for each in body["messages"] if each["role"] in {"user", "assistant"}]
+        pair = said[-2:]
+        if not chat or [each["role"] for each in pair] != ["user", "assistant"]:
+            return body
+        try:
+            conversation = await self._conversation(chat, __user__)
+            question = str(pair[0].get("id"))
+            turn = await self._api().deliver(
+                conversation,
+                list(map(_plain, pair)),
+                snapshot_version=self._versions.pop(conversation, None) or None,
+                replace_from=self._turns.get(question),
+                idempotency_key=f"{chat}:{pair[1].get('id')}",
+            )
+            if turn is not None:
+                _note(self._turns, question, turn.first_seq)
+        except PalimpsestError as error:
+            # The reply is shown all the same.
+            print(f"palimpsest: a turn was not stored: {error}")  # noqa: T201 - Open WebUI's log
+        return body
+
+    def _api(self) -> AsyncClient:
+        made_with = (self.valves.url, self.valves.key)
+        if self._client is None or self._made_with != made_with:
+            self._client, self._made_with = AsyncClient(*made_with), made_with
+        return self._client
+
+    async def _conversation(self, chat: str, user: dict[str, Any] | None) -> str:
+        if chat not in self._conversations:
+            made = await self._api().create_conversation(
+                external_id=f"open-webui:{chat}", user_ref=(user or {}).get("id"), timeout=LOOK_UP_SECONDS
+            )
+            _note(self._conversations, chat, made["id"])
+        return self._conversations[chat]
+
+
+def _plain(message: Message) -> Message:
+    return {"role": message["role"], "content": message["content"]}
+
+
+def _note(found: OrderedDict[str, Any], name: str, value: Any) -> None:
+    found[name] = value
+    if len(found) > REMEMBERED_TURNS:
+        found.popitem(last=False)

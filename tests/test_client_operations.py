@@ -1,0 +1,218 @@
+"""What the Python client sends and reads, against the OpenAPI document."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints, is_typeddict
+from urllib.parse import unquote
+
+import pytest
+from palimpsest_client import answers
+from palimpsest_client.operations import Operations
+from palimpsest_client.steps import Acquire, Answer, Ask, Request
+
+from api.app import create_app
+from store.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Schema = dict[str, Any]
+LOCAL: Final = {"forget", "call"}
+"""Methods that are no call of the service by themselves."""
+NO_FIELDS: Final = {"fallback", "timeout", "is_overflow", "call", "seconds", "idempotency_key"}
+SAMPLES: Final[dict[str, Any]] = {
+    "messages": [{"role": "user", "content": "hi"}],
+    "context": [{"source": "a page", "text": "what it says"}],
+    "call": lambda context: context.version,
+    "seconds": 1.0,
+    "timeout": 1.0,
+    "metadata": {},
+    "policy": {},
+    "usage": {"input_tokens": 1},
+    "is_overflow": lambda _: False,
+    "fallback": None,
+}
+STANDARD_HEADERS: Final = {"if-none-match"}
+"""What HTTP itself defines needs no parameter."""
+METHODS: Final = sorted(
+    name
+    for name, value in inspect.getmembers(Operations, inspect.isfunction)
+    if not name.startswith("_") and name not in LOCAL
+)
+
+
+class Held:
+    """A lock that nobody else wants."""
+
+    def release(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def document() -> Schema:
+    found: Schema = create_app(Settings()).openapi_schema.to_schema()
+    return found
+
+
+def resolve(document: Schema, schema: Schema) -> Schema:
+    while "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def branches(document: Schema, schema: Schema) -> list[Schema]:
+    """Return the schema's alternatives, null apart."""
+    schema = resolve(document, schema)
+    inner = schema.get("oneOf") or schema.get("anyOf")
+    if inner:
+        return [each for part in inner for each in branches(document, part)]
+    kinds = schema.get("type")
+    return [{**schema, "type": kind} for kind in kinds] if isinstance(kinds, list) else [schema]
+
+
+def sample_of(document: Schema, schema: Schema) -> Any:
+    """Return a value that has everything that is documented."""
+    null: Schema = {"type": "null"}
+    first = next((each for each in branches(document, schema) if each.get("type") != "null"), null)
+    if "enum" in first:
+        return first["enum"][0]
+    if first.get("type") == "object":
+        return {name: sample_of(document, inner) for name, inner in first.get("properties", {}).items()}
+    if first.get("type") == "array":
+        return [sample_of(document, first.get("items", {}))]
+    return {"integer": 1, "number": 1, "boolean": False, "null": None}.get(first.get("type", ""), "text")
+
+
+def arguments(method: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        name: SAMPLES.get(name, 1 if "int" in str(each.annotation) else "text")
+        for name, each in inspect.signature(method).parameters.items()
+        if name != "self"
+    }
+
+
+def operation_of(document: Schema, request: Request) -> tuple[str, Schema]:
+    found = [
+        (template, operation[request.method.lower()])
+        for template, operation in document["paths"].items()
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), unquote(request.path))
+        and request.method.lower() in operation
+    ]
+    assert found, f"{request.method} {request.path} is no operation"
+    # A literal path goes before one with a parameter, as in the router.
+    return min(found, key=lambda each: each[0].count("{"))
+
+
+def good_schema(document: Schema, request: Request, *, listed: bool = False) -> Schema | None:
+    """Return what the answer to a request, or an item of the list in it, is documented to be."""
+    responses = operation_of(document, request)[1]["responses"]
+    statuses = [status for status in responses if status[0] == "2"]
+    # Where there are two, the lower one says that nothing was done: a dry run, or a conversation that there was.
+    status = min(statuses) if (request.body or {}).get("dry_run") else max(statuses)
+    content = responses[status].get("content")
+    if content is None:
+        return None
+    schema = resolve(document, content["application/json"]["schema"])
+    return resolve(document, schema["properties"]["data"]["items"]) if listed else schema
+
+
+def good_answer(document: Schema, request: Request) -> Answer:
+    schema = good_schema(document, request)
+    return Answer(200, {}, b"" if schema is None else json.dumps(sample_of(document, schema)).encode())
+
+
+def sent(document: Schema, name: str) -> tuple[list[Request], Any]:
+    """Return what a method sends, given every argument, and what it returns for the documented answer."""
+    method = getattr(Operations(), name)
+    flow = method(**arguments(method))
+    requests: list[Request] = []
+    outcome: Any = None
+    try:
+        while True:
+            match step := flow.send(outcome):
+                case Acquire():
+                    outcome = Held()
+                case Ask():
+                    outcome = step.function()
+                case _:
+                    assert isinstance(step, Request), step
+                    requests.append(step)
+                    outcome = good_answer(document, step)
+    except StopIteration as end:
+        return requests, end.value
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "flush"])
+def test_what_is_sent_is_documented(document: Schema, name: str) -> None:
+    requests, _ = sent(document, name)
+    assert requests
+    for request in requests:
+        template, operation = operation_of(document, request)
+        parameters = {(each["in"], each["name"].lower()) for each in operation.get("parameters", ())}
+        assert {("query", each) for each in request.query} <= parameters, template
+        assert {("header", each) for each in set(request.headers) - STANDARD_HEADERS} <= parameters, template
+        if request.body is not None:
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            assert set(request.body) <= set(schema["properties"]), template
+            assert set(schema.get("required", ())) <= set(request.body), template
+
+
+def test_every_field_of_the_calls_can_be_sent(document: Schema) -> None:
+    can_be: dict[tuple[str, str], set[str]] = {}
+    for name in METHODS:
+        if name == "flush":
+            continue
+        for request in sent(document, name)[0]:
+            template, _ = operation_of(document, request)
+            can_be.setdefault((template, request.method.lower()), set()).update(request.body or {}, request.query)
+    for (template, method), fields in can_be.items():
+        operation = document["paths"][template][method]
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        query = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+        assert fields >= set(body.get("properties", ())) | query, (method, template)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "flush"])
+def test_what_is_read_is_documented(document: Schema, name: str) -> None:
+    requests, result = sent(document, name)
+    annotation = str(inspect.signature(getattr(Operations, name)).return_annotation)
+    named = next(each for each in re.findall(r"\w+", annotation) if each not in {"Flow", "Page"})
+    kind = getattr(answers, named, None)
+    schema = good_schema(document, requests[-1], listed="Page" in annotation)
+    if is_typeddict(kind):
+        assert schema is not None
+        agree(document, kind, schema, name)
+    elif kind is not None:
+        assert is_dataclass(kind)
+        assert result is not None  # and it has been read to the end
+    else:
+        assert named == "None"
+
+
+def agree(document: Schema, hint: Any, schema: Schema, where: str) -> None:
+    """Assert that what a type says of an answer is documented: names, presence, and what may be null."""
+    if hint is Any:
+        return
+    parts = branches(document, schema)
+    if NoneType in get_args(hint):
+        (hint,) = set(get_args(hint)) - {NoneType}
+    else:
+        assert all(part.get("type") != "null" for part in parts), f"{where} may be null"
+    (part,) = [part for part in parts if part.get("type") != "null"]
+    if is_typeddict(hint):
+        assert part["type"] == "object", where
+        for name, inner in get_type_hints(hint).items():
+            assert name in part["properties"], f"{where}.{name}"
+            agree(document, inner, part["properties"][name], f"{where}.{name}")
+        return
+    kind = part.get("type")
+    if kind == "array":
+        agree(document, get_args(hint)[0], part.get("items", {}), f"{where}[]")
+    elif kind is not None:
+        python = {"string": str, "integer": int, "boolean": bool, "object": dict, "number": float}[kind]
+        assert (getattr(hint, "__origin__", hint)) is python, where
