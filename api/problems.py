@@ -196,8 +196,9 @@ def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes
     return respond(request, ProblemError(500, "internal", "Something went wrong here; the log has the request's id."))
 
 
-_AWAY_STATES: Final = ("08", "3D000", "40", "53", "55P03", "57")
-"""SQLSTATEs that pass by themselves: no connection, no database, rolled back, no resources, no lock, shut down."""
+_AWAY_STATES: Final = ("08", "25006", "3D000", "40", "53", "55P03", "57")
+"""SQLSTATEs that pass by themselves: no connection, a standby, no database, rolled back, no resources, no lock, shut
+down."""
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] = {
     ProblemError: _on_problem,
@@ -208,6 +209,8 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] 
     asyncpg.InsufficientResourcesError: _on_store_away,
     asyncpg.OperatorInterventionError: _on_store_away,
     asyncpg.LockNotAvailableError: _on_store_away,
+    # A standby, or a primary that has become one.
+    asyncpg.ReadOnlySQLTransactionError: _on_store_away,
     asyncpg.InterfaceError: _on_store_away,
     # What a connection raises that the server has ended, until its end is seen.
     asyncpg.InternalClientError: _on_store_away,

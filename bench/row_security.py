@@ -76,7 +76,8 @@ class Caller(NamedTuple):
             raise RuntimeError("no context")
 
 
-async def _caller(settings: Settings, role: str, tenant_id: UUID) -> Caller:
+async def open_caller(settings: Settings, role: str, tenant_id: UUID) -> Caller:
+    """Open one connection in a role."""
     pool = await hot_path.open_pool(settings.model_copy(update={"database_role": role, "database_pool_size": 1}))
     row = await pool.fetchrow("select pg_backend_pid() as pid")
     if row is None:
@@ -85,8 +86,8 @@ async def _caller(settings: Settings, role: str, tenant_id: UUID) -> Caller:
 
 
 async def _measure(settings: Settings, tenant_id: UUID, found: list[UUID]) -> dict[str, list[float]]:
-    enforced = await _caller(settings, settings.database_role, tenant_id)
-    bypassing = await _caller(settings, BYPASS, tenant_id)
+    enforced = await open_caller(settings, settings.database_role, tenant_id)
+    bypassing = await open_caller(settings, BYPASS, tenant_id)
     ratios: dict[str, list[float]] = {"append": [], "context": []}
     written, read = found[::2], found[1::2]
     for conversation in read * READ_TURNS:
