@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
+from itertools import groupby, pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from api.console.formats import ago, compact, duration, money, short
 from api.console.views.budgets import Line, fill
 from api.console.views.content import SHOWN_CHARS, as_text, parts, preview
-from api.console.views.context import Head, entries
+from api.console.views.context import Head, entries, is_changed
 from api.console.views.run_path import run_path
 from api.console.views.text_diff import compare
 from api.console.views.timeline import plot
@@ -23,6 +23,9 @@ from compaction.coverage import Coverage, Span
 from compaction.policy import Policy
 from compaction.view import WRITTEN, ViewMessage
 from store.console_timeline import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LINES = st.lists(st.sampled_from(["one two three", "two", "", "  four\tfive", "six, seven."]), max_size=12).map(
@@ -82,6 +85,31 @@ def test_the_list_has_every_message_once(spans: list[tuple[int, Any]], tail: int
             if entry.kind == "written" or entry.first in shown
         ]
         assert order == [message.seq for message in view]
+
+
+@given(st.lists(FATES, min_size=1, max_size=12), st.data())
+def test_a_line_tells_whether_the_head_changed_it(before: list[Any], data: st.DataObject) -> None:
+    after = [data.draw(st.sampled_from([fate, "summarized", "dropped"])) for fate in before]
+    known = data.draw(st.integers(0, len(before)))
+
+    def covered(fates: list[Any]) -> Coverage:
+        return Coverage([Span(seq, seq + len(same) - 1, fate) for seq, fate, same in _stretches(fates)])
+
+    head = Head(2, len(after) - 1, (), covered(after), None, [covered(before[:known])])
+    was = [*before[:known], *["kept"] * (len(before) - known)]
+    for entry in entries(head, len(after), set(), "all"):
+        assert is_changed(head, entry) == (was[entry.first] != after[entry.first])
+    for entry in entries(head, len(after), set(), "context"):
+        reached = range(entry.first, entry.last + 1)
+        assert is_changed(head, entry) == any(was[each] != after[each] for each in reached)
+
+
+def _stretches(fates: list[Any]) -> Iterator[tuple[int, Any, list[Any]]]:
+    seq = 0
+    for fate, same in groupby(fates):
+        found = list(same)
+        yield seq, fate, found
+        seq += len(found)
 
 
 def run(**fields: Any) -> Any:
@@ -160,7 +188,7 @@ def test_a_plot_stays_within_its_drawing(values: list[tuple[int, int]]) -> None:
         assert drawn.top <= point.y <= drawn.bottom
     assert len(drawn.marks) == len(values) // 5
     labels = [line.label_y for line in drawn.thresholds]
-    assert all(later - earlier >= 14 for earlier, later in pairwise(labels))
+    assert all(later - earlier >= 14 - 1e-9 for earlier, later in pairwise(labels))
     assert drawn.last is not None
     assert drawn.last.held == values[-1][0] + 10
 

@@ -8,7 +8,7 @@ from litestar import Request, Response, Router
 
 from api.console.assets import get_asset
 from api.console.pages import HEADERS, error_page, is_fragment, redirect
-from api.console.routes import context, conversations, operate, overview, runs, sign_in, snapshots
+from api.console.routes import context, conversations, demo, operate, overview, runs, sign_in, snapshots
 from api.console.sessions import SignInNeededError
 from api.problems import EXCEPTION_HANDLERS
 
@@ -44,6 +44,7 @@ def console_router() -> Router:
             operate.show_compact,
             operate.compact,
             operate.retry,
+            demo.play_demo,
             overview.find_nothing,
         ],
         exception_handlers={**handlers, SignInNeededError: _lead_to_sign_in},

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlsplit
 
 from api.problems import ProblemError
 from store import console_sessions
+from store.operator_actions import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -63,6 +64,11 @@ async def principal_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Princi
     services: Services = connection.app.state.services
     found = await services.look(lambda database: console_sessions.find(database, token))
     return None if found is None else services.authenticator.principal(*found)
+
+
+def operator_of(request: ASGIConnection[Any, Principal, Any, Any]) -> Operator:
+    """Return who acts in a request that `may` let in."""
+    return Operator(request.user.tenant_id, request.user.key_id, request.scope["state"]["request_uuid"])
 
 
 async def from_our_pages(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:

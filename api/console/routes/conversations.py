@@ -101,6 +101,7 @@ async def show_conversation(request: Request[Principal, Any, Any], conversation_
         layers=told.layers,
         runs=told.runs.rows,
         snapshots=told.snapshots,
+        is_playing=services.demo.is_playing(told.row.id),
     )
 
 

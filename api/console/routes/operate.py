@@ -13,7 +13,7 @@ from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations o
 from api.compaction_types import CompactionIn
 from api.console.pages import page, redirect
 from api.console.routes.snapshots import read_sides
-from api.console.sessions import ACT, READ, may
+from api.console.sessions import ACT, READ, may, operator_of
 from api.console.views.comparison import compared
 from api.console.views.content import parts
 from api.documentation import ConversationId, RunId  # noqa: TC001 - the same
@@ -23,7 +23,6 @@ from api.routes.compactions import TO_A_MODEL, check_strategy, find_material, pl
 from compaction.ladder import Strategy
 from store import branches, conversations, ids, operator_actions, stranded_runs, strategies
 from store.broker import CHECKS, SUMMARIES
-from store.operator_actions import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,16 +150,14 @@ async def retry(request: Request[Principal, Any, Any], run_id: RunId) -> Respons
     return redirect(f"/console/runs/{run_id}")
 
 
-def _operator(request: Request[Principal, Any, Any]) -> Operator:
-    return Operator(request.user.tenant_id, request.user.key_id, request.scope["state"]["request_uuid"])
-
-
 def _restore(
     connection: Connection, request: Request[Principal, Any, Any], conversation_id: UUID, version: int
 ) -> bool:
     if branch_routes.restore(connection, request, conversation_id, version) is None:
         return False
-    operator_actions.record(connection, _operator(request), "restore", conversation_id=conversation_id, version=version)
+    operator_actions.record(
+        connection, operator_of(request), "restore", conversation_id=conversation_id, version=version
+    )
     return True
 
 
@@ -174,7 +171,7 @@ def _compact(
     run_id, is_ours = request_run(connection, request, conversation_id, wanted, queue)
     operator_actions.record(
         connection,
-        _operator(request),
+        operator_of(request),
         "compact",
         "queued" if is_ours else "another_run_is_active",
         conversation_id=conversation_id,
@@ -186,7 +183,7 @@ def _compact(
 def _retry(connection: Connection, request: Request[Principal, Any, Any], run_id: UUID) -> stranded_runs.Retried:
     retried = stranded_runs.retry(connection, request.user.tenant_id, run_id)
     if retried.outcome != "missing":
-        operator_actions.record(connection, _operator(request), "retry", retried.outcome, run_id=run_id)
+        operator_actions.record(connection, operator_of(request), "retry", retried.outcome, run_id=run_id)
     return retried
 
 

@@ -12,7 +12,8 @@ from api.console.pages import error_page, is_fragment, page
 from api.console.sessions import READ, may
 from api.console.views.overview import figures
 from api.problems import ProblemError, not_found
-from store import console, ids, operator_actions, processes
+from store import budgets, console, ids, operator_actions, processes
+from store.budgets import Budget
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
+    from store.settings import Settings
 
 ACTIONS_ON_A_PAGE = 50
 
@@ -31,6 +33,7 @@ _After = Annotated[str | None, QueryParameter(max_length=64)]
 class _Told(NamedTuple):
     overview: console.Overview
     alive: list[processes.Process]
+    today: budgets.Today
 
 
 @get("/", include_in_schema=False, guards=[may(READ)])
@@ -38,13 +41,14 @@ async def show_overview(request: Request[Principal, Any, Any], days: _Days = "7"
     """Show whether the service is well, and what it saved and spent."""
     services: Services = request.app.state.services
     tenant = request.user.tenant_id
-    told = await services.run(tenant, _tell, tenant, int(days), services.settings.heartbeat_seconds)
+    told = await services.run(tenant, _tell, tenant, int(days), services.settings)
     return page(
         request,
         "overview_live.html" if is_fragment(request) else "overview.html",
         days=int(days),
         figures=figures(told.overview),
         alive=told.alive,
+        today=told.today,
     )
 
 
@@ -68,5 +72,9 @@ async def find_nothing(request: Request[Any, Any, Any], rest: _Rest) -> Response
     return error_page(request, not_found())
 
 
-def _tell(connection: Connection, tenant_id: UUID, days: int, beat_seconds: float) -> _Told:
-    return _Told(console.overview(connection, tenant_id, days), processes.alive(connection, beat_seconds))
+def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _Told:
+    return _Told(
+        console.overview(connection, tenant_id, days),
+        processes.alive(connection, settings.heartbeat_seconds),
+        budgets.today(connection, tenant_id, Budget.of(settings)),
+    )

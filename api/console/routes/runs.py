@@ -12,10 +12,12 @@ from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.pages import is_fragment, page
+from api.console.routes.operate import POLICY_FIELDS
 from api.console.sessions import READ, may
 from api.console.views.run_path import run_path
 from api.documentation import RunId  # noqa: TC001 - the same
 from api.problems import ProblemError, not_found
+from api.routes.compactions import TO_A_MODEL
 from compaction.policy import Policy
 from store import console, conversations, ids, runs
 
@@ -108,7 +110,16 @@ async def show_run(request: Request[Principal, Any, Any], run_id: RunId) -> Resp
         attempts_at_most=services.settings.max_attempts,
         changed={key: value for key, value in told.row.policy.items() if defaults.get(key) != value},
         policy=told.row.policy,
+        again=_again(told.row),
     )
+
+
+def _again(run: AnyRow) -> dict[str, str]:
+    """Return what the form for a run by hand is filled in with to do the same under the same policy."""
+    filled = {"strategy": run.strategy or "auto"}
+    if run.instructions and filled["strategy"] in TO_A_MODEL:
+        filled["instructions"] = run.instructions
+    return filled | {name: str(run.policy[name]) for name in POLICY_FIELDS if run.policy.get(name) is not None}
 
 
 def _tell(connection: Connection, tenant_id: UUID, run_id: UUID) -> _Told | None:

@@ -19,6 +19,7 @@ from api.console.sessions import (
     from_our_pages,
     is_secure,
     may,
+    operator_of,
     own_path,
     principal_of,
     session_cookie,
@@ -80,7 +81,7 @@ async def sign_out(request: Request[Principal, Any, Any]) -> Response[bytes]:
     """End the session."""
     services: Services = request.app.state.services
     tenant_id: UUID = request.user.tenant_id
-    operator = Operator(tenant_id, request.user.key_id, request.scope["state"]["request_uuid"])
+    operator = operator_of(request)
     await services.run(tenant_id, _end, operator, request.cookies[COOKIE])
     return _with_cookie(redirect(SIGN_IN), session_cookie("", secure=is_secure(request)))
 

@@ -33,7 +33,7 @@ class Head(NamedTuple):
     coverage: Coverage = ()
     summary: str | None = None
     ancestors: Sequence[Coverage] = ()
-    """Coverages of the snapshots that it came from."""
+    """Coverages of the snapshots that it came from, oldest first; the last is the one that it changed."""
 
 
 class Entry(NamedTuple):
@@ -58,6 +58,8 @@ class Line(NamedTuple):
     beginning: str
     at: datetime | None
     has_summary: bool = False
+    is_new: bool = False
+    """Whether the head changed what became of it."""
 
 
 def read_head(row: AnyRow | None, chain: Sequence[AnyRow]) -> Head:
@@ -125,6 +127,21 @@ def _with_written(covered: Iterable[Entry], head: Head) -> Iterator[Entry]:
     yield from waiting
 
 
+def is_changed(head: Head, entry: Entry) -> bool:
+    """Tell whether the head changed what becomes of a line's messages: before it, their fate was another."""
+    before = head.ancestors[-1] if head.ancestors else ()
+    span = find_span(head.coverage, entry.first)
+    if entry.kind == "written" or span is None:
+        return False
+    if span.fate == "kept":
+        found = find_span(before, entry.first)
+        return found is not None and found.fate != "kept"
+    same = (each for each in before if each.fate == span.fate and each.first <= entry.last and each.last >= entry.first)
+    return sum(min(each.last, entry.last) - max(each.first, entry.first) + 1 for each in same) < (
+        entry.last - entry.first + 1
+    )
+
+
 def label_of(head: Head, seq: int, fate: Label) -> Label:
     """Return what became of a message; one that is shown again after it was not is restored."""
     if fate != "kept":
@@ -147,20 +164,30 @@ def lines(
             )
         elif entry.kind == "gone":
             weight = weights[Range(entry.first, entry.last)]
-            told.append(Line(entry, None, weight.tokens, 0, weight.messages, "", None))
+            told.append(Line(entry, None, weight.tokens, 0, weight.messages, "", None, is_new=is_changed(head, entry)))
         elif (row := rows.get(entry.first)) is not None:
-            told.append(_line(entry, row, shown.get(entry.first), head.summary, cap))
+            told.append(_line(entry, row, shown.get(entry.first), head, cap))
     return told
 
 
-def _line(entry: Entry, row: AnyRow, message: Any, summary: str | None, cap: int) -> Line:
+def _line(entry: Entry, row: AnyRow, message: Any, head: Head, cap: int) -> Line:
     is_capped = entry.label in {"kept", "restored"} and max(row.result_chars or [0]) > cap
     if is_capped:
         entry = entry._replace(label="truncated")
     is_shown = entry.label not in {"summarized", "dropped", "superseded"}
     tokens = message.tokens if message is not None else row.view_tokens if is_shown else 0
-    has_summary = summary is not None and message is not None and summary in _texts(message.content)
-    return Line(entry, row.role, row.tokens, tokens, 1, beginning(row), row.created_at, has_summary=has_summary)
+    has_summary = head.summary is not None and message is not None and head.summary in _texts(message.content)
+    return Line(
+        entry,
+        row.role,
+        row.tokens,
+        tokens,
+        1,
+        beginning(row),
+        row.created_at,
+        has_summary=has_summary,
+        is_new=is_changed(head, entry),
+    )
 
 
 def beginning(row: AnyRow) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from api.console.views.scales import Tick, nice
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,19 +15,11 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 960
 HEIGHT: Final = 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 128, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 56, 128, 26, 26
 """Room around the plot for scales and labels, in the units of the drawing."""
 _LABEL_HEIGHT: Final = 14
 _TICKS: Final = 4
-_NICE: Final = (1, 2, 2.5, 5, 10)
 _TABLE_ROWS: Final = 40
-
-
-class Tick(NamedTuple):
-    """A line of the grid at `at`."""
-
-    at: float
-    value: int
 
 
 class Threshold(NamedTuple):
@@ -97,7 +91,7 @@ def plot(moments: Sequence[Moment], lines: Sequence[Line], *, ratio: float, fixe
     most_held = max((moment.held for moment in weighed), default=0)
     # A budget far above everything would press the curves flat.
     near = [line for line in lines if line.tokens <= 2 * max(most_held, 1)]
-    step = _nice(max([most_shown, most_held, *(line.tokens for line in near), 1]) / _TICKS)
+    step = nice(max([most_shown, most_held, *(line.tokens for line in near), 1]) / _TICKS)
     top = step * math.ceil(max([most_shown, most_held, *(line.tokens for line in near), 1]) / step)
 
     def x(seq: int) -> float:
@@ -147,14 +141,8 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:g} {y:g}" for x, y in points) if points else ""
 
 
-def _nice(value: float) -> int:
-    """Return a round number that is not below `value`."""
-    power: int = 10 ** math.floor(math.log10(max(value, 1)))
-    return max(1, math.ceil(next(factor * power for factor in _NICE if factor * power >= value)))
-
-
 def _columns(last_seq: int) -> list[int]:
-    step = _nice(max(1, last_seq) / 6)
+    step = nice(max(1, last_seq) / 6)
     return [*range(0, last_seq + 1, step)]
 
 

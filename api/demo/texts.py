@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cli.scenario_pages import WANTED
+from api.demo.pages import WANTED
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from cli.scenario_pages import Vacancy
+    from api.demo.pages import Vacancy
 
 REPORT: Final = "reports/contracts-2026-03.md"
 SYSTEM: Final = (

@@ -1,0 +1,71 @@
+"""Every page of the console against WCAG 2.1, levels A and AA, as axe checks it; wide and light, narrow and dark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
+
+    from tests.browser.conftest import Played, Watched
+    from tests.running_api import Service
+
+AXE: Final = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
+LEVELS: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+OF_ALL: Final = ("", "/conversations", "/conversations?q=nobody", "/runs", "/runs?state=dead", "/operators", "/nowhere")
+OF_ONE: Final = (
+    "",
+    "/context",
+    "/context?show=all&from=80",
+    "/messages/92",
+    "/messages/4",
+    "/snapshots",
+    "/diff",
+    "/restore?version=1",
+    "/compact?strategy=auto",
+)
+
+
+def violations(page: Page) -> list[str]:
+    """Return what axe found wrong: the rule, where, and how."""
+    page.evaluate(AXE)
+    found: list[dict[str, Any]] = page.evaluate(
+        "levels => axe.run(document, {runOnly: levels}).then(result => result.violations)", LEVELS
+    )
+    return [f"{rule['id']}: {node['target']}: {node['failureSummary']}" for rule in found for node in rule["nodes"][:3]]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 420)])
+def test_no_page_has_a_violation(
+    visit: Callable[..., Page],
+    service: Service,
+    played: Played,
+    watched: Watched,
+    admin_key: str,
+    scheme: str,
+    width: int,
+) -> None:
+    watched.refused.add("/nowhere")
+    page = visit("/console/sign-in", None, color_scheme=scheme, viewport={"width": width, "height": 860})
+    wrong = {"/console/sign-in": violations(page)}
+    page = visit("/console", admin_key, color_scheme=scheme, viewport={"width": width, "height": 860})
+    run = service.client.get(f"{played.path}/runs").json()["data"][0]["id"]
+    paths = [f"/console{each}" for each in OF_ALL] + [played.page + each for each in OF_ONE]
+    for path in [*paths, f"/console/runs/{run}"]:
+        page.goto(path)
+        wrong[path] = violations(page)
+    page.goto(played.page + "/context")
+    page.locator(".lines .begins a").first.click()
+    page.locator("#peek section").first.wait_for()
+    wrong["an open message"] = violations(page)
+    page.goto("/console")
+    page.keyboard.press("?")
+    page.get_by_role("dialog").wait_for()
+    wrong["shortcuts"] = violations(page)
+    found = [f"{path} {each}" for path, each_of in wrong.items() for each in each_of]
+    assert not found, "\n".join(found)
