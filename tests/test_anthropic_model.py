@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -72,6 +73,11 @@ def fail(asked: Model) -> SummaryError:
     return caught.value
 
 
+def waits_of(events: list[Any]) -> list[float]:
+    """Return the seconds between a model's attempts, as they were logged."""
+    return [event["wait_seconds"] for event in events if "wait_seconds" in event]
+
+
 @contextmanager
 def without_waiting() -> Iterator[None]:
     """Leave out the waits between attempts."""
@@ -94,7 +100,9 @@ def test_the_fault_script(server: LoopbackModel, fault: Fault) -> None:
             assert error.code == fault.code
             spent, said = error.spent, str(error)
     assert spent.calls == len(server.requests) == (ATTEMPTS if fault.again else 1)
-    assert len(events) == spent.calls - 1
+    assert Counter(event["event"] for event in events) == +Counter(
+        {"model.requested": spent.calls, "summary.retried": spent.calls - 1}
+    )
     assert not [told for told in TOLD if told in said + str(events)]
 
 
@@ -120,7 +128,7 @@ def test_a_server_is_given_the_patience_it_asks_for(server: LoopbackModel, heade
     server.then(status(429, headers={header: waits[header]}), ok("thanks"))
     with capture_logs() as events:
         assert ask(model(server)).text == "thanks"
-    assert [event["wait_seconds"] for event in events] == [0.05]
+    assert waits_of(events) == [0.05]
 
 
 def test_forms_of_patience() -> None:
@@ -140,7 +148,7 @@ def test_waits_without_a_header_grow_and_are_spread(server: LoopbackModel) -> No
     server.then(hang_up(), hang_up(), ok("there"))
     with capture_logs() as events:
         assert ask(model(server)).text == "there"
-    first, second = (event["wait_seconds"] for event in events)
+    first, second = waits_of(events)
     assert 0.5 <= first <= 1.5
     assert 1.0 <= second <= 2.0
 
