@@ -22,7 +22,8 @@ from store.settings import Settings, TokenPrices
 from tests.loopback_faults import FAULTS, Fault
 from tests.loopback_model import LoopbackModel, Step, hang_up, max_tokens, ok, refusal, slow_headers, status
 from worker.summarizers import anthropic as client
-from worker.summarizers.anthropic import ATTEMPTS, LONGEST_WAIT_SECONDS, AnthropicModel, retry_after
+from worker.summarizers.anthropic import ATTEMPTS, LONGEST_WAIT_SECONDS, AnthropicModel
+from worker.summarizers.api_errors import retry_after
 from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.breaker import CircuitBreaker
 from worker.summarizers.prices import PRICES, Usage, cost

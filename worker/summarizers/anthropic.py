@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import re
 import time
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -18,9 +15,10 @@ from anthropic.types import Message
 
 from compaction.transcript import PROMPT_VERSION, SYSTEM_PROMPT, render_transcript
 from compaction.windows import LOW_CONTEXT_WINDOW, window_of
+from worker.summarizers.api_errors import failure, may_pass, retry_after, text_of
 from worker.summarizers.base import Answer, Spent, Summary, SummaryError
 from worker.summarizers.prices import Usage, cost
-from worker.summarizers.requests import REQUEST_ID, asked
+from worker.summarizers.requests import asked
 
 if TYPE_CHECKING:
     import ssl
@@ -51,26 +49,6 @@ CONNECT_SECONDS: Final = 5.0
 UNKNOWN_WINDOW: Final = LOW_CONTEXT_WINDOW
 """Tokens; a model that is not known is taken for a small one, since more chunks cost less than a refused request."""
 
-_PASSING: Final = frozenset({408, 409, 429})
-"""The statuses below 500 that another attempt may mend (API reference, "Errors"); so may all from 500 on."""
-_TOO_LONG_STATUSES: Final = frozenset({400, 422, 500})
-_TOO_LONG: Final = re.compile(
-    r"too long"  # Claude: "prompt is too long: 210000 tokens > 200000 maximum"; Bedrock: "Input is too long"
-    r"|context[ _](?:size|length|window|limit)"  # Claude, llama.cpp (also with a 500), vLLM, SGLang, OpenAI's wording
-    r"|max(?:imum)?[ _]model[ _]len",  # vLLM
-    re.IGNORECASE,
-)
-_CODES: Final = {
-    401: "model_auth",
-    402: "model_billing",
-    403: "model_auth",
-    408: "model_timeout",
-    429: "model_rate_limited",
-    529: "model_overloaded",
-}
-"""Reason codes by status; the others are `model_error` from 500 on and `model_rejected` below."""
-_ERROR_TEXT_CHARS: Final = 2_000
-"""Characters of an error's text that are looked at: it may be a page."""
 
 _NO_TEMPERATURE: Final[set[tuple[str | None, str]]] = set()
 """(server, model) of those that have refused a temperature; known to the process."""
@@ -261,7 +239,7 @@ class _Question:
 
     def _names_temperature(self, error: anthropic.APIStatusError) -> bool:
         """Tell whether the temperature is what is wrong, which is left out from then on; once in a question."""
-        if self._without_temperature or "temperature" not in _text(error):
+        if self._without_temperature or "temperature" not in text_of(error):
             return False
         _NO_TEMPERATURE.add(self._service.who)
         self._without_temperature = True
@@ -334,69 +312,6 @@ def billed(told: Any) -> Usage | None:
 def storable(text: str) -> str:
     """Return the text with U+FFFD for what JSON can escape and neither UTF-8 nor Postgres can hold."""
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def failure(error: anthropic.APIError, calls: int) -> SummaryError:
-    """Return what an error of the SDK is called; nothing of its text, which may quote the request."""
-    spent = Spent(calls)
-    if isinstance(error, anthropic.APIStatusError):
-        detail = f"status {error.status_code}"
-        if REQUEST_ID.fullmatch(error.request_id or ""):
-            detail += f", request {error.request_id}"
-        return SummaryError(_code(error), detail, spent)
-    if isinstance(error, anthropic.APITimeoutError):
-        return SummaryError("model_timeout", "the connection timed out", spent)
-    if isinstance(error, anthropic.APIConnectionError):
-        return SummaryError("model_unreachable", type(error).__name__, spent)
-    return SummaryError("model_garbage", type(error).__name__, spent)
-
-
-def may_pass(error: anthropic.APIStatusError) -> bool:
-    """Return whether the same request may be answered another time."""
-    if _is_too_long(error):
-        return False
-    said = error.response.headers.get("x-should-retry")
-    if said in {"true", "false"}:
-        return said == "true"
-    return error.status_code in _PASSING or error.status_code >= 500  # noqa: PLR2004 - a server error
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return how many seconds of patience a server asks for, at least 0; None if it does not say so."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            asked = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue
-        if not math.isnan(asked):
-            return max(0.0, asked)
-    try:
-        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
-
-
-def _code(error: anthropic.APIStatusError) -> str:
-    status = error.status_code
-    if _is_too_long(error):
-        return "prompt_too_long"
-    if code := _CODES.get(status):
-        return code
-    if status == 400 and "credit balance" in _text(error):  # noqa: PLR2004 - status codes name themselves
-        return "model_billing"
-    return "model_error" if status >= 500 else "model_rejected"  # noqa: PLR2004 - as above
-
-
-def _is_too_long(error: anthropic.APIStatusError) -> bool:
-    """Return whether a smaller prompt is what the server asks for."""
-    if error.status_code == 413:  # noqa: PLR2004 - status codes name themselves
-        return True
-    return error.status_code in _TOO_LONG_STATUSES and _TOO_LONG.search(_text(error)) is not None
-
-
-def _text(error: anthropic.APIStatusError) -> str:
-    """Return the text to look for words in; it goes nowhere else."""
-    return f"{error.message!s:.{_ERROR_TEXT_CHARS}}".lower()
 
 
 def _log_retry(details: RetryDetails) -> None:

@@ -15,7 +15,8 @@ from anthropic.types.messages import MessageBatch
 
 from compaction.batching import side_by_side
 from compaction.transcript import PROMPT_VERSION
-from worker.summarizers.anthropic import answer_of, failure
+from worker.summarizers.anthropic import answer_of
+from worker.summarizers.api_errors import failure
 from worker.summarizers.base import Spent, Summary, SummaryError
 from worker.summarizers.staged import finished
 from worker.summarizers.writing import text_of, total
