@@ -1,4 +1,4 @@
-"""The hot path and the snapshots, cheaper.
+"""Checks whose marks come off without waiting for the disk.
 
 Revision ID: 0007
 Revises: 0006
@@ -15,10 +15,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    run_script("0007_hot_path.sql")
-    run_script("0007_snapshots.sql")
+    run_script("0007_checks.sql")
 
 
 def downgrade() -> None:
-    run_script("0007_snapshots_down.sql")
-    run_script("0007_hot_path_down.sql")
+    run_script("0007_checks_down.sql")
