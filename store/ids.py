@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, Literal
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _TIME_SHIFT: Final = 80
 """Bits of a UUIDv7 after its time in milliseconds: 4 of version, 12 random, 2 of variant, 62 random (RFC 9562, 5.7)."""
+_DIGITS: Final = re.compile(r"[0-9a-f]{32}")
 Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "hook", "evt", "era", "act"]
 
 
@@ -51,9 +53,5 @@ def external_text(prefix: Prefix, identifier: str | None) -> str | None:
 def parse(prefix: Prefix, text: str) -> UUID | None:
     """Return the identifier that `text` spells, or None if it is not one of that kind."""
     head, _, digits = text.partition("_")
-    if head != prefix or len(digits) != 32:  # noqa: PLR2004 - hexadecimal digits of a UUID
-        return None
-    try:
-        return UUID(hex=digits)
-    except ValueError:
-        return None
+    # int() takes signs, underscores and digits of other scripts too, which would give one identifier several names.
+    return UUID(int=int(digits, 16)) if head == prefix and _DIGITS.fullmatch(digits) else None
