@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 import psycopg
@@ -18,17 +18,51 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 PID = "select pg_backend_pid() as pid"
-HOLD = "select pg_advisory_xact_lock(1)"
-LOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+HOLD = "select pg_temp.hold()"
+"""Says at the server that it has begun, and goes on once lock 1 is free; meanwhile it has lock 2."""
+_HOLD = """
+    create function pg_temp.hold() returns integer language plpgsql as $$ begin
+        perform pg_advisory_xact_lock_shared(2);
+        raise notice 'begun';
+        perform pg_advisory_xact_lock(1);
+        return 1;
+    end $$
+"""
 
 
-def pooled(url: str, test: Callable[[HotPool], Awaitable[None]], *, size: int = 2, patience: float = 10.0) -> None:
+class Signals:
+    """What the server tells of a pool's connections."""
+
+    def __init__(self) -> None:
+        self._begun = asyncio.Semaphore(0)
+        self.ended = asyncio.Event()
+        """A connection has ended."""
+
+    async def connect(self, url: str) -> asyncpg.Connection:
+        """Open a connection and listen to it."""
+        connection = await asyncpg.connect(url, command_timeout=10)
+        await connection.execute(_HOLD)
+        connection.add_log_listener(lambda *_: self._begun.release())
+        connection.add_termination_listener(lambda _: self.ended.set())
+        return connection
+
+    async def begun(self, calls: int) -> None:
+        """Wait until so many more calls of HOLD have begun."""
+        async with asyncio.timeout(20):
+            for _ in range(calls):
+                await self._begun.acquire()
+
+
+def pooled(
+    url: str, test: Callable[[HotPool, Signals], Awaitable[None]], *, size: int = 2, patience: float = 10.0
+) -> None:
     """Run a test with a pool of its own."""
 
     async def run() -> None:
-        pool = HotPool(partial(asyncpg.connect, url, command_timeout=10), size=size, patience=patience)
+        signals = Signals()
+        pool = HotPool(partial(signals.connect, url), size=size, patience=patience)
         try:
-            await test(pool)
+            await test(pool, signals)
         finally:
             async with asyncio.timeout(20):
                 await pool.close()
@@ -44,15 +78,8 @@ async def pid(pool: HotPool) -> int:
     return found
 
 
-async def until(connection: psycopg.Connection[Any], waiting: int) -> None:
-    """Wait until so many calls wait for the lock."""
-    async with asyncio.timeout(20):
-        while connection.execute(LOCKED).fetchone() != (waiting,):  # noqa: ASYNC110 - only the server knows
-            await asyncio.sleep(0.01)
-
-
 def test_calls_share_few_connections(database_url: str) -> None:
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, _: Signals) -> None:
         seen = set(await asyncio.gather(*(pid(pool) for _ in range(50))))
         assert len(seen) == pool.get_size() == pool.get_idle_size() == 2
         assert {await pid(pool) for _ in range(3)} <= seen
@@ -61,11 +88,11 @@ def test_calls_share_few_connections(database_url: str) -> None:
 
 
 def test_a_call_that_gets_no_connection_gives_up(database_url: str) -> None:
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, signals: Signals) -> None:
         with psycopg.connect(database_url, autocommit=True) as holder:
             holder.execute("select pg_advisory_lock(1)")
             calls = [asyncio.create_task(pool.fetchrow(HOLD)) for _ in range(2)]
-            await until(holder, 2)
+            await signals.begun(2)
             with pytest.raises(TimeoutError):
                 await pool.fetchrow(PID)
             holder.execute("select pg_advisory_unlock(1)")
@@ -76,7 +103,7 @@ def test_a_call_that_gets_no_connection_gives_up(database_url: str) -> None:
 
 
 def test_a_refused_statement_keeps_its_connection(database_url: str) -> None:
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, _: Signals) -> None:
         before = await pid(pool)
         with pytest.raises(asyncpg.DivisionByZeroError):
             await pool.fetchrow("select 1 / 0")
@@ -88,24 +115,25 @@ def test_a_refused_statement_keeps_its_connection(database_url: str) -> None:
 def test_a_call_given_up_ends_at_the_server_too(database_url: str) -> None:
     """Its connection is not lent again, and whoever waits for one gets another."""
 
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, signals: Signals) -> None:
         before = await pid(pool)
-        with psycopg.connect(database_url, autocommit=True) as holder:
+        with psycopg.connect(database_url, autocommit=True, options="-c lock_timeout=20s") as holder:
             holder.execute("select pg_advisory_lock(1)")
             call = asyncio.create_task(pool.fetchrow(HOLD))
-            await until(holder, 1)
+            await signals.begun(1)
             waiting = asyncio.create_task(pid(pool))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
             assert await waiting != before
-            await until(holder, 0)
+            # Free once nobody holds on any more.
+            await asyncio.to_thread(holder.execute, "select pg_advisory_lock(2)")
 
     pooled(database_url, test, size=1)
 
 
 def test_a_waiting_caller_that_goes_away_takes_nothing_along(database_url: str) -> None:
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, _: Signals) -> None:
         first = asyncio.create_task(pid(pool))
         waiting = [asyncio.create_task(pid(pool)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -117,7 +145,7 @@ def test_a_waiting_caller_that_goes_away_takes_nothing_along(database_url: str) 
 
 
 def test_connections_that_the_server_ended_are_replaced(database_url: str) -> None:
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, _: Signals) -> None:
         gone = set(await asyncio.gather(*(pid(pool) for _ in range(10))))
         with psycopg.connect(database_url, autocommit=True) as other:
             for each in gone:
@@ -135,7 +163,7 @@ def test_connections_that_the_server_ended_are_replaced(database_url: str) -> No
 
 
 def test_no_server_is_no_reason_to_wait(database_url: str) -> None:
-    async def test(_: HotPool) -> None:
+    async def test(_: HotPool, __: Signals) -> None:
         nowhere = HotPool(partial(asyncpg.connect, f"postgresql://x@127.0.0.1:{free_port()}/x"), size=1, patience=10)
         for _round in range(2):
             found = await asyncio.gather(*(nowhere.fetchrow(PID) for _ in range(5)), return_exceptions=True)
@@ -147,11 +175,11 @@ def test_no_server_is_no_reason_to_wait(database_url: str) -> None:
 
 
 def test_closing_lets_calls_end(database_url: str) -> None:
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, signals: Signals) -> None:
         with psycopg.connect(database_url, autocommit=True) as holder:
             holder.execute("select pg_advisory_lock(1)")
             call, waiting = (asyncio.create_task(pool.fetchrow(HOLD)) for _ in range(2))
-            await until(holder, 1)
+            await signals.begun(1)
             closing = asyncio.create_task(pool.close())
             with pytest.raises(asyncpg.InterfaceError):
                 await waiting
@@ -191,7 +219,7 @@ def test_closing_does_not_wait_for_a_connection_that_does_not_come() -> None:
 def test_calls_given_up_at_any_moment_leave_nothing_behind(database_url: str) -> None:
     """Whether they wait for a connection, for its opening, for the statement's plan or for its rows."""
 
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, __: Signals) -> None:
         for steps in range(60):
             calls = [asyncio.create_task(pool.fetchrow("select $1::int as n", number)) for number in range(8)]
             for number, call in enumerate(calls):
@@ -204,9 +232,11 @@ def test_calls_given_up_at_any_moment_leave_nothing_behind(database_url: str) ->
                     assert number % 3 == 0
                 else:
                     assert row["n"] == number  # type: ignore[index] # another error fails as well
-        async with asyncio.timeout(20):
-            while pool.get_size() > pool.get_idle_size():  # noqa: ASYNC110 - the pool tells nobody
-                await asyncio.sleep(0.01)
+        # The connections that are being closed: nothing else is under way.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            done, _late = await asyncio.wait(others, timeout=20)
+            assert done
+        assert pool.get_size() == pool.get_idle_size()
         with psycopg.connect(database_url, autocommit=True) as other:
             states = other.execute(
                 "select state from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -221,7 +251,7 @@ def test_calls_given_up_at_any_moment_leave_nothing_behind(database_url: str) ->
 def test_connections_grow_old(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot_pool, "MAX_CALLS", 3)
 
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, _: Signals) -> None:
         assert len({await pid(pool) for _ in range(7)}) == 3
 
     pooled(database_url, test)
@@ -230,11 +260,11 @@ def test_connections_grow_old(database_url: str, monkeypatch: pytest.MonkeyPatch
 def test_connections_that_nobody_uses_are_closed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot_pool, "MAX_IDLE_SECONDS", 0.05)
 
-    async def test(pool: HotPool) -> None:
+    async def test(pool: HotPool, signals: Signals) -> None:
         await pid(pool)
         async with asyncio.timeout(20):
-            while pool.get_size():  # noqa: ASYNC110 - the pool tells nobody
-                await asyncio.sleep(0.01)
+            await signals.ended.wait()
+        assert pool.get_size() == 0
         assert await pid(pool)
 
     pooled(database_url, test)
