@@ -1,6 +1,6 @@
 """Calls a statement over several asyncpg connections for some seconds: what stands in for pgbench without one.
 
-It is run as a process of its own: the order comes pickled on stdin, the number of calls leaves on stdout.
+It is run as a process of its own: the order comes pickled on stdin, the numbers of calls leave on stdout.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import asyncpg
 import uvloop
 
 
-async def run(order: dict[str, Any]) -> int:
-    """Return the calls made."""
+async def run(order: dict[str, Any]) -> tuple[int, int]:
+    """Return the calls made, and those before them that warm up."""
     settings = {"jit": "off", **({"role": order["role"]} if order["role"] else {})}
     connections = [await asyncpg.connect(order["dsn"], server_settings=settings) for _ in range(order["clients"])]
     statements = [await connection.prepare(order["query"]) for connection in connections]
+    warm = time.perf_counter() + order["warm_seconds"]
+    before = await asyncio.gather(*(_call(statement, order, warm) for statement in statements))
     end = time.perf_counter() + order["seconds"]
     made = await asyncio.gather(*(_call(statement, order, end) for statement in statements))
     for connection in connections:
         await connection.close()
-    return sum(made)
+    return sum(made), sum(before)
 
 
 async def _call(statement: Any, order: dict[str, Any], end: float) -> int:
@@ -45,4 +47,4 @@ async def _call(statement: Any, order: dict[str, Any], end: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(str(uvloop.run(run(pickle.load(sys.stdin.buffer)))))  # noqa: S301 - from our own parent
+    print(*uvloop.run(run(pickle.load(sys.stdin.buffer))))  # noqa: S301 - from our own parent

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from api.bodies import read_turn
@@ -35,8 +36,15 @@ CLIENTS: Final = 8
 """Connections, as many as the API's pool has."""
 SERVICE: Final = "palimpsest_service"
 RESULT_CAP: Final = 40_000
+WARM_SECONDS: Final = 1
+"""Seconds that count nothing: eight new backends compile the function and plan what is in it five times over, which the
+connections of the API have behind them."""
 _DRIVER: Final = Path(__file__).with_name("driver.py")
 _RATE: Final = re.compile(r"^tps = ([\d.]+) \(without initial", re.MULTILINE)
+_CALLS: Final = re.compile(r"actually processed: (\d+)")
+_CONNECTING: Final = re.compile(r"^initial connection time = ([\d.]+) ms", re.MULTILINE)
+"""Part of the seconds that progress is told after, and no part of what the rate is reckoned with."""
+_PROGRESS: Final = re.compile(r"^progress: ([\d.]+) s, ([\d.]+) tps")
 _KEY: Final = "a key"
 _DIGEST: Final = "0123456789ab"
 """Stands for a policy, as long as a real one: pgbench takes no empty variable."""
@@ -130,12 +138,10 @@ def call(
 
     `numbers` are the first conversation's number and how many there are.
     """
-    before = cpu_seconds(servers.postgres_pid)
     with servers.cores.on(servers.cores.measured):
         run = _pgbench if pgbench else _driver
-        rate, calls = run(servers, statement, numbers, seconds, pgbench, role)
-    used = cpu_seconds(servers.postgres_pid) - before
-    return Sample(rate, {"Postgres CPU µs": 1e6 * used / calls})
+        rate, used = run(servers, statement, numbers, seconds, pgbench, role)
+    return Sample(rate, {"Postgres CPU µs": 1e6 * used})
 
 
 def _statement(recorder: _Recorder, conversation: UUID) -> Statement:
@@ -151,26 +157,39 @@ def _pgbench(
     seconds: float,
     program: Path | None,
     role: str | None,
-) -> tuple[float, int]:
-    # pgbench knows whole seconds only; a shorter run is a number of calls.
-    limit = ["--time", str(int(seconds))] if seconds >= 1 else ["--transactions", "50"]
+) -> tuple[float, float]:
+    """Return calls a second and CPU seconds a call, once the backends are warm."""
+    # pgbench knows whole seconds only; a shorter run is a number of calls, all of them cold.
+    limit = ["--transactions", "50"]
+    if seconds >= 1:
+        limit = ["--time", str(WARM_SECONDS + int(seconds)), "--progress", str(WARM_SECONDS)]
     script, variables = _script(statement, numbers)
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
         file.write(script)
         file.flush()
         command = [str(program), "--no-vacuum", "--protocol", "prepared", "--client", str(CLIENTS), *limit]
         command += [f"--define={name}={value}" for name, value in variables.items()]
-        done = subprocess.run(
-            [*command, "--file", file.name],
-            env=servers.libpq_environment(role=role),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    found, calls = _RATE.search(done.stdout), re.search(r"actually processed: (\d+)", done.stdout)
-    if done.returncode or not found or not calls:
-        raise CallError(f"pgbench failed: {done.stderr.strip() or done.stdout}")
-    return float(found.group(1)), int(calls.group(1))
+        cold_seconds = cold_calls = 0.0
+        before = cpu_seconds(servers.postgres_pid)
+        environment = servers.libpq_environment(role=role)
+        command += ["--file", file.name]
+        with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as running:
+            told = []
+            for line in running.stderr or ():
+                told.append(line)
+                if not cold_seconds and (first := _PROGRESS.match(line)):
+                    cold_seconds, cold_calls = float(first[1]), float(first[1]) * float(first[2])
+                    before = cpu_seconds(servers.postgres_pid)
+            output = running.stdout.read() if running.stdout else ""
+    used = cpu_seconds(servers.postgres_pid) - before
+    rate, calls, connecting = _RATE.search(output), _CALLS.search(output), _CONNECTING.search(output)
+    if running.returncode or not rate or not calls or not connecting:
+        raise CallError(f"pgbench failed: {''.join(told).strip() or output}")
+    warm_calls = int(calls[1]) - cold_calls
+    if warm_calls <= 0:
+        raise CallError("pgbench made no call after its first second: the machine is busy with something else")
+    warm_seconds = int(calls[1]) / float(rate[1]) - max(0.0, cold_seconds - float(connecting[1]) / 1000)
+    return warm_calls / warm_seconds, used / warm_calls
 
 
 def _script(statement: Statement, numbers: tuple[int, int]) -> tuple[str, dict[str, str]]:
@@ -219,12 +238,14 @@ def _driver(
     seconds: float,
     _: Path | None,
     role: str | None,
-) -> tuple[float, int]:
+) -> tuple[float, float]:
+    before = cpu_seconds(servers.postgres_pid)
     order = {
         "dsn": servers.database_url,
         "role": role,
         "clients": CLIENTS,
         "seconds": seconds,
+        "warm_seconds": WARM_SECONDS if seconds >= 1 else 0,
         "uuid_start": UUID_START,
         "numbers": numbers,
         **statement._asdict(),
@@ -232,5 +253,5 @@ def _driver(
     done = subprocess.run([sys.executable, str(_DRIVER)], input=pickle.dumps(order), capture_output=True, check=False)
     if done.returncode:
         raise CallError(f"the driver failed: {done.stderr.decode().strip()}")
-    calls = int(done.stdout)
-    return calls / seconds, calls
+    calls, before_them = map(int, done.stdout.split())
+    return calls / seconds, (cpu_seconds(servers.postgres_pid) - before) / (calls + before_them)
