@@ -44,6 +44,9 @@ log = structlog.get_logger()
 WATCH_SECONDS: Final = 1.0
 """Seconds a broker may take to answer before it counts as unreachable."""
 RETRY_SECONDS: Final = 0.5
+CROWD: Final = 8
+"""Conversations that come within one interval from which on a batch is collected for PATIENCE intervals."""
+PATIENCE: Final = 3
 FLUSH_SECONDS: Final = 3.0
 """Seconds that a process which ends gives the broker to take the last batch."""
 _CHANNEL: Final = "palimpsest:watch"
@@ -55,7 +58,7 @@ class _Waiting(NamedTuple):
 
 
 class Wakeups:
-    """Collects ids for a few tens of milliseconds and sends them as one task, off the request path.
+    """Collects ids for some tens of milliseconds and sends them as one task, off the request path.
 
     A batch that is lost, with the process or with the broker, loses nothing: the check is due in Postgres, the run is
     queued there, and the sweeper finds them.
@@ -139,6 +142,9 @@ class Wakeups:
         while True:
             await self._filled.wait()
             await asyncio.sleep(self._interval)
+            if CROWD <= len(self._ids) < BATCH:
+                # A message costs its sender and its worker more than it costs a crowd to wait for more of it.
+                await asyncio.sleep(self._interval * (PATIENCE - 1))
             self._filled.clear()
             await self._send()
 

@@ -155,7 +155,7 @@ class Settings(BaseSettings):
     max_metadata_bytes: int = Field(default=16 * 1024, ge=0)
     """Bytes of a conversation's metadata as JSON."""
     wakeup_interval_seconds: float = 0.025
-    """Seconds a wake-up batch is collected before one task carries it."""
+    """Seconds a wake-up batch is collected before one task carries it; three times as many while many come."""
     lease_seconds: float = 45.0
     """Seconds a worker owns a run without a heartbeat."""
     max_attempts: int = 5

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS: Final = 2.0
 _ANSWER_SECONDS: Final = 10.0
 _PERSISTENT: Final = 2
+_UNSPELLED: Final = "…"
+"""Stands for the arguments as Celery would spell them, for log lines of its own: half the cost of a message."""
 
 
 class Task(NamedTuple):
@@ -75,7 +77,9 @@ class TaskSender:
 
     def _message(self, task: Task) -> bytes:
         """Return what kombu's Redis transport would put into the list."""
-        made = self._app.amqp.as_task_v2(str(uuid4()), task.name, args=list(task.args), kwargs={}, ignore_result=None)
+        made = self._app.amqp.as_task_v2(
+            str(uuid4()), task.name, args=list(task.args), kwargs={}, ignore_result=None, argsrepr=_UNSPELLED
+        )
         return msgspec.json.encode(
             {
                 "body": base64.b64encode(msgspec.json.encode(made.body)).decode(),

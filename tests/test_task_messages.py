@@ -32,6 +32,8 @@ def taken(broker: redis.Redis, queue: str) -> dict[int, dict[str, Any]]:
                 assert UUID(message[part].pop(name))
             # Nobody waits for an answer, but Celery's producer always says where one should go.
             message["properties"].pop("reply_to")
+            # Arguments as text, for log lines alone.
+            assert message["headers"].pop("argsrepr")
             found[place] = message
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -9,14 +10,17 @@ import os
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import httpx2
 import pytest
 import redis
 
+from api.metrics import Metrics
+from api.wakeups import CROWD, Wakeups
 from cli.embedded import free_port
 from cli.installations import redis_server as redis_program
-from store.broker import CHECK_TASK
+from store.broker import BATCH, CHECK_TASK
 from tests.eventually import eventually
 from tests.running_api import running_api
 
@@ -131,6 +135,29 @@ def test_many_appends_are_one_message(chat: Chat, broker: Broker) -> None:
     assert sorted(each for batch in batches for each in batch) == sorted(conversations)
     assert len(batches) < 20
     eventually(lambda: chat.counted() == {"sent": 40, "deferred": 0, "lost": 0})
+
+
+@pytest.mark.parametrize(
+    ("together", "sizes"), [(CROWD - 1, [CROWD - 1, 1]), (CROWD, [CROWD + 1]), (BATCH + 50, [BATCH, 50, 1])]
+)
+def test_a_crowd_waits_for_more_unless_its_message_is_full(
+    make_settings: Callable[..., Settings], broker: Broker, together: int, sizes: list[int]
+) -> None:
+    """One comes after the first interval: timers fire in their order, however late."""
+    settings = make_settings(broker_url=broker.url, wakeup_interval_seconds=0.1)
+
+    async def run() -> None:
+        wakeups = Wakeups(settings, Metrics())
+        await wakeups.start()
+        for _ in range(together):
+            assert wakeups.add(uuid4(), uuid4()) == "queued"
+        await asyncio.sleep(0)  # the batch's timer is set before this one
+        await asyncio.sleep(1.5 * settings.wakeup_interval_seconds)
+        wakeups.add(uuid4(), uuid4())
+        await wakeups.stop()
+
+    asyncio.run(run())
+    assert [len(batch) for batch in broker.batches()] == sizes
 
 
 def test_a_policy_that_changed_is_checked(chat: Chat, broker: Broker) -> None:
