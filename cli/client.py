@@ -88,10 +88,13 @@ def _error_of(response: httpx2.Response) -> ServiceError:
     except msgspec.MsgspecError:
         problem = _Problem(detail=response.text[:200])
     after = response.headers.get("retry-after", "")
+    detail = problem.detail or problem.title or response.reason_phrase
+    if response.status_code == httpx2.codes.NOT_FOUND:
+        detail = f"{detail.rstrip('.')}: {response.url.path}"
     return ServiceError(
         response.status_code,
         problem.code or "http_error",
-        problem.detail or problem.title or response.reason_phrase,
+        detail,
         pointer=problem.pointer,
         request_id=problem.request_id or response.headers.get("request-id"),
         retry_after=float(after) if after.isdecimal() else None,
@@ -99,10 +102,10 @@ def _error_of(response: httpx2.Response) -> ServiceError:
 
 
 def _backoff_if_safe(error: Exception) -> bool | float:
-    """Retry what the caller may repeat: a broken connection, or a 503 that says when to come back."""
+    """Retry what the caller may repeat: a broken connection, or a 429 or 503 that says when to come back."""
     if isinstance(error, ServiceError):
         after = error.retry_after
-        if error.status != httpx2.codes.SERVICE_UNAVAILABLE or after is None:
+        if error.status not in {httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.SERVICE_UNAVAILABLE} or after is None:
             return False
         return after if after <= MAX_RETRY_AFTER_SECONDS else False
     return isinstance(error, httpx2.TransportError)

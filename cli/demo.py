@@ -125,7 +125,7 @@ class Player:
             usage=usage,
             snapshot_version=context.snapshot.version if context.snapshot else UNCOMPACTED,
         )
-        stored = sum(map(tokens_of, self._originals))
+        stored = self._whole.fixed_tokens + sum(map(tokens_of, self._originals))
         self._view.advanced(Progress(number, label, appended.context_tokens, stored))
         # Under the budget nothing is due; over it, waiting shows the run beside the turn that caused it.
         if max(sum(usage.values()), appended.context_tokens) > self._policy.input_token_budget:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.accounting import CACHE_READ_FACTOR, CACHE_WRITE_FACTOR, USD_PER_MILLION_INPUT
+from cli.tables import print_table
 from compaction.policy import Policy
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SNAPSHOTS_QUERY: Final = "select version, step, covers_through, tokens, message_
 
 
 class Progress(NamedTuple):
-    """Where the conversation is; tokens of the context served and of everything stored."""
+    """Where the conversation is; tokens of the context served and of everything stored, both with system and tools."""
 
     turn: int
     label: str
@@ -178,7 +179,8 @@ def print_report(report: Report, service: Endpoint, *, keep: bool) -> None:
     for label, dollars_before, dollars_after in costs:
         saved = f"${dollars_before - dollars_after:.2f}"
         table.add_row(label, f"${dollars_before:.2f}", f"${dollars_after:.2f}", saved)
-    console.print(table)
+    console.print()
+    print_table(table, console)
     runs = ", ".join(f"{count} {state}" for state, count in sorted(report.runs.items())) or "none"
     lines = [f"Runs: {runs}, for {report.turns} turns, in {report.seconds:.1f} s."]
     lines.append(
@@ -191,8 +193,9 @@ def print_report(report: Report, service: Endpoint, *, keep: bool) -> None:
             f"{report.window_tokens:,} tokens."
         )
     for line in lines:
-        console.print(line, style="dim", highlight=False)
-    console.print(_survival_table(report))
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
+    console.print()
+    print_table(_survival_table(report), console)
     _print_where_next(console, report.conversation_id, service, keep=keep)
 
 
@@ -226,7 +229,8 @@ def _print_where_next(console: Console, conversation: str, service: Endpoint, *,
         lines.append(f'psql "{database_url}" -c "{query}"')
     console.print()
     if database_url is not None and not keep:
-        console.print("The services stop now. `palimpsest demo --keep` leaves them up and says where to look.")
+        told = "The services stop now. `palimpsest demo --keep` leaves them up and says where to look."
+        console.print(told, soft_wrap=True)
         return
     console.print("Look next (Ctrl-C stops the services):" if keep else "Look next:", style="bold")
     for line in lines:

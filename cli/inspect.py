@@ -5,18 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from api.console.views.budgets import lines
+from api.console.views.layers import gave_way
 from cli.client import ServiceClient
 from cli.context_plot import MARK, Point, Threshold, context_plot
 from cli.layers_bar import layer_rows, layers_bar
 from cli.output import print_json
 from cli.snapshots import snapshots_table
-from compaction.policy import load_policy
+from cli.tables import columns, print_table
+from compaction.overrides import in_force
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,12 +121,13 @@ def _print_life(life: Life, console: Console) -> None:
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if conversation.last_assembly is not None:
         _print_assembly(conversation.last_assembly, console)
-    console.print(_runs_table(life.runs))
-    console.print(snapshots_table(life.snapshots, life.conversation.head_version))
+    console.print()
+    print_table(_runs_table(life.runs), console)
+    print_table(snapshots_table(life.snapshots, life.conversation.head_version), console)
     history = context_history(life.messages, life.snapshots)
     if history:
         console.print(f"Context tokens by message, {MARK} where it was compacted", style="bold")
-        thresholds = [Threshold(line.tokens, line.label) for line in lines(load_policy(life.conversation.policy))]
+        thresholds = [Threshold(line.tokens, line.label) for line in lines(in_force(life.conversation.policy).policy)]
         # Room for the scale on the left, and for what is written at the end of a threshold.
         width = max(20, min(120, console.width - 10 - 28))
         for line in context_plot(history, width=width, thresholds=thresholds):
@@ -145,69 +147,32 @@ def _print_assembly(assembly: Assembly, console: Console) -> None:
     for row in layer_rows(assembly):
         grid.add_row(*row)
     console.print(grid)
-    for line in _gave_way(assembly):
+    for line in gave_way(assembly):
         console.print(line, style="yellow", markup=False)
     console.print()
 
 
-def _gave_way(assembly: Assembly) -> list[str]:
-    found = []
-    if assembly.exchanges_dropped:
-        found.append(f"{assembly.exchanges_dropped:,} of {assembly.exchanges_total:,} exchanges left out")
-    if assembly.rounds_dropped:
-        found.append("older tool rounds of the last exchange left out")
-    if assembly.responses_truncated:
-        found.append(f"{assembly.responses_truncated:,} response(s) or result(s) cut to their start")
-    if assembly.blocks_shortened:
-        found.append(f"{assembly.blocks_shortened:,} context block(s) shortened or left out")
-    return found
-
-
 def _runs_table(runs: Sequence[Run]) -> Table:
-    table = Table(title="Runs", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    table.add_column("run and step", overflow="fold")
-    for name in ("trigger", "state", "reason"):
-        table.add_column(name)
-    for name in ("before", "after", "messages"):
-        table.add_column(name, justify="right")
-    table.add_column("by")
-    table.add_column("ms", justify="right")
+    counts = ("before", "after", "messages", "ms")
+    table = columns(("trigger, steps", "state", *counts, "reason, by, run"), numbers=counts, title="Runs")
     for run in runs:
-        table.add_row(
-            run.id,
-            run.trigger or "",
-            _state(run.state),
-            run.reason or "",
-            *_sizes(run),
-            "",
-            _milliseconds(run.duration_ms),
-            style="bold",
-        )
+        table.add_row(run.trigger or "", _state(run.state), *_sizes(run), _told(run.reason, run.id), style="bold")
         for step in run.steps:
-            by = step.model or step.summarizer or ""
-            table.add_row(
-                f"  {step.name}",
-                "",
-                _state(step.state),
-                step.reason or "",
-                *_sizes(step),
-                by,
-                _milliseconds(step.duration_ms),
-            )
-    if not runs:
-        table.add_row("none yet")
+            told = _told(step.reason, step.model or step.summarizer)
+            table.add_row(f"  {step.name}", _state(step.state), *_sizes(step), told)
     return table
 
 
-def _sizes(told: Any) -> tuple[str, str, str]:
-    before, after = ("" if n is None else f"{n:,}" for n in (told.tokens_before, told.tokens_after))
+def _sizes(told: Any) -> tuple[str, str, str, str]:
+    counts = (told.tokens_before, told.tokens_after, told.duration_ms)
+    before, after, milliseconds = ("" if n is None else f"{n:,}" for n in counts)
     if told.messages_before is None or told.messages_after is None:
-        return before, after, ""
-    return before, after, f"{told.messages_before:,} → {told.messages_after:,}"
+        return before, after, "", milliseconds
+    return before, after, f"{told.messages_before:,} → {told.messages_after:,}", milliseconds
 
 
-def _milliseconds(duration: int | None) -> str:
-    return "" if duration is None else f"{duration:,}"
+def _told(*parts: str | None) -> str:
+    return ", ".join(filter(None, parts))
 
 
 def _state(state: str) -> Text:

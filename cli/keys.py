@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from cli.tables import columns, print_table
 from store import api_keys, ids, tenants
 from store.api_keys import FURTHEST, SCOPES, AlreadyReplacedError, TooManyKeysError
 from store.engine import owner_engine
@@ -89,17 +88,17 @@ def run_list(settings: Settings, tenant: str, *, as_json: bool) -> int:
     if as_json:
         _print_json([_shown(key) for key in keys])
         return 0
-    table = Table("id", "name", "scopes", "created", "expires", "last used", "revoked")
+    table = columns(("id", "name", "created", "expires", "last used", "revoked", "scopes"))
     for key in keys:
         times = (key.created_at, key.expires_at, key.last_used_at, key.revoked_at)
         table.add_row(
             ids.external("key", key.id),
             key.name,
-            ", ".join(key.scopes),
             *(f"{time:%Y-%m-%d %H:%M}" if time else "" for time in times),
+            ", ".join(key.scopes),
             style=None if key.in_force(datetime.now(UTC)) else "dim",
         )
-    Console().print(table)
+    print_table(table)
     return 0
 
 

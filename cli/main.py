@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 
 from cli import conversation_commands, operation_commands
 from cli.failures import Commands
@@ -23,9 +22,23 @@ app = typer.Typer(
     help="Asynchronous background compaction for multi-user chat on Claude.",
 )
 keys_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")
-app.add_typer(keys_app, name="keys", rich_help_panel=OPERATE)
 tenants_app = typer.Typer(no_args_is_help=True, help="List tenants, and set what each of them is allowed.")
-app.add_typer(tenants_app, name="tenants", rich_help_panel=OPERATE)
+
+
+def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if is_asked:
+        print(version("palimpsest"))  # noqa: T201 - the command's output
+        raise typer.Exit
+
+
+@app.callback()
+def palimpsest(
+    _version: Annotated[  # noqa: FBT002 - an option, always named
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take what precedes a command's name."""
+
 
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 = any free one.", min=0, max=65_535)]
 MetricsPort = Annotated[
@@ -88,7 +101,11 @@ def api(
     """Run the HTTP API."""
     from api.start import run_api  # noqa: PLC0415
 
-    run_api(_settings(), host=host, port=port, workers=workers)
+    try:
+        run_api(_settings(), host=host, port=port, workers=workers)
+    except SystemExit as end:
+        # Uvicorn has a code of its own for a server that could not start.
+        raise typer.Exit(1 if end.code else 0) from None
 
 
 @app.command(rich_help_panel=RUN)
@@ -117,17 +134,8 @@ def sweeper(metrics_port: MetricsPort = None) -> None:
 
 
 app.add_typer(operation_commands.commands)
-
-
-@app.command(rich_help_panel=OPERATE)
-def migrate(revision: Annotated[str, typer.Argument(help="Where to go.")] = "head") -> None:
-    """Bring the database's schema up to date."""
-    from migrations.run import upgrade  # noqa: PLC0415
-
-    try:
-        upgrade(_settings().database_url.get_secret_value(), revision)
-    except SQLAlchemyError as error:
-        _fail(f"the database could not be migrated: {type(error).__name__}: {str(error).splitlines()[0]}")
+app.add_typer(keys_app, name="keys", rich_help_panel=OPERATE)
+app.add_typer(tenants_app, name="tenants", rich_help_panel=OPERATE)
 
 
 @keys_app.command("create")
@@ -216,11 +224,6 @@ def _scraped_at(port: int | None) -> Settings:
     """Return the settings, with another port for the metrics if one was given."""
     settings = _settings()
     return settings if port is None else settings.model_copy(update={"metrics_port": port})
-
-
-def _fail(reason: str) -> NoReturn:
-    print(f"palimpsest: {reason}", file=sys.stderr)  # noqa: T201
-    raise typer.Exit(1)
 
 
 def main() -> None:

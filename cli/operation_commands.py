@@ -7,10 +7,28 @@ from typing import Annotated
 import typer
 
 from cli.options import OPERATE, Json, Key, TenantName, Url, read_settings, service
+from cli.output import failed
 
 commands = typer.Typer()
 
 STATES = ("queued", "running", "committed", "skipped", "failed", "dead")
+
+
+@commands.command(rich_help_panel=OPERATE)
+def migrate(revision: Annotated[str, typer.Argument(help="Where to go.")] = "head") -> None:
+    """Bring the database's schema up to date."""
+    from alembic.util import CommandError  # noqa: PLC0415 - commands need not load what only others need
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+
+    from migrations.run import upgrade  # noqa: PLC0415
+
+    try:
+        upgrade(read_settings().database_url.get_secret_value(), revision)
+    except SQLAlchemyError as error:
+        reason = f"the database could not be migrated: {type(error).__name__}: {str(error).splitlines()[0]}"
+        raise typer.Exit(failed(reason)) from None
+    except CommandError as error:
+        raise typer.Exit(failed(f"the schema cannot be brought to {revision!r}: {error}")) from None
 
 
 @commands.command(rich_help_panel=OPERATE)
@@ -61,13 +79,14 @@ def stats(
 ) -> None:
     """Show what is stored, saved and spent, runs by outcome, queues and processes.
 
-    Reads the database. With --url and --key it asks the API instead, which tells a tenant of its own usage.
+    Reads the database. With --url and --key it asks the API instead, which tells a tenant of its own usage, unless
+    --tenant names one.
 
     Example: palimpsest stats --days 7 --json
     """
     from cli.stats import run_stats, run_tenant_stats  # noqa: PLC0415
 
-    if url is not None and key is not None:
+    if url is not None and key is not None and tenant is None:
         raise typer.Exit(run_tenant_stats(service(url, key), days, as_json=as_json))
     raise typer.Exit(run_stats(read_settings(), tenant, days, as_json=as_json))
 

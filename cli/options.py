@@ -38,6 +38,8 @@ def service(url: str | None, key: str | None) -> Service:
 
     if url is None or key is None:
         raise typer.BadParameter("give --url and --key, or set PALIMPSEST_URL and PALIMPSEST_KEY")
+    if not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{url!r} does not begin with http:// or https://", param_hint="--url")
     stamina.instrumentation.set_on_retry_hooks([])
     return Service(url, key)
 

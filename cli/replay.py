@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from cli.client import ServiceClient, ServiceError
 from cli.client_types import UNCOMPACTED
 from cli.own_service import UnavailableError, service_at
+from cli.tables import columns, print_table
 from cli.transcripts import Transcript, TranscriptError, read_transcripts
 
 if TYPE_CHECKING:
@@ -168,22 +167,17 @@ def _print_outcomes(outcomes: list[Outcome], *, as_json: bool) -> None:
         text = msgspec.json.encode({"well": is_well, "conversations": outcomes}).decode()
         console.out(text, highlight=False)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("conversation", overflow="fold")
-    for name in ("messages", "turns", "tokens before", "tokens after"):
-        table.add_column(name, justify="right")
-    table.add_column("runs")
-    table.add_column("warnings", justify="right")
-    table.add_column("originals")
+    counts = ("messages", "turns", "tokens before", "tokens after", "warnings")
+    table = columns(("conversation", *counts, "originals", "runs"), numbers=counts)
     for outcome in outcomes:
         table.add_row(
             outcome.transcript,
             *(f"{n:,}" for n in (outcome.messages, outcome.turns, outcome.tokens_before, outcome.tokens_after)),
-            ", ".join(f"{count} {state}" for state, count in sorted(outcome.runs.items())) or "none",
             str(len(outcome.warnings)),
             f"[red]{len(outcome.differing)} differ[/red]" if outcome.differing else "[green]as sent[/green]",
+            ", ".join(f"{count} {state}" for state, count in sorted(outcome.runs.items())) or "none",
         )
-    console.print(table)
+    print_table(table, console)
     if len(outcomes) <= LISTED_IDS:
         for outcome in outcomes:
             console.print(f"{outcome.transcript} is {outcome.conversation_id}", style="dim", highlight=False)

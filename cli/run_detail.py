@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cli.output import print_json
+from cli.tables import columns, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,9 +54,10 @@ def show_run(told: Mapping[str, Any], row: AnyRow, steps: Sequence[AnyRow], *, a
     grid = Table.grid(padding=(0, 2))
     for name, value in whole.items():
         if value is not None and name != "policy":
-            grid.add_row(Text(name.replace("_", " "), style="dim"), Text(str(value)))
+            written = f"{value:,}" if isinstance(value, int) else str(value)
+            grid.add_row(Text(name.replace("_", " "), style="dim"), Text(written))
     console.print(grid)
-    console.print(_table(steps))
+    print_table(_table(steps), console)
     for step in steps:
         for name in ("detail", "error"):
             if (text := getattr(step, name)) is not None:
@@ -64,29 +65,20 @@ def show_run(told: Mapping[str, Any], row: AnyRow, steps: Sequence[AnyRow], *, a
 
 
 def _table(steps: Sequence[AnyRow]) -> Table:
-    table = Table(title="Steps", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in ("step", "state", "reason"):
-        table.add_column(name)
-    for name in ("attempt", "before", "after", "messages"):
-        table.add_column(name, justify="right")
-    table.add_column("by", overflow="fold")
-    for name in ("read", "written", "USD", "ms"):
-        table.add_column(name, justify="right")
+    texts, numbers = ("step", "state"), ("attempt", "before", "after", "messages", "ms", "read", "written", "USD")
+    table = columns((*texts, *numbers, "reason", "by"), numbers=numbers, title="Steps")
     for step in steps:
-        numbers = (step.model_input_tokens, step.model_output_tokens)
         table.add_row(
             step.name,
             step.state,
-            step.reason or "",
             str(step.attempt),
             f"{step.tokens_before:,}",
             f"{step.tokens_after:,}",
             f"{step.messages_before:,} → {step.messages_after:,}",
-            " ".join(filter(None, (step.model or step.summarizer, step.prompt_version))),
-            *("" if number is None else f"{number:,}" for number in numbers),
-            "" if step.cost_usd is None else f"{step.cost_usd:.6f}",
             f"{step.duration_ms:,}",
+            *("" if count is None else f"{count:,}" for count in (step.model_input_tokens, step.model_output_tokens)),
+            "" if step.cost_usd is None else f"{step.cost_usd:.6f}",
+            step.reason or "",
+            " ".join(filter(None, (step.model or step.summarizer, step.prompt_version))),
         )
-    if not steps:
-        table.add_row("none")
     return table

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from cli.output import failed, print_json
 from cli.run_detail import show_run
+from cli.tables import columns, print_table
 from store import ids, runs, stranded_runs, tenants
 from store.broker import RUN_TASK, celery_app
 from store.engine import act_for, owner_engine
@@ -74,15 +71,12 @@ def _list(engine: Engine, owners: Sequence[Tenant], wanted: Wanted, *, as_json: 
     if as_json:
         print_json([_as_json(owner, row) for owner, row in found])
         return 0
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("run", no_wrap=True)
-    for name in ("tenant", "state", "reason", "error", "attempts", "ended"):
-        table.add_column(name, overflow="fold")
+    table = columns(("run", "tenant", "state", "ended", "attempts", "reason", "error"), numbers=("attempts",))
     for owner, row in found:
         ended = f"{row.finished_at:%Y-%m-%d %H:%M}" if row.finished_at else ""
-        told = (row.state, row.reason or "", row.error or "", str(row.attempts), ended)
+        told = (row.state, ended, str(row.attempts), row.reason or "", row.error or "")
         table.add_row(ids.external("run", row.id), owner.name, *told)
-    Console().print(table)
+    print_table(table)
     return 0
 
 

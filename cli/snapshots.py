@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
 from cli.client import ServiceClient
 from cli.output import print_json
+from cli.tables import columns, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.table import Table
+
     from cli.client_types import Snapshot
     from cli.options import Service
+
+_NUMBERS: Final = ("version", "parent", "covers", "tokens", "messages")
 
 
 def run_snapshots(service: Service, conversation: str, *, as_json: bool) -> int:
@@ -26,24 +28,18 @@ def run_snapshots(service: Service, conversation: str, *, as_json: bool) -> int:
     if as_json:
         print_json({"head_version": head, "snapshots": found})
     else:
-        Console().print(snapshots_table(found, head))
+        print_table(snapshots_table(found, head))
     return 0
 
 
 def snapshots_table(snapshots: Sequence[Snapshot], head: int | None) -> Table:
     """Return a conversation's versions as a table; the head has a mark."""
-    table = Table(title="Snapshots", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in ("version", "parent", "covers through", "tokens", "messages"):
-        table.add_column(name, justify="right")
-    for name in ("step", "summarizer"):
-        table.add_column(name)
-    table.add_column("made at", no_wrap=True)
+    table = columns((*_NUMBERS, "made at", "by"), numbers=_NUMBERS, title="Snapshots")
     for each in snapshots:
         version = f"* {each.version:,}" if each.version == head else f"{each.version:,}"
         numbers = (each.parent_version, each.covers_through, each.tokens, each.message_count)
-        texts = (each.step, each.summarizer, each.created_at)
-        row = (version, *("" if n is None else f"{n:,}" for n in numbers), *(text or "" for text in texts))
+        made = f"{datetime.fromisoformat(each.created_at):%Y-%m-%d %H:%M:%S}" if each.created_at else ""
+        by = ", ".join(filter(None, (each.step, each.summarizer)))
+        row = (version, *("" if n is None else f"{n:,}" for n in numbers), made, by)
         table.add_row(*row, style="bold" if each.version == head else None)
-    if not snapshots:
-        table.add_row("none yet")
     return table

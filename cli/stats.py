@@ -6,13 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.exceptions import RedisError
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cli.client import ServiceClient
 from cli.output import failed, print_json
+from cli.tables import columns, print_table
 from store import diagnosis, processes, statistics, tenants
 from store.broker import QUEUES, QueueDepths
 from store.engine import owner_engine, transaction
@@ -76,12 +76,14 @@ def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
         f"Today: {today['spent']['tokens']:,} tokens{of['tokens']} and {today['spent']['cost_usd']} USD{of['cost_usd']}"
         f" for summaries; {today['waiting_summaries']:,} wait for another day's budget"
     )
-    table = _table("Models, by day (UTC)", ("day",), ("calls", "read", "written", "USD"))
+    counts = ("calls", "read", "written", "USD")
+    table = columns(("day", *counts), numbers=counts, title="Models, by day (UTC)")
     for day in usage["days"]:
         numbers = (day["model_calls"], day["input_tokens"], day["output_tokens"])
         table.add_row(day["day"], *(f"{number:,}" for number in numbers), day["cost_usd"])
-    console.print(table)
-    console.print("Service: " + ", ".join(f"{name} {state}" for name, state in parts.items()), markup=False)
+    print_table(table, console)
+    told = ", ".join(f"{name} {state}" for name, state in parts.items())
+    console.print(f"Service: {told}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -162,28 +164,19 @@ def _print(found: Statistics, alive_seconds: float, console: Console) -> None:
     ):
         grid.add_row(Text(name, style="dim"), value)
     console.print(grid)
-    runs = _table("Runs", ("state", "reason"), ("runs",))
+    runs = columns(("state", "reason", "runs"), numbers=("runs",), title="Runs")
     for (state, reason), count in _most(found.runs):
         runs.add_row(state, reason or "", f"{count:,}")
-    days = _table("Days (UTC)", ("day",), ("runs", "saved", "model calls", "read", "written", "USD"))
+    counts = ("runs", "saved", "model calls", "read", "written", "USD")
+    days = columns(("day", *counts), numbers=counts, title="Days (UTC)")
     for day in found.days:
         if any(day[1:]):
             days.add_row(str(day.day), *(f"{number:,}" for number in day[1:-1]), f"{day.cost_usd:.6f}")
-    seen = _table("Processes", ("kind", "queues", "host", "pid", "version"), ("busy", "slots", "seen"))
+    names = ("kind", "queues", "host", "pid", "version", "busy", "slots", "seen")
+    seen = columns(names, numbers=("pid", "busy", "slots", "seen"), title="Processes")
     for each in found.processes:
         last = f"{each.seen_seconds:.0f} s ago" if each.seen_seconds <= alive_seconds else _GONE
         numbers = (f"{each.busy:,}", f"{each.slots:,}", last)
         seen.add_row(each.kind, ", ".join(each.queues), each.host, str(each.pid), each.version, *numbers)
     for table in (runs, days, seen):
-        if not table.rows:
-            table.add_row("none")
-        console.print(table)
-
-
-def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in texts:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
+        print_table(table, console)

@@ -7,9 +7,8 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from cli.tables import columns, print_table
 from store import budgets, ids, tenant_limits, tenants
 from store.budgets import Budget
 from store.engine import owner_engine
@@ -17,6 +16,8 @@ from store.settings import read_rate_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.table import Table
 
     from store.budgets import Today
     from store.settings import Settings
@@ -44,10 +45,10 @@ def run_list(settings: Settings, *, as_json: bool) -> int:
     if as_json:
         print(msgspec.json.encode([{"id": ids.external("ten", each.id), "name": each.name} for each in found]).decode())  # noqa: T201
         return 0
-    table = Table("id", "name")
+    table = columns(("id", "name"))
     for each in found:
         table.add_row(ids.external("ten", each.id), each.name)
-    Console().print(table)
+    print_table(table)
     return 0
 
 
@@ -70,7 +71,7 @@ def run_limits(settings: Settings, tenant: str, changes: Changes, *, as_json: bo
     if as_json:
         print(msgspec.json.encode(_document(settings, tenant, own, today)).decode())  # noqa: T201
     else:
-        Console().print(_table(settings, own, today))
+        print_table(_table(settings, own, today))
     return 0
 
 
@@ -90,7 +91,7 @@ def _document(settings: Settings, tenant: str, own: TenantLimits, today: Today) 
 
 
 def _table(settings: Settings, own: TenantLimits, today: Today) -> Table:
-    table = Table("limit", "in force", "set for", "spent today")
+    table = columns(("limit", "in force", "set for", "spent today"), numbers=("in force", "spent today"))
     spent = {"daily_model_tokens": f"{today.spent.tokens:,}", "daily_model_cost_usd": f"{today.spent.cost_usd:.6f}"}
     for name in Changes._fields:
         whose = "the installation" if getattr(own, name) is None else "this tenant"

@@ -23,11 +23,12 @@ HEADER: Final = """\
 
 - **Exit codes.** 0: well. 1: it failed, and a line on stderr says why. 2: bad usage, or a setting that cannot be.
 - **Output.** What was asked for goes to stdout; notes, prompts and logs go to stderr. Whatever prints a table prints
-  JSON with `--json`.
+  JSON with `--json`. Tables are as wide as what is in them.
 - **Where to.** Commands about one conversation ask the API (`--url` and `--key`, or `PALIMPSEST_URL` and
   `PALIMPSEST_KEY`). `export`, `import` and what operates an installation work on the database, by the
   [settings](settings.md): whoever may use them may see every tenant.
-- **Completion.** `palimpsest --install-completion` once, for the shell that it is typed in.
+- **Completion.** `palimpsest --install-completion` once, for the shell that it is typed in. `palimpsest --version`
+  prints the version.
 """
 _VALUES: Final = {int: "NUMBER", Path: "PATH"}
 

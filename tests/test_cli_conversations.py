@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -67,7 +68,7 @@ def compacted(service: Service, key: str) -> Told:
 
 
 def run(service: Service, told: Told, *arguments: str, code: int = 0, stdin: str | None = None) -> Result:
-    environment = {"PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": told.key, "COLUMNS": "140"}
+    environment = {"PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": told.key, "COLUMNS": "60"}
     result = CliRunner().invoke(app, list(arguments), env=environment, input=stdin)
     assert result.exit_code == code, result.output
     return result
@@ -85,6 +86,21 @@ def test_snapshots_are_listed_and_the_head_has_a_star(service: Service, told: To
     assert [each["version"] for each in found["snapshots"]] == list(range(1, told.head + 1))
     printed = run(service, told, "snapshots", told.id).stdout
     assert [line.split()[1] for line in printed.splitlines() if line.lstrip().startswith("*")] == [str(told.head)]
+
+
+def test_a_narrow_terminal_gets_every_id_and_number_whole(service: Service, told: Told) -> None:
+    found = as_json(service, told, "inspect", told.id)
+    printed = run(service, told, "inspect", told.id).stdout + run(service, told, "snapshots", told.id).stdout
+    rows = {tuple(line.split()) for line in printed.splitlines()}
+    for each in found["runs"]:
+        (row,) = [row for row in rows if each["id"] in row]
+        assert {each["trigger"], each["state"], f"{each['tokens_before']:,}", f"{each['tokens_after']:,}"} <= set(row)
+    for each in found["snapshots"]:
+        assert any(
+            {f"{each['version']}", f"{each['tokens']:,}"} <= {*row} and each["step"] in " ".join(row) for row in rows
+        ), each
+    assert "…" not in printed
+    assert all(line == line.rstrip() for line in printed.splitlines() if "committed" in line)
 
 
 def test_a_diff_tells_what_each_message_became(service: Service, told: Told) -> None:
@@ -155,6 +171,7 @@ def test_what_is_not_there_is_told_in_one_line(service: Service, told: Told) -> 
         result = run(service, told, *arguments, code=1)
         assert result.stdout == ""
         assert result.stderr.startswith("palimpsest: 404 not_found: ")
+        assert {"conv_x", "99"} & set(re.split(r"[/ ]", result.stderr)), "it says what is not there"
         assert result.stderr.count("\n") == 1
 
 
@@ -171,6 +188,7 @@ def test_bad_usage_ends_with_2() -> None:
     for arguments in (
         ["inspect"],
         ["inspect", "conv_x"],
+        ["inspect", "conv_x", "--url", "127.0.0.1:8080", "--key", "any"],
         ["diff", "conv_x", "one"],
         ["diff", "conv_x", "-1"],
         ["restore", "conv_x"],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,7 +48,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "PALIMPSEST_DATABASE_URL": settings.database_url.get_secret_value(),
         "PALIMPSEST_BROKER_URL": settings.broker_url.get_secret_value(),
         "PALIMPSEST_LOG_LEVEL": "error",
-        "COLUMNS": "200",
+        "COLUMNS": "60",
     }
 
 
@@ -108,6 +110,8 @@ def test_one_run_is_shown_in_full(chat: Chat) -> None:
         1,
     )
     assert found["policy"]["compaction_threshold_tokens"] == 4_000
+    (listed,) = [line.split() for line in run(chat, "runs").stdout.splitlines() if name in line]
+    assert listed[:3] == [name, "acme", "committed"]
     printed = run(chat, "runs", name).stdout
     assert "stub-model" in printed
     assert "1,000" in printed
@@ -115,6 +119,7 @@ def test_one_run_is_shown_in_full(chat: Chat) -> None:
     assert run(chat, "runs", ids.external("run", conversation), code=1).stdout == ""
 
 
+@pytest.mark.usefixtures("within_a_day")
 def test_stats_add_up(chat: Chat, database_url: str) -> None:
     summarized(chat)
     conversation = cut(chat)
@@ -155,6 +160,7 @@ def test_stats_do_without_redis(chat: Chat) -> None:
     assert "unknown" in run(chat, "stats", PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0").stdout
 
 
+@pytest.mark.usefixtures("within_a_day")
 def test_stats_of_a_tenant_by_the_api(service: Service) -> None:
     key = service.client.headers["authorization"].removeprefix("Bearer ")
     asked = {"PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": key, "PALIMPSEST_DATABASE_URL": NOWHERE}
@@ -164,6 +170,10 @@ def test_stats_of_a_tenant_by_the_api(service: Service) -> None:
     printed = CliRunner().invoke(app, ["stats"], env=asked)
     assert printed.exit_code == 0
     assert printed.stdout.startswith("Today: 0 tokens")
+    # A tenant that is named is looked up: the API would tell of the key's own.
+    named = CliRunner().invoke(app, ["stats", "--tenant", "acme"], env=asked)
+    assert named.exit_code == 1
+    assert named.stderr.startswith("palimpsest: the database cannot be reached")
 
 
 @pytest.mark.parametrize(
@@ -200,6 +210,32 @@ def test_a_login_that_may_not_is_told_in_one_line(chat: Chat) -> None:
     done = run(chat, "runs", code=1, PALIMPSEST_DATABASE_URL=limited.render_as_string(hide_password=False))
     assert done.stderr.startswith("palimpsest: the database's login may not do this")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_api_that_cannot_listen_ends_with_1(chat: Chat) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main", "api", "--port", str(taken.getsockname()[1])],
+            env=os.environ | environment(chat.settings),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "address already in use" in done.stdout + done.stderr
+
+
+def test_a_revision_that_is_not_there_is_told_in_one_line(chat: Chat) -> None:
+    done = run(chat, "migrate", "9999", code=1)
+    assert done.stdout == ""
+    assert done.stderr.startswith("palimpsest: the schema cannot be brought to '9999': ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"{version('palimpsest')}\n")
 
 
 def test_impossible_settings_end_with_2() -> None:

@@ -1,0 +1,39 @@
+"""Tables of the command line: all of one look, and as wide as what is in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_NO_LIMIT: Final = 10_000
+"""Characters of a line: more than a table here can have."""
+
+
+def columns(names: Sequence[str], *, numbers: Collection[str] = (), title: str | None = None) -> Table:
+    """Return a table without rows; the columns named in `numbers` are flush right."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in names:
+        made.add_column(name, justify="right" if name in numbers else "left")
+    return made
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print a table at its full width: a narrow terminal wraps its lines, but no id, state or number is ever cut."""
+    console = console or Console()
+    if not table.row_count:
+        table.add_row("none")
+    options = console.options.update_width(_NO_LIMIT)
+    width = Measurement.get(console, options, table).maximum
+    for line in console.render_lines(table, options.update_width(width), pad=False):
+        text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
+        # Columns are filled up with spaces, which a narrow terminal would wrap into lines of nothing.
+        text.rstrip()
+        console.print(text, soft_wrap=True)
