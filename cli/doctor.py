@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +17,10 @@ from rich.text import Text
 from cli.doctor_broker import broker_findings
 from cli.doctor_database import database_findings
 from cli.doctor_findings import ok, problem, warning
+from cli.installations import POSTGRES_VARIABLE, REDIS_VARIABLE
 from cli.options import setting_errors
 from cli.output import print_json
+from compaction.policy import FIELDS
 from store.log import configure_logging
 from store.settings import SUMMARIZER_GROUP, SUMMARIZERS, Settings
 
@@ -30,6 +34,12 @@ _MARKS: Final[Mapping[State, tuple[str, str]]] = {
     "warning": ("!", "yellow"),
     "problem": ("✗", "red"),
 }
+_PREFIX: Final = "PALIMPSEST_"
+_VARIABLES: Final = frozenset(
+    {f"{_PREFIX}{name.upper()}" for name in (*Settings.model_fields, *FIELDS)}
+    | {f"{_PREFIX}URL", f"{_PREFIX}KEY", POSTGRES_VARIABLE, REDIS_VARIABLE}
+)
+"""Variables that some part reads; the last four belong to commands."""
 _ANSWER_SECONDS: Final = 30.0
 _API_SECONDS: Final = 10.0
 
@@ -61,6 +71,7 @@ def found_as_json(findings: Sequence[Finding]) -> list[dict[str, str | None]]:
 def _findings(*, ask_model: bool, url: str | None) -> Iterator[Finding]:
     settings, wrong = _settings()
     yield from wrong
+    yield from _unread_variables()
     if settings is not None:
         yield from database_findings(settings)
         yield from broker_findings(settings)
@@ -81,6 +92,18 @@ def _settings() -> tuple[Settings | None, list[Finding]]:
     # What the parts that are tried here log of their failures, the findings say in their own words.
     configure_logging(settings.model_copy(update={"log_level": "error"}))
     return settings, [ok("settings", "the settings are valid")]
+
+
+def _unread_variables() -> Iterator[Finding]:
+    for name in sorted(os.environ):
+        if name.upper().startswith(_PREFIX) and name.upper() not in _VARIABLES:
+            meant = "".join(f", perhaps {each}" for each in get_close_matches(name.upper(), _VARIABLES, 1))
+            yield warning(
+                "variables",
+                f"nothing reads the variable {name}",
+                why="what it was meant to set has its default",
+                mend=f"correct its name{meant}, or take it away: docs/settings.md has all of them",
+            )
 
 
 def _summarizer(settings: Settings) -> Iterator[Finding]:

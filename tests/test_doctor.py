@@ -35,7 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["own_logging", "pooled"]
 
 NOWHERE = "postgresql://127.0.0.1:1/palimpsest"
-SILENT = {"ANTHROPIC_API_KEY": None, "ANTHROPIC_BASE_URL": None, "PALIMPSEST_URL": None, "PALIMPSEST_KEY": None}
+SILENT = {
+    "ANTHROPIC_API_KEY": None,
+    "ANTHROPIC_BASE_URL": None,
+    "PALIMPSEST_URL": None,
+    "PALIMPSEST_KEY": None,
+    "PALIMPSEST_HYPOTHESIS": None,
+    "PALIMPSEST_TRANSCRIPTS": None,
+}
 
 
 class Installation(NamedTuple):
@@ -93,6 +100,14 @@ def installation(make_settings: Callable[..., Settings], database_url: str, brok
     alive(database_url, "worker", "checks", "summaries")
     alive(database_url, "sweeper")
     return Installation(make_settings(broker_url=broker_url), database_url)
+
+
+def test_a_variable_that_nothing_reads_is_named_with_the_one_that_was_meant(installation: Installation) -> None:
+    (found,) = [each for each in installation.look(PALIMPSEST_SUMARIZER="none").values() if each["state"] != "ok"]
+    assert (found["check"], found["state"]) == ("variables", "warning")
+    assert "PALIMPSEST_SUMARIZER" in found["what"]
+    assert "PALIMPSEST_SUMMARIZER," in found["mend"]
+    assert installation.faults(PALIMPSEST_INPUT_TOKEN_BUDGET="50000", PALIMPSEST_LEASE_SECONDS="45") == {}
 
 
 def test_a_healthy_installation_has_nothing_wrong(installation: Installation) -> None:
@@ -238,7 +253,7 @@ def test_processes_that_are_odd(installation: Installation) -> None:
     alive(installation.url, "worker", "checks", version="0.0.1", oldest=9_000)
     found = installation.look()
     assert "0.0.1" in found["releases"]["what"]
-    assert "9,000 s" in found["stuck_task"]["what"]
+    assert " at a task for 9,0" in found["stuck_task"]["what"]  # and what the look took
 
 
 def test_work_that_is_left_behind(installation: Installation, tenant: Tenant) -> None:
