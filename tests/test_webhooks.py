@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import ThreadingHTTPServer
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +15,9 @@ from tests.in_process import Chat, Workers, chat
 from tests.problem_documents import problem
 from tests.stub_summarizer import StubSummarizer
 from tests.talk import request, rounds
-from tests.webhook_receiver import Receiver
+from tests.webhook_receiver import Drip, Receiver
 from worker.summarizers import SummaryError
-from worker.webhooks import Courier
+from worker.webhooks import Courier, is_public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,6 +203,39 @@ def test_removing_a_webhook_gives_up_what_was_waiting(chat: Chat, receiver: Rece
     assert deliver(chat) == 0
     assert compact(chat)
     assert len(rows(chat)) == 1
+
+
+def test_a_receiver_that_drips_does_not_keep_the_worker(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.webhooks.TIMEOUT_SECONDS", 0.5)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Drip) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        subscribe(chat, f"http://127.0.0.1:{server.server_port}/hook")
+        compact(chat)
+        deliver(chat)
+        server.shutdown()
+    (row,) = rows(chat)
+    assert (row.state, row.status, row.error) == ("pending", None, "TimeoutError")
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("10.0.0.1", False),
+        ("224.0.0.1", False),
+        ("::ffff:8.8.8.8", True),
+        ("::ffff:10.0.0.1", False),
+        ("64:ff9b::8.8.8.8", True),
+        ("64:ff9b::169.254.169.254", False),
+        ("2002:808:808::1", True),
+        ("2002:a00:1::1", False),
+        ("fec0::1", False),
+        ("fd00::1", False),
+    ],
+)
+def test_an_address_that_stands_for_another_is_what_that_one_is(address: str, public: bool) -> None:
+    assert is_public(ip_address(address)) == public
 
 
 def test_webhooks_over_http(service: Service) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -13,6 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OK: Final = 204
+
+
+class Drip(BaseHTTPRequestHandler):
+    """Begins an answer at once and ends it after five seconds, a byte at a time."""
+
+    def do_POST(self) -> None:
+        self.close_connection = True
+        with suppress(OSError):  # whoever asked has hung up
+            self.wfile.write(b"HTTP/1.1 204 No Content\r\nslow: ")
+            for _ in range(100):
+                self.wfile.write(b"z")
+                threading.Event().wait(0.05)
+            self.wfile.write(b"\r\n\r\n")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 class Receiver:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
 import socket
 from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 TIMEOUT_SECONDS: Final = 10.0
-"""Seconds for connecting and for each wait while the answer comes; what is slower is tried again later."""
+"""Seconds for one attempt in all: a receiver that answers byte by byte must not keep a worker's thread."""
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+"""Addresses that stand for IPv4 addresses, where a network translates them (RFC 6052)."""
 
 
 class AddressError(Exception):
@@ -65,14 +68,14 @@ class Courier:
     def _attempt(self, delivery: Delivery) -> tuple[int | None, str | None]:
         """Return the status of the answer and what was wrong, None for nothing. What the receiver says is not kept."""
         try:
-            response = self._send(delivery)
+            response = asyncio.run(self._send(delivery))
         except AddressError:
             return None, "address_not_allowed"
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             return None, type(error).__name__
         return response.status_code, None if response.is_success else f"status {response.status_code}"
 
-    def _send(self, delivery: Delivery) -> httpx2.Response:
+    async def _send(self, delivery: Delivery) -> httpx2.Response:
         url = httpx2.URL(delivery.url)
         # Called at the address that was looked at: a second lookup could answer with another one.
         address = self._address(url.host, url.port or (443 if url.scheme == "https" else 80))
@@ -86,8 +89,9 @@ class Courier:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": Webhook(delivery.secret).sign(event, now, delivery.body),
         }
-        with (
-            httpx2.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False, trust_env=False) as client,
+        async with (
+            asyncio.timeout(TIMEOUT_SECONDS),
+            httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False) as client,
             client.stream(
                 "POST",
                 url.copy_with(host=address),
@@ -100,8 +104,21 @@ class Courier:
 
     def _address(self, host: str, port: int) -> str:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        allowed = [address for address in found if self._private_addresses or ipaddress.ip_address(address).is_global]
+        allowed = [each for each in found if self._private_addresses or is_public(ip_address(each))]
         # One private address among public ones is a trick as well.
         if not allowed or len(allowed) < len(found):
             raise AddressError(host)
         return allowed[0]
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Tell whether an address is one of the internet's, and so is the IPv4 address that it may stand for."""
+    if isinstance(address, IPv6Address):
+        if address.is_site_local:
+            return False
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(inner)
+    return address.is_global and not address.is_multicast
