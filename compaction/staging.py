@@ -35,8 +35,6 @@ MINIMUM_RATIO: Final = 0.15
 """The same where single messages are large. Seed 003 (OpenClaw)."""
 ANSWER_SHARE: Final = 4
 """The answer gets at most this part of the window: a policy that allows more leaves nothing to read."""
-OVERSIZED_SHARE: Final = 2
-"""A message over this part of a part's room is oversized."""
 
 _LARGE_SHARE: Final = 0.1
 """Messages of more than this share of the window on average make parts smaller. Seed 003 (OpenClaw)."""

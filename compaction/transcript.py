@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.attachments import attachment, citations, result_text, server_result_text
-from compaction.frames import DATA, NOTE, WORDS, cut_lines, one_line, quoted
+from compaction.frames import DATA, NOTE, WORDS, one_line, quoted
 from compaction.messages import CALLS, THINKING, blocks, has_tool_results, is_request, is_server_result
 from compaction.private_fields import without_keys
 from compaction.tokens import json_text, text_weight
@@ -33,7 +33,6 @@ CALL_INPUT_CHARS: Final = 2_000
 """Characters of a call's input that are shown; a file that a call writes is no better than one that it reads."""
 NO_TIMES: Final[Mapping[int, str]] = MappingProxyType({})
 
-_CUT_NOTE: Final = "\n[... {hidden:,} characters left out of the middle ...]\n"
 _TIME_CHARS: Final = 40
 
 SYSTEM_PROMPT: Final = f"""\
@@ -127,13 +126,6 @@ def entries(
     return found
 
 
-def render_transcript(zone: Sequence[ViewMessage], policy: Policy, *, previous: str | None = None) -> str:
-    """Return the earlier summary and the zone as one encoded text of at most `summary_input_max_chars` characters."""
-    earlier = [] if previous is None else [f"[earlier summary]\n{quoted(previous, WORDS)}"]
-    shown = [entry.text for entry in entries(zone, policy) if entry.text]
-    return cut_lines("\n".join([*earlier, *shown]), policy.summary_input_max_chars)
-
-
 def left_out(entry: Entry) -> Entry:
     """Return a message named by its size alone."""
     text = f"{entry.heading}\n{NOTE} left out for its size: {entry_size(entry)}"
@@ -148,17 +140,6 @@ def entry_size(entry: Entry) -> str:
 def preview(text: str, policy: Policy) -> str:
     """Return the first and last characters of a tool result, as many as the policy says."""
     return _ends(text, policy.tool_preview_head_chars, policy.tool_preview_tail_chars)
-
-
-def cut_middle(text: str, limit: int) -> str:
-    """Return `text` with its middle replaced by a marker, so that it has at most `limit` characters."""
-    if len(text) <= limit:
-        return text
-    room = limit - len(_CUT_NOTE.format(hidden=len(text)))
-    if room <= 0:
-        return text[: max(0, limit)]
-    head = room // 2
-    return text[:head] + _CUT_NOTE.format(hidden=len(text) - room) + text[len(text) - (room - head) :]
 
 
 def _ends(text: str, head: int, tail: int) -> str:

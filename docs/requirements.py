@@ -20,8 +20,8 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "T2": "The budget is 40,000 input tokens by default; 0 turns the step off.",
         "T3": "A tool-result message is a user message whose content is a list of `tool_result` blocks.",
         "T4": "The newest tool-result message is left alone, all of its results included.",
-        "T5": "A result is passed over when its content is no string, already ends with the marker, or is "
-        "no longer than the retention limit.",
+        "T5": "A result is passed over when its content has no text, already ends with the marker, or is no "
+        "longer than the retention limit. A list with text blocks counts as one text.",
         "T6": "Any other result becomes its first `tool_result_retention_chars` characters (500 by default) "
         "and the marker `[truncated for context management]`.",
         "T7": "A second pass over the same messages changes nothing and adds no second marker.",
@@ -38,7 +38,8 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "S4": "The first message and the last 6 stay; the zone is what lies between them.",
         "S5": "The zone's end moves back until no tool call is parted from its result.",
         "S6": "The summarizer reads the zone as text, each tool result as its first 500 and last 200 characters.",
-        "S7": "That text is capped at 100,000 characters, cut in the middle with a marker at the cut.",
+        "S7": "A request holds at most 100,000 characters of it. More is several requests, merged; what is too "
+        "large for one by itself is cut in the middle, with a marker at the cut.",
         "S8": "One request, not streamed, at temperature 0 with 4,096 tokens to answer: the request and its "
         "criteria, decisions with reasons, data points, URLs, paths, identifiers, scores and "
         "rankings, status and next steps, as a concise narrative without raw tool output.",

@@ -1,4 +1,4 @@
-"""The summarizer that asks the model once for the whole zone: what it sends, and what it makes of the answer."""
+"""Summaries that fit one request to Claude: what is sent, and what is made of the answer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from compaction.policy import Policy
 from compaction.transcript import PROMPT_VERSION, SYSTEM_PROMPT
 from compaction.view import ViewMessage
 from store.settings import Settings
+from tests.encoded import request as encoded
 from tests.loopback_model import LoopbackModel, Step, max_tokens, ok, refusal
 from tests.talk import answer, call, request, result
 from worker.summarizers import SummaryError, SummaryRequest
-from worker.summarizers.anthropic import AnthropicSummarizer
+from worker.summarizers.anthropic import AnthropicModel
+from worker.summarizers.staged import StagedSummarizer, finished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +30,13 @@ def model() -> Iterator[LoopbackModel]:
         yield server
 
 
-def summarizer(model: LoopbackModel, **fields: Any) -> AnthropicSummarizer:
+def summarizer(model: LoopbackModel, **fields: Any) -> StagedSummarizer:
     given: dict[str, Any] = {
         "summarizer_deadline_seconds": 20,
         "ANTHROPIC_API_KEY": SECRET,
         "ANTHROPIC_BASE_URL": model.url,
     }
-    return AnthropicSummarizer(Settings(**given | fields))
+    return StagedSummarizer(AnthropicModel(Settings(**given | fields)))
 
 
 def asked(*, previous: str | None = None, **policy: Any) -> SummaryRequest:
@@ -50,9 +52,9 @@ def test_one_call_not_streamed_with_temperature_0(model: LoopbackModel) -> None:
     (sent,) = model.requests
     assert sorted(sent.body) == ["max_tokens", "messages", "model", "system", "temperature"]
     assert (sent.body["model"], sent.body["max_tokens"], sent.body["temperature"]) == ("claude-haiku-4-5", 4_096, 0)
-    assert sent.body["system"] == SYSTEM_PROMPT
+    assert sent.body["system"].startswith(SYSTEM_PROMPT)
     assert SECRET in sent.headers.get("x-api-key", sent.headers.get("authorization", ""))
-    assert made.text == "The user wishes."
+    assert made.text == finished("The user wishes.", [])
     assert (made.model, made.prompt_version) == ("claude-haiku-4-5", PROMPT_VERSION)
     cost = Decimal(sent.input_tokens + 5 * 7) / 1_000_000
     assert made.spent == (1, sent.input_tokens, 7, cost)
@@ -72,8 +74,10 @@ def test_the_prompt_holds_the_zone_as_text_and_the_earlier_summary(model: Loopba
     assert "fetch" in prompt
 
     summarizer(model).summarize(asked(summary_input_max_chars=1_000))
-    shorter = model.requests[1].body["messages"][0]["content"]
-    assert len(shorter) < 1_100 < len(prompt)
+    prompts = [encoded(each.body["messages"][0]["content"]) for each in model.requests[1:]]
+    read = [body for prompt in prompts for name, body in prompt.frames if name == "transcript"]
+    assert len(read) > 1
+    assert max(map(len, read)) <= 1_000
     for wanted in ("criteri", "decision", "URL", "path", "identifier", "score", "next"):
         assert wanted in SYSTEM_PROMPT
 
@@ -96,9 +100,9 @@ def test_cached_input_counts_as_input(model: LoopbackModel) -> None:
 @pytest.mark.requirement("S10")
 @pytest.mark.parametrize(("step", "code"), [(max_tokens(), "summary_cut"), (refusal(), "model_refused")])
 def test_answers_that_are_no_summary_cost_money_all_the_same(model: LoopbackModel, step: Step, code: str) -> None:
-    model.then(step)
+    model.then(step, step)
     with pytest.raises(SummaryError) as caught:
         summarizer(model).summarize(asked())
     assert caught.value.code == code
-    assert caught.value.spent.input_tokens == model.requests[0].input_tokens
+    assert caught.value.spent.input_tokens == sum(each.input_tokens for each in model.requests)
     assert caught.value.spent.cost_usd is not None

@@ -22,10 +22,8 @@ from compaction.transcript import (
     SECTIONS,
     SYSTEM_PROMPT,
     canary,
-    cut_middle,
     entries,
     preview,
-    render_transcript,
     system_prompt,
     transcript_hash,
 )
@@ -43,6 +41,12 @@ def call(identifier: str = "a", query: str = "jobs") -> dict[str, Any]:
 
 def result(identifier: str = "a", content: Any = "found", **fields: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": identifier, "content": content} | fields
+
+
+def rendered(view: View, limit: int | None = None) -> str:
+    """Return a view as a summarizer reads it, at most `limit` characters of it."""
+    text = "\n".join(entry.text for entry in entries(view, Policy()) if entry.text)
+    return text if limit is None else cut_lines(text, limit)
 
 
 def view_of(*given_messages: tuple[str, Any]) -> View:
@@ -91,7 +95,7 @@ def test_the_transcript_is_text_with_calls_results_and_no_thinking() -> None:
             ("user", [result("b", "no such host", is_error=True)]),
         ),
     )
-    transcript = render_transcript(view, Policy())
+    transcript = rendered(view)
     assert ACKNOWLEDGEMENT not in transcript
     assert "secret" not in transcript
     asked, looked, found, again, failed = messages(transcript)
@@ -111,7 +115,7 @@ def test_the_transcript_is_text_with_calls_results_and_no_thinking() -> None:
 def test_ids_that_start_over_name_the_call_before() -> None:
     renamed = call() | {"name": "read"}
     view = view_of(("assistant", [call()]), ("user", [result()]), ("assistant", [renamed]), ("user", [result()]))
-    found = messages(render_transcript(view, Policy()))
+    found = messages(rendered(view))
     assert [message.notes[0] for message in found if message.speaker == "tool results"] == [
         "result of search, untrusted",
         "result of read, untrusted",
@@ -299,7 +303,7 @@ def test_results_of_mcp_tools_are_text() -> None:
 @given(any_conversations(max_chars=3_000))
 def test_any_conversation_reads_as_headings_and_marked_lines(conversation: list[dict[str, Any]]) -> None:
     view = tuple(ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(conversation))
-    found = messages(render_transcript(view, Policy()))
+    found = messages(rendered(view))
     assert [message.seq for message in found] == list(range(len(view)))
     everything = "\n".join(itertools.chain.from_iterable([*m.words, *m.notes, *m.data] for m in found))
     assert PIXEL not in everything
@@ -406,7 +410,7 @@ def test_no_key_of_the_name_is_left_at_any_depth(value: dict[str, Any]) -> None:
 @pytest.mark.parametrize("limit", [200, 1_000, 100_000])
 def test_the_transcript_is_cut_in_the_middle_to_its_limit(limit: int) -> None:
     view = view_of(("user", "first " + "x" * 80_000), ("assistant", "y" * 80_000 + " last"))
-    transcript = render_transcript(view, Policy(summary_input_max_chars=limit))
+    transcript = rendered(view, limit)
     assert limit - 170 <= len(transcript) <= limit
     asked, *answered = messages(transcript)
     assert asked.words[0].startswith("first xxx")
@@ -418,8 +422,8 @@ def test_the_transcript_is_cut_in_the_middle_to_its_limit(limit: int) -> None:
 @given(any_conversations(max_chars=700), st.integers(200, 3_000))
 def test_what_is_left_after_a_cut_has_its_speaker_and_its_mark(conversation: list[dict[str, Any]], limit: int) -> None:
     view = tuple(ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(conversation))
-    whole = messages(render_transcript(view, Policy(summary_input_max_chars=100_000_000)))
-    cut = render_transcript(view, Policy(summary_input_max_chars=limit))
+    whole = messages(rendered(view))
+    cut = rendered(view, limit)
     assert len(cut) <= limit
     # A line on the cut's edge may have lost a part; no line changes its speaker, and none becomes a note.
     before = {(message.seq, message.speaker): message for message in whole}
@@ -431,29 +435,11 @@ def test_what_is_left_after_a_cut_has_its_speaker_and_its_mark(conversation: lis
         assert all(any(each.startswith(line) for each in said.notes) for line in message.notes)
 
 
-@pytest.mark.requirement("S7")
-@given(st.integers(0, 3_000), st.integers(200, 2_000))
-def test_the_cut_says_how_much_is_left_out(size: int, limit: int) -> None:
-    text = "".join(chr(0x4E00 + index) for index in range(size))
-    cut = cut_middle(text, limit)
-    assert len(cut) <= limit
-    if size <= limit:
-        assert cut == text
-        return
-    shown = [character for character in cut if character >= "\u4e00"]
-    hidden = re.search(r"\[\.\.\. ([\d,]+) characters left out of the middle \.\.\.\]", cut)
-    assert hidden is not None
-    assert int(hidden[1].replace(",", "")) == size - len(shown)
-    assert cut.startswith(text[: hidden.start() - 1])
-    assert cut.endswith(text[-(len(cut) - hidden.end() - 1) :])
-
-
 @given(texts(max_chars=3_000), st.integers(0, 3_000), st.integers(0, 3_000))
 def test_a_text_is_cut_to_characters_and_weight_at_once(text: str, chars: int, weight: int) -> None:
-    for cut in (cut_middle, cut_lines):
-        fit = fitted(text, chars, weight, cut)
-        assert len(fit) <= chars
-        assert text_weight(fit) <= weight
+    fit = fitted(text, chars, weight, cut_lines)
+    assert len(fit) <= chars
+    assert text_weight(fit) <= weight
 
 
 @given(st.text(max_size=300))

@@ -13,10 +13,9 @@ import stamina
 import structlog
 from anthropic.types import Message
 
-from compaction.transcript import PROMPT_VERSION, SYSTEM_PROMPT, render_transcript
 from compaction.windows import LOW_CONTEXT_WINDOW, window_of
 from worker.summarizers.api_errors import failure, may_pass, retry_after, text_of
-from worker.summarizers.base import Answer, Spent, Summary, SummaryError
+from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.prices import Usage, cost
 from worker.summarizers.requests import asked
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from stamina.instrumentation import RetryDetails
 
     from store.settings import Settings, TokenPrices
-    from worker.summarizers.base import SummaryRequest
     from worker.summarizers.breaker import CircuitBreaker
 
 log = structlog.get_logger()
@@ -244,25 +242,6 @@ class _Question:
         _NO_TEMPERATURE.add(self._service.who)
         self._without_temperature = True
         return True
-
-
-class AnthropicSummarizer:
-    """One question for the whole zone."""
-
-    name = "anthropic"
-
-    def __init__(self, settings: Settings, breaker: CircuitBreaker | None = None) -> None:
-        self._claude = AnthropicModel(settings, breaker)
-        self.model = self._claude.model
-
-    def summarize(self, request: SummaryRequest) -> Summary:
-        """Return Claude's summary; SummaryError names what went wrong."""
-        transcript = render_transcript(request.zone, request.policy, previous=request.previous)
-        prompt = f"<transcript>\n{transcript}\n</transcript>\n\nWrite the summary."
-        answer = self._claude.ask(SYSTEM_PROMPT, prompt, max_tokens=request.policy.summary_max_tokens)
-        if answer.stop_reason == "max_tokens":
-            raise SummaryError("summary_cut", "the summary reached its token limit", answer.spent)
-        return Summary(answer.text, self.model, PROMPT_VERSION, answer.spent)
 
 
 def answer_of(
