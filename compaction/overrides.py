@@ -28,7 +28,8 @@ def in_force(*layers: Mapping[str, Any], model: str | None = None) -> InForce:
     """Return the policy that results from `layers` of overrides, later ones on top; never raises.
 
     Each layer was checked against those below it when it was written, and those may have changed since. Where a layer
-    contradicts what is below it now, or has a key that is not known, its other keys are in force and that one is not.
+    contradicts what is below it now, or has a key that is not known (another version of the service may have written
+    it), its other keys are in force and that one is not. What a run has recorded is read as a single layer.
     The window is that of `model`, if it is known and no layer sets `model_context_tokens`.
     """
     try:

@@ -30,7 +30,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Tokens; older tool results are cut once the input is strictly over it. 0 = off. Seeds 000, 002."""
     tool_results_growth_ratio: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """Share of what a cut of tool results leaves by which the input has to grow before the next cut, if that is more
-    than a fifth of the budget. Each cut writes what it leaves anew, into the database and into the prompt cache: at 0.6
+    than a fifth of the budget. Each cut has what it changes, and all after it, written to the prompt cache anew: at 0.6
     an agent's conversation is cut half as often, and stands over the budget for longer."""
     tool_result_retention_chars: Characters = 500
     """Characters kept of an older tool result, and of one that stands in an element of `inline_tool_tags`. Seeds 000,
@@ -164,25 +164,6 @@ def merge(*overrides: Mapping[str, Any]) -> Policy:
             fields=("prune_soft_share", "prune_hard_share"),
         )
     return policy
-
-
-def load_policy(stored: Mapping[str, Any]) -> Policy:
-    """Return a policy that was in force when it was stored, perhaps by another version of the service.
-
-    What this version does not know, or takes no longer, is passed over; what is missing has its default.
-    """
-    try:
-        return msgspec.convert(stored, Policy)
-    except msgspec.ValidationError:
-        return msgspec.convert({key: value for key, value in stored.items() if _holds(key, value)}, Policy)
-
-
-def _holds(key: str, value: Any) -> bool:
-    try:
-        _check(key, value)
-    except PolicyError:
-        return False
-    return True
 
 
 def _check(key: str, value: Any) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
-from compaction.policy import load_policy
-from store import ids, webhooks
+from compaction.overrides import in_force
+from store import ended_runs, ids, webhooks
 from store.conversations import mark_due
 from store.tables import conversations, run_steps, runs
 
@@ -76,6 +76,7 @@ def record(
             insert(run_steps).values(tenant_id=tenant_id, run_id=identifier, step_no=1, attempt=1, **step._asdict())
         )
         webhooks.announce(connection, tenant_id, identifier)
+    ended_runs.note(state, reason)
     return identifier
 
 
@@ -91,7 +92,7 @@ def request(
     if active is not None:
         if active.trigger != "manual":
             return active.id, False
-        return active.id, ManualRun(active.strategy, active.instructions, load_policy(active.policy)) == wanted
+        return active.id, ManualRun(active.strategy, active.instructions, in_force(active.policy).policy) == wanted
     identifier = _queue(
         connection,
         tenant_id,
@@ -180,6 +181,7 @@ def overtake(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> 
             )
         )
         webhooks.announce(connection, tenant_id, active.id)
+        ended_runs.note("skipped", "head_moved")
         mark_due(connection, conversation_id)
     return active
 

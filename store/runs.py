@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.ladder import growth_margin
-from compaction.policy import load_policy
+from compaction.overrides import in_force
 from store import ids, webhooks
 from store.context_blocks import RUNS_WITH_BLOCKS
 from store.conversations import Hold, hold, mark_due
@@ -57,6 +57,8 @@ class Lease(NamedTuple):
     """The version before an overflow, that the run starts from; its result follows `parent_version`, the overflow's."""
     target_tokens: int | None = None
     """Tokens that the overflow left, and that the result may not exceed."""
+    ignored: tuple[str, ...] = ()
+    """What is not in force of the policy that the run was given, and why: another version may have stored it."""
 
 
 class StepRecord(NamedTuple):
@@ -281,7 +283,7 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
         webhooks.announce(connection, buried.tenant_id, run_id)
         if buried.block_id is None:
             if buried.strategy is None and buried.base_version is None:
-                _hold_after_death(connection, buried.conversation_id, load_policy(buried.policy))
+                _hold_after_death(connection, buried.conversation_id, in_force(buried.policy).policy)
             # Checks that came while it was active were left to it.
             mark_due(connection, buried.conversation_id)
         return "dead"
@@ -363,6 +365,7 @@ _LEASE = (
 
 
 def _lease(row: AnyRow) -> Lease:
+    policy, _, ignored = in_force(row.policy)
     return Lease(
         run_id=row.id,
         tenant_id=row.tenant_id,
@@ -371,7 +374,7 @@ def _lease(row: AnyRow) -> Lease:
         attempt=row.attempts,
         queue=row.queue,
         trigger=row.trigger,
-        policy=load_policy(row.policy),
+        policy=policy,
         request_id=row.request_id,
         block_id=row.block_id,
         strategy=row.strategy,
@@ -379,6 +382,7 @@ def _lease(row: AnyRow) -> Lease:
         parent_version=row.parent_version,
         base_version=row.base_version,
         target_tokens=row.target_tokens,
+        ignored=ignored,
     )
 
 

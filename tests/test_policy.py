@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.policy import FIELDS, Policy, PolicyError, load_policy, merge
+from compaction.overrides import in_force
+from compaction.policy import FIELDS, Policy, PolicyError, merge
 from tests.strategies import policies
 
 DEFAULTS = {
@@ -91,15 +92,17 @@ def test_what_is_given_is_in_force(overrides: dict[str, Any], later: dict[str, A
 def test_a_stored_policy_is_loaded_as_it_was(overrides: dict[str, Any], later: dict[str, Any]) -> None:
     policy = merge(overrides, later)
     stored = json.loads(json.dumps(msgspec.to_builtins(policy)))
-    assert load_policy(stored) == merge(stored) == policy
+    assert in_force(stored) == (policy, stored, ())
     assert json.loads(msgspec.json.encode(policy)) == stored
 
 
 def test_a_policy_of_another_version_is_loaded_as_far_as_it_is_known() -> None:
     earlier: dict[str, Any] = {"input_token_budget": 7, "max_conversation_messages": 9}
-    assert load_policy(earlier) == Policy(**earlier)
+    assert in_force(earlier).policy == Policy(**earlier)
     newer = {**earlier, "prune_by_moonlight": True, "trim_threshold_ratio": 1.5, "prune_allow": [1]}
-    assert load_policy(newer) == Policy(**earlier)
+    policy, overrides, ignored = in_force(newer)
+    assert (policy, overrides) == (Policy(**earlier), earlier)
+    assert [reason.split()[3] for reason in ignored] == ["prune_by_moonlight", "trim_threshold_ratio", "prune_allow"]
 
 
 @pytest.mark.requirement("T2")

@@ -79,13 +79,16 @@ class Services:
             if self._places.are_bounded and not summary_places.is_free(connection, run_id, self._places):
                 log.info("run.waits", run_id=str(run_id))
                 return None
-            return runs.claim(
+            lease = runs.claim(
                 connection,
                 run_id,
                 worker=self.worker,
                 lease_seconds=self.settings.lease_seconds,
                 max_attempts=self.settings.max_attempts,
             )
+        if lease is not None and lease.ignored:
+            log.warning("policy.ignored", run_id=str(run_id), reasons=lease.ignored)
+        return lease
 
     def offer_place(self, lease: Lease) -> None:
         """Give the place of a run that has ended to the one whose turn it is."""

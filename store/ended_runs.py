@@ -1,0 +1,37 @@
+"""Runs that a request ends itself: noted while its transaction is open, counted once it has been committed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class EndedRun(NamedTuple):
+    """How a run ended, and why."""
+
+    state: str
+    reason: str | None
+
+
+_NOTED: Final[ContextVar[list[EndedRun] | None]] = ContextVar("ended_runs", default=None)
+
+
+@contextmanager
+def noting_ended_runs() -> Iterator[list[EndedRun]]:
+    """Yield the list of the runs that are ended in the block."""
+    found: list[EndedRun] = []
+    token = _NOTED.set(found)
+    try:
+        yield found
+    finally:
+        _NOTED.reset(token)
+
+
+def note(state: str, reason: str | None) -> None:
+    """Note a run that the transaction under way ends; nobody hears of it where nobody counts."""
+    if (noted := _NOTED.get()) is not None:
+        noted.append(EndedRun(state, reason))
