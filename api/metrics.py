@@ -25,6 +25,9 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
 _TOKENS: Final = (1e3, 2e3, 4e3, 8e3, 16e3, 32e3, 64e3, 128e3, 200e3, 400e3, 1e6, 2e6)
 
+_REASONS: Final = frozenset({"head_moved", "erased"})
+"""Reasons of runs that requests end; that of a restore names its version, which would be values without end."""
+
 ContextPath = Literal["plain", "mended", "not_modified"]
 WakeUp = Literal["sent", "deferred", "lost"]
 
@@ -90,6 +93,12 @@ class Metrics:
         )
         self.wakeup_messages = {outcome: messages.labels(outcome) for outcome in ("sent", "lost")}
         """Messages with wake-ups, by what became of them."""
+        self._runs = Counter(
+            "palimpsest_runs",
+            "Runs that requests carried out, or put an end to, by how they ended and why.",
+            ["state", "reason"],
+            registry=self._registry,
+        )
         self._assemblies = _Assemblies(self._registry)
         self.assemblies_lost = Counter(
             "palimpsest_assemblies_lost",
@@ -133,6 +142,10 @@ class Metrics:
         self.turns_appended.inc()
         self.turn_messages.inc(messages)
         self.turn_bytes.inc(size)
+
+    def run_ended(self, state: str, reason: str | None) -> None:
+        """Count a run that a request has ended."""
+        self._runs.labels(state, reason if reason in _REASONS else "" if reason is None else "other").inc()
 
     def assembled(self, record: Record) -> None:
         """Count an assembly: its tokens by layer and in all, and what had to give way."""

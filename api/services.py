@@ -15,6 +15,7 @@ from api.rate_limits import RateLimits
 from api.strict_json import Limits, StrictJson
 from api.wakeups import Wakeups
 from store import hot_path
+from store.ended_runs import noting_ended_runs
 from store.engine import async_transaction, service_async_engine
 from store.tracing import TRACING
 
@@ -87,9 +88,12 @@ class Services:
         With `look` the one place where a request's transaction begins and ends, but for the two hot calls, which are
         one statement each.
         """
-        with self.metrics.pools.query():
+        with self.metrics.pools.query(), noting_ended_runs() as ended:
             async with async_transaction(self.engine, tenant_id) as connection:
-                return await connection.run_sync(query, *args, **kwargs)
+                result = await connection.run_sync(query, *args, **kwargs)
+            for run in ended:
+                self.metrics.run_ended(*run)
+            return result
 
     async def look(self, query: Callable[[Connection], R]) -> R:
         """Run a query of the store on nobody's behalf: it sees no tenant's rows."""

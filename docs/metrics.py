@@ -44,7 +44,7 @@ Of one API process; with `--workers`, of all processes of one server together.
 """,
     "Workers and sweeper": """\
 Of one worker, the processes of its pool included, or of one sweeper. Each counts what it does: a worker has no
-sweeps. Runs that a request ends itself (forks, restores, overflows, pins) are not among `palimpsest_runs_total`.
+sweeps. `palimpsest_runs_total` is the API's as well, for runs that requests end: add them up.
 """,
 }
 _LIBRARY: Final = """

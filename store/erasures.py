@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from store import ids
+from store import ended_runs, ids
 from store.erasure_tables import erasures
-from store.tables import conversations
+from store.tables import conversations, runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ OF_USER_AT_ONCE: Final = 20
 GONE: Final = "PL404"
 """SQLSTATE with which the database refuses what would be written into an erased conversation."""
 
-_c, _e = conversations.c, erasures.c
+_c, _e, _r = conversations.c, erasures.c, runs.c
 
 
 class Asking(NamedTuple):
@@ -44,9 +44,24 @@ def erase(
     connection.execute(
         select(func.erase_conversation(ids.new_id(), conversation_id, asked_for, asking.key_id, asking.request_id))
     )
-    return connection.execute(
+    tombstone = connection.execute(
         select(erasures).where(_e.tenant_id == asking.tenant_id, _e.conversation_id == conversation_id)
     ).one_or_none()
+    if tombstone is not None and tombstone.request_id == asking.request_id:
+        _note_ended_runs(connection, tombstone)
+    return tombstone
+
+
+def _note_ended_runs(connection: Connection, tombstone: AnyRow) -> None:
+    """Note the runs that an erasure has ended: a conversation has one at most, and each of its blocks."""
+    ended = select(_r.state, _r.reason).where(
+        _r.tenant_id == tombstone.tenant_id,
+        _r.conversation_id == tombstone.conversation_id,
+        _r.reason == "erased",
+        _r.finished_at == tombstone.erased_at,
+    )
+    for row in connection.execute(ended):
+        ended_runs.note(row.state, row.reason)
 
 
 def erase_of_user(connection: Connection, asking: Asking, user_ref: str) -> int:

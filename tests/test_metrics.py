@@ -146,6 +146,30 @@ def scraped(port: int, token: str | None = None) -> Samples:
 
 
 class TestApi:
+    def test_runs_that_requests_end_are_counted_once_they_have_ended(self, service: Service) -> None:
+        """A restore ends the active run and is one itself, a fork too; an erasure ends the active run."""
+        before = metrics(service)
+
+        def gained(state: str, reason: str) -> float:
+            key = ("palimpsest_runs_total", reason, state)
+            return metrics(service).get(key, 0) - before.get(key, 0)
+
+        path = service.conversation()
+        service.append(path, HELLO)
+        wanted = {"strategy": "summary"}
+        assert service.client.post(f"{path}/compactions", json=wanted).status_code == 202
+        assert service.client.post(f"{path}/restore", json={"version": 9}).status_code == 404
+        assert (gained("skipped", "head_moved"), gained("committed", "other")) == (0, 0)
+        assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
+        assert (gained("skipped", "head_moved"), gained("committed", "other")) == (1, 1)
+        assert service.client.post(f"{path}/fork", json={"through_seq": 0}).status_code == 201
+        assert gained("committed", "other") == 2
+        assert service.client.post(f"{path}/compactions", json=wanted).status_code == 202
+        for _ in range(2):
+            assert service.client.delete(path).status_code < 300
+        assert gained("failed", "erased") == 1
+        assert sum(each[0] == "palimpsest_runs_total" for each in metrics(service)) <= 3
+
     def test_what_turns_brought_is_counted_once(self, service: Service) -> None:
         path = service.conversation()
         before = metrics(service)

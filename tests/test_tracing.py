@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 import redis
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import SecretStr, ValidationError
 
 from store import ids
 from store import settings as settings_module
-from store.broker import CHECKS, RUN_TASK, queue_keys
+from store.broker import CHECKS, RUN_TASK, celery_app, queue_keys
 from store.settings import Settings
 from store.tracing import HEADER, TRACING, header, here, ids_of, span
 from tests.conftest import make_tenant
 from tests.eventually import eventually
+from tests.otlp_collector import Collector, otlp_collector
 from tests.running_api import Service, running_api
 from tests.worker_processes import START_SECONDS, Product, ended, product
 from tests.worker_processes import model as model  # noqa: PLC0414 - a fixture
 from worker.app import create_app as create_worker
+from worker.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -207,6 +205,31 @@ class TestInProcess:
         assert run.context.trace_id != ids_of(request_id)[0]
         assert linked(run) == {ids_of(request_id)}
 
+    def test_a_sweep_is_traced_and_what_it_wakes_leads_back_to_it(
+        self, traced: Service, spans: InMemorySpanExporter, broker_url: str
+    ) -> None:
+        request_id = long_turn(traced, traced.conversation(policy=SMALL))
+        with redis.Redis.from_url(broker_url) as client:
+            eventually(lambda: client.llen(queue_keys(CHECKS)[0]))
+            client.flushall()
+        settings = traced.settings.model_copy(update={"check_overdue_seconds": 0.0})
+        app = celery_app(settings, "sweeper")
+        sweeper = Sweeper(settings, app)
+        sweeper.sweep()
+        sweeper.close()
+        app.close()
+        deliver(traced)
+        (sweep,) = named(spans, "sweep")
+        assert sweep.parent is None
+        assert sweep.attributes is not None
+        assert (sweep.attributes["palimpsest.checks"], sweep.attributes["palimpsest.runs"]) == (1, 0)
+        assert "palimpsest.failed" not in sweep.attributes
+        (check,) = named(spans, "palimpsest.check")
+        assert check.parent is not None
+        assert (check.context.trace_id, check.parent.span_id) == place(sweep)
+        (run,) = named(spans, "run")
+        assert linked(run) == {ids_of(request_id)}
+
     def test_a_caller_that_traces_has_the_request_in_its_own_trace(
         self, traced: Service, spans: InMemorySpanExporter
     ) -> None:
@@ -295,64 +318,15 @@ class TestOff:
             Settings(tracing=True)
 
 
-class Collector:
-    """An OTLP collector on a loopback port."""
-
-    def __init__(self) -> None:
-        self.spans: list[Exported] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if self.headers.get("content-encoding") == "gzip":
-                    body = gzip.decompress(body)
-                request = ExportTraceServiceRequest.FromString(body)
-                for resource in request.resource_spans:
-                    names = {each.key: each.value.string_value for each in resource.resource.attributes}
-                    for scope in resource.scope_spans:
-                        for each in scope.spans:
-                            attributes = {a.key: a.value.string_value or a.value.int_value for a in each.attributes}
-                            collector.spans.append(
-                                Exported(names["service.name"], each.name, each.trace_id.hex(), attributes, str(each))
-                            )
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
-class Exported(NamedTuple):
-    """A span as the collector got it."""
-
-    service: str
-    name: str
-    trace_id: str
-    attributes: dict[str, Any]
-    text: str
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with otlp_collector() as made:
+        yield made
 
 
 @pytest.mark.timeout(240)
 def test_processes_send_one_trace_and_log_one_id(product: Product, tenant: Tenant, collector: Collector) -> None:
-    env = {
-        "PALIMPSEST_TRACING": "true",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
-        "OTEL_BSP_SCHEDULE_DELAY": "100",
-    }
+    env = collector.env
     with (
         product.api(env=env) as api,
         product.worker("checks", "--concurrency", "1", env=env) as checks,

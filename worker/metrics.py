@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CheckOutcome = Literal["idle", "begun", "in_the_way", "promoted", "recounted"]
 Attempt = Literal["done", "lost", "released", "failed"]
+Refusal = Literal["no_message", "unreadable", "misshapen", "unknown_task"]
 
 OTHER: Final = "other"
 """Stands for a reason or a model that is not among those that are known, so that no label has values without end."""
@@ -98,8 +99,14 @@ class WorkerMetrics:
     def _define(self) -> None:
         self._counter("tasks", "Tasks of the broker that ended.", "task", "outcome")
         self._histogram("task_duration_seconds", "Seconds that tasks took.", _TASK_SECONDS, "task")
+        self._counter("messages_refused", "Messages of the broker that no task could be made of.", "reason")
         self._counter("checks", "Conversations checked, by what the check came to.", "outcome")
-        self._counter("runs", "Runs that workers and sweepers ended, by how they ended and why.", "state", "reason")
+        self._counter(
+            "runs",
+            "Runs that workers and sweepers ended, by how they ended and why; those that requests end are the API's.",
+            "state",
+            "reason",
+        )
         self._counter(
             "run_attempts",
             "Attempts at runs: done, given up as the run was lost or the worker stopped, failed.",
@@ -137,6 +144,10 @@ class WorkerMetrics:
         """Count a task."""
         self._add("tasks", task, outcome)
         self._add("task_duration_seconds", task, amount=seconds)
+
+    def message_refused(self, reason: Refusal) -> None:
+        """Count a message that was put aside."""
+        self._add("messages_refused", reason)
 
     def checked(self, outcome: CheckOutcome, count: int = 1) -> None:
         """Count conversations that were checked."""

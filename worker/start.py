@@ -35,6 +35,8 @@ FROZEN_FACTOR: Final = 3
 """Times the bound for a stuck task after which a whole task may be over: it is no bound on its progress."""
 LOST_SECONDS: Final = 60.0
 """Seconds on top, in which the worker finds a process that has ended by itself; its message would be lost otherwise."""
+SWEEPER_SERVICE: Final = "palimpsest-sweeper"
+"""What traces call a sweeper, unless OTEL_SERVICE_NAME does."""
 
 
 def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | None) -> int:
@@ -104,6 +106,7 @@ def run_sweeper(settings: Settings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    TRACING.start(settings, SWEEPER_SERVICE)
     sweeper = Sweeper(settings, celery_app(settings, "palimpsest-sweeper"))
     heart = Heart(
         Database(settings, "heartbeat"),
@@ -121,6 +124,7 @@ def run_sweeper(settings: Settings) -> int:
     watch.start()
     exposition.start()
     sweeper.run(stop)
+    TRACING.stop()
     exposition.stop()
     watch.stop()
     heart.stop()

@@ -6,7 +6,7 @@ It also removes what its time is over for. Any number may run.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -25,6 +25,7 @@ from store.broker import (
     QueueDepths,
 )
 from store.fault_points import reach
+from store.tracing import header, here, span
 from worker.database import Database
 from worker.housekeeping import Housekeeper
 from worker.metrics import METRICS
@@ -95,25 +96,29 @@ class Sweeper:
         """
         reach("sweep.started")
         started = time.monotonic()
-        found = 0
-        for part in (
-            self._waiting,
-            self._runs,
-            self._checks,
-            self._webhooks,
-            self._batches,
-            self._housekeeping,
-        ):
-            try:
-                count = part()
-            except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
-                METRICS.sweep_failed(part.__name__.strip("_"))
-                log.warning("sweep.failed", part=part.__name__.strip("_"), error=type(error).__name__)
-            else:
-                METRICS.found(part.__name__.strip("_"), count)
-                found += count
+        found: dict[str, int] = {}
+        failed: list[str] = []
+        with span("sweep") as told:
+            for part in (
+                self._waiting,
+                self._runs,
+                self._checks,
+                self._webhooks,
+                self._batches,
+                self._housekeeping,
+            ):
+                name = part.__name__.strip("_")
+                try:
+                    found[name] = part()
+                except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
+                    failed.append(name)
+                    METRICS.sweep_failed(name)
+                    log.warning("sweep.failed", part=name, error=type(error).__name__)
+                else:
+                    METRICS.found(name, found[name])
+            told.set(**found, failed=",".join(failed) or None)
         METRICS.swept(time.monotonic() - started)
-        return found
+        return sum(found.values())
 
     def _checks(self) -> int:
         with self._database.transaction(None) as connection:
@@ -131,7 +136,7 @@ class Sweeper:
 
     def _send_checks(self, batch: Sequence[OverdueCheck], priority: int) -> None:
         ids = [str(check.conversation_id) for check in batch]
-        self._app.send_task(CHECK_TASK, args=[ids], queue=CHECKS, priority=priority)
+        self._send(CHECK_TASK, [ids], CHECKS, ids, priority)
         self._sent_checks.remember(batch, _check)
         self.progress.mark()
 
@@ -167,7 +172,7 @@ class Sweeper:
             METRICS.run_ended("dead", "attempts_exhausted")
             log.error("run.dead", run_id=str(run.run_id))
         elif queue is not None:
-            self._app.send_task(RUN_TASK, args=[str(run.tenant_id), str(run.run_id)], queue=queue)
+            self._send_one(RUN_TASK, run.tenant_id, run.run_id, queue)
             self._sent_runs[queue].remember([run], _run)
 
     def _webhooks(self) -> int:
@@ -175,7 +180,7 @@ class Sweeper:
             due = webhooks.due(connection, LIMIT)
         unsent = self._sent_webhooks.unsent(due, _delivery, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
         for delivery_id, tenant_id in unsent:
-            self._app.send_task(DELIVER_TASK, args=[str(tenant_id), str(delivery_id)], queue=SUMMARIES)
+            self._send_one(DELIVER_TASK, tenant_id, delivery_id, SUMMARIES)
             self._sent_webhooks.remember([(delivery_id, tenant_id)], _delivery)
         return len(unsent)
 
@@ -184,7 +189,7 @@ class Sweeper:
             due = batches.due(connection, LIMIT)
         unsent = self._sent_batches.unsent(due, _batch, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
         for batch in unsent:
-            self._app.send_task(BATCH_TASK, args=[str(batch.tenant_id), str(batch.id)], queue=SUMMARIES)
+            self._send_one(BATCH_TASK, batch.tenant_id, batch.id, SUMMARIES)
             self._sent_batches.remember([batch], _batch)
         return len(unsent)
 
@@ -193,13 +198,22 @@ class Sweeper:
         return sum(self._resume(*each) for each in self._resuming.due())
 
     def _resume(self, tenant_id: UUID, run_id: UUID) -> int:
-        self._app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=SUMMARIES)
+        self._send_one(RUN_TASK, tenant_id, run_id, SUMMARIES)
         self.progress.mark()
         return 1
 
     def _housekeeping(self) -> int:
         self._housekeeper.round()
         return 0
+
+    def _send_one(self, task: str, tenant_id: UUID, identifier: UUID, queue: str) -> None:
+        self._send(task, [str(tenant_id), str(identifier)], queue, [str(identifier)])
+
+    def _send(self, task: str, args: Sequence[Any], queue: str, about: Sequence[str], priority: int = 0) -> None:
+        """Send a task, and with it which sweep it comes from; `about` are the ids of what it is to look at."""
+        place = here()
+        headers = header(dict.fromkeys(about, place) if place else {})
+        self._app.send_task(task, args=args, queue=queue, priority=priority, headers=headers)
 
     def _is_empty(self, queue: str) -> bool:
         return self._depths.of(queue) == 0

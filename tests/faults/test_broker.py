@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import pytest
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from store.broker import CHECKS, SUMMARIES
+from store.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
 from tests.eventually import eventually
-from tests.faults.installation import installed
+from tests.faults.installation import SETTLE_SECONDS, installed
 from tests.faults.servers import OwnRedis, own_redis
 
 if TYPE_CHECKING:
@@ -21,6 +25,55 @@ if TYPE_CHECKING:
     from tests.worker_processes import Worker
 
 COMMITTED = [("committed", None)]
+WORDS: Final = "the words of a stranger"
+
+
+def envelope(**changed: Any) -> dict[str, Any]:
+    """Return a message as Celery sends it, with parts changed; None takes one out."""
+    whole = {
+        "body": base64.b64encode(b'[[["no id"]], {}, {}]').decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"task": CHECK_TASK, "id": str(uuid4()), "lang": "py"},
+        "properties": {
+            "body_encoding": "base64",
+            "delivery_tag": str(uuid4()),
+            "delivery_info": {"exchange": "", "routing_key": CHECKS},
+        },
+    }
+    return {name: value for name, value in (whole | changed).items() if value is not None}
+
+
+def nonsense() -> Iterator[bytes]:
+    """Yield what no task can be made of: no message, one without an envelope, and a part of each kind that is wrong."""
+    yield from (b"", b"\xff" + WORDS.encode(), WORDS.encode(), b"[" * 100_000, b"null", b"7", b"[]", b"{}")
+    properties = envelope()["properties"]
+    parts: list[dict[str, Any]] = [
+        {"properties": None},
+        {"properties": WORDS},
+        {"properties": {**properties, "delivery_tag": None}},
+        {"properties": {**properties, "delivery_tag": {"a": 1}}},
+        {"properties": {**properties, "delivery_info": None}},
+        {"properties": {**properties, "delivery_info": [WORDS]}},
+        {"properties": {**properties, "body_encoding": WORDS}},
+        {"headers": None},
+        {"headers": [WORDS]},
+        {"headers": {"task": CHECK_TASK}},
+        {"headers": {"task": WORDS, "id": WORDS}},
+        {"headers": {"task": [WORDS], "id": WORDS}},
+        {"headers": {"task": CHECK_TASK, "id": WORDS, "eta": WORDS}},
+        {"headers": {"task": CHECK_TASK, "id": WORDS, "compression": WORDS}},
+        {"body": None},
+        {"body": WORDS},
+        {"body": base64.b64encode(WORDS.encode()).decode()},
+        {"body": base64.b64encode(b"7").decode()},
+        {"body": base64.b64encode(b"[7]").decode()},
+        {"body": base64.b64encode(b"[[7], {}]").decode()},
+        {"content-type": WORDS},
+        {"content-type": "application/x-python-serialize"},
+    ]
+    for part in parts:
+        yield json.dumps(envelope(**part)).encode()
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +223,32 @@ def test_redis_is_killed_while_a_model_is_asked(
     for talk in asked:
         once(talk.end_state())
     assert [worker.process.poll() for worker in workers] == [None] * 3
+
+
+@pytest.mark.fault("F15")
+@pytest.mark.parametrize("queue", [CHECKS, SUMMARIES])
+def test_what_is_no_message_is_put_aside_and_the_worker_goes_on(
+    installation: Installation, workers: list[Worker], queue: str
+) -> None:
+    """More of each than the worker has room for: what is put aside keeps no place. Its log has none of it."""
+    worker = workers[[CHECKS, SUMMARIES].index(queue)]
+    before = refusals(worker)
+    with redis.Redis.from_url(installation.broker_url) as client:
+        items = 3 * list(nonsense())
+        client.lpush(queue_keys(queue)[0], *items)
+    eventually(lambda: refusals(worker) == before + len(items), SETTLE_SECONDS)
+    installation.drain()
+    talk = installation.talk()
+    say(talk)
+    once(talk.end_state(runs=1))
+    assert [each.process.poll() for each in workers] == [None] * 3
+    told = worker.log.read_text()
+    assert WORDS not in told
+    assert "Traceback" not in told
+
+
+def refusals(worker: Worker) -> int:
+    return sum(event["event"] == "message.refused" for event in worker.events)
 
 
 @pytest.mark.fault("F23")

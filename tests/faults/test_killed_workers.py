@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import redis
 
 from store import ids
-from store.broker import CHECKS, queue_keys
 from tests.eventually import eventually
 from tests.faults.installation import CUT_BY_CHECKS, MAX_ATTEMPTS
 from tests.worker_processes import START_SECONDS
@@ -301,20 +299,6 @@ def test_a_run_that_kills_its_worker_each_time_is_dead_after_its_attempts(
     assert dead in {run["id"] for run in installation.client.get("/v1/runs", params={"state": "dead"}).json()["data"]}
     assert installation.client.post(f"/v1/runs/{dead}/retry").status_code == 202
     assert talk.end_state().outcome == [("committed", None)]
-
-
-@pytest.mark.slow
-@pytest.mark.fault("F15")
-def test_what_is_no_message_at_all_costs_one_worker_a_restart(installation: Installation, crew: Crew) -> None:
-    """Celery ends on it; it is off the queue by then, so that the worker's successor goes on."""
-    (worker,) = crew.each("checks")
-    with redis.Redis.from_url(installation.broker_url) as client:
-        client.lpush(queue_keys(CHECKS)[0], b"\xff no envelope")
-    assert worker.process.wait(60) == 1
-    crew.replace(worker)
-    talk = installation.talk(CUT_BY_CHECKS)
-    talk.append(*talk.tool_rounds())
-    assert talk.end_state(runs=1).outcome == [("committed", None)]
 
 
 @pytest.mark.slow

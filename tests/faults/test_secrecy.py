@@ -21,6 +21,7 @@ from tests.eventually import eventually
 from tests.faults.installation import installed
 from tests.faults.servers import query
 from tests.loopback_model import Answering, garbage, hang_up, html, ok, refusal, status, summary
+from tests.otlp_collector import Collector, otlp_collector
 from tests.talk import rounds
 from tests.webhook_receiver import Receiver
 
@@ -42,6 +43,7 @@ begin
 end $$;
 create trigger telling after insert on {table} for each row execute function tell();
 """
+SERVICES = {"palimpsest-api", "palimpsest-worker", "palimpsest-sweeper"}
 SILENT = "drop trigger telling on {table}; drop function tell"
 KEPT = (
     "select r.error, r.reason, s.error, s.reason, s.detail from runs as r left join run_steps as s on s.run_id = r.id",
@@ -55,8 +57,16 @@ FAILING_ROW = "alter table messages add constraint telling check (role = '') not
 
 
 @pytest.fixture(scope="module")
-def installation(postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRedis) -> Iterator[Installation]:
-    env = {
+def collector() -> Iterator[Collector]:
+    with otlp_collector() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def installation(
+    postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRedis, collector: Collector
+) -> Iterator[Installation]:
+    env = collector.env | {
         "ANTHROPIC_API_KEY": MODEL_KEY,
         "PALIMPSEST_LOG_LEVEL": "debug",
         "PALIMPSEST_WEBHOOK_PRIVATE_ADDRESSES": "true",
@@ -66,10 +76,11 @@ def installation(postgres: EmbeddedPostgres, template: str, redis_server: Embedd
 
 
 class Ears:
-    """Everything that could tell: answers, logs, what waits in Redis, errors that are kept."""
+    """Everything that could tell: answers, logs, traces, what waits in Redis, errors that are kept."""
 
-    def __init__(self, installation: Installation) -> None:
+    def __init__(self, installation: Installation, collector: Collector) -> None:
         self.installation = installation
+        self.collector = collector
         self.answers: list[str] = []
         self.waiting: list[str] = []
         self.delivered: list[str] = []
@@ -105,6 +116,7 @@ class Ears:
             "answers": " ".join(self.answers),
             "redis": " ".join(self.waiting),
             "errors that are kept": str(kept),
+            "traces": " ".join(each.text for each in self.collector.spans),
             "webhooks": " ".join(self.delivered),
             "metrics": self.installation.client.get("/metrics").text,
             "health": self.installation.client.get("/readyz").text,
@@ -202,8 +214,8 @@ def model_faults(ears: Ears) -> list[Talk]:
 @pytest.mark.fault("F30")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_nobody_tells(installation: Installation) -> None:
-    ears = Ears(installation)
+def test_nobody_tells(installation: Installation, collector: Collector) -> None:
+    ears = Ears(installation, collector)
     with Receiver([500]) as receiver:
         made = installation.client.post("/v1/webhooks", json={"url": f"{receiver.url}/{PASSWORD}"})
         assert made.status_code == 201, made.text
@@ -218,10 +230,10 @@ def test_nobody_tells(installation: Installation) -> None:
             for talk in talks:
                 talk.end_state(runs=1)
             dead = installation.talk()
-            query(installation.database_url, TELLING.format(table="snapshots", code="P0001"))
+            query(installation.database_url, TELLING.format(table="snapshot_parts", code="P0001"))
             say(dead)
             eventually(lambda: {run.state for run in installation.chat.runs(dead.id)} == {"dead"}, 60)
-            query(installation.database_url, SILENT.format(table="snapshots"))
+            query(installation.database_url, SILENT.format(table="snapshot_parts"))
             installation.app.send_task(CHECK_TASK, args=[[WORDS]], queue=CHECKS)
             eventually(lambda: "task.failed" in ears.events, 60)
             installation.model.hold()
@@ -246,6 +258,8 @@ def test_nobody_tells(installation: Installation) -> None:
     assert ears.events >= {"request.failed", "store.unavailable", "summary.failed", "run.failed", "run.dead"}
     assert ears.events >= {"task.failed", "run.released", "sweep.failed"}
     assert ears.waiting
+    eventually(lambda: {each.service for each in collector.spans} == SERVICES, 60)
+    assert {each.name for each in collector.spans} >= {"run", "messages.create", "sweep", CHECK_TASK}
     for where, told in ears.heard().items():
         for secret in ears.secrets:
             assert secret not in told, f"{secret} in {where}"
