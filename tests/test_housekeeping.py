@@ -100,6 +100,15 @@ class TestIdempotencyKeys:
         assert clean() == {"idempotency_keys": 30}
         assert clean() == {"idempotency_keys": 15}
 
+    def test_a_round_that_leaves_some_is_followed_by_the_next_at_once(
+        self, chat: Chat, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(housekeeping, "BATCH", 10)
+        monkeypatch.setattr(housekeeping, "BATCHES", 2)
+        self.keyed(chat, 45, 48)
+        housekeeper = Housekeeper(make_settings(), Database(make_settings(), "test"), lambda: 0.0)
+        assert [housekeeper.round().get("idempotency_keys") for _ in range(4)] == [20, 20, 5, None]
+
     def test_rows_that_somebody_has_locked_are_passed_over(
         self, chat: Chat, clean: Callable[..., dict[str, int]], database_url: str
     ) -> None:
@@ -142,7 +151,7 @@ class TestRuns:
         new = older_id(days).replace("'0'", "n::text", 1)
         numbered = "select id, row_number() over (order by id) as n from runs"
         owner(f"create temp table aged as select id, {new} as new from ({numbered}) as numbered")  # noqa: S608
-        for table in ("run_steps", "snapshots", "webhook_deliveries"):
+        for table in ("run_steps", "snapshot_parts", "webhook_deliveries"):
             owner(f"update {table} as t set run_id = aged.new from aged where t.run_id = aged.id")  # noqa: S608
         owner(
             f"update runs as r set id = aged.new, finished_at = finished_at - interval '{days} days'"  # noqa: S608
@@ -273,7 +282,7 @@ class TestSnapshots:
         self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
     ) -> None:
         conversation = self.edited(chat)
-        owner("update snapshots set created_at = now() - interval '1000 days'")
+        owner("update snapshot_parts set created_at = now() - interval '1000 days'")
         assert clean() == {}
         assert self.versions(chat, conversation) == [1, 2, 3, 4]
 
@@ -283,7 +292,9 @@ class TestSnapshots:
         conversation, other = self.edited(chat), self.edited(chat)
         context = chat.context(conversation)
         assert clean(snapshot_retention_days=7) == {}
-        owner(f"update snapshots set created_at = now() - interval '8 days' where conversation_id = '{conversation}'")  # noqa: S608
+        owner(
+            f"update snapshot_parts set created_at = now() - interval '8 days' where conversation_id = '{conversation}'"
+        )  # noqa: S608
         assert clean(snapshot_retention_days=7) == {"snapshots": 1}
         assert self.versions(chat, conversation) == [1, 2, 4]  # whatever is left has its parent
         assert clean(snapshot_retention_days=7) == {"snapshots": 1}
@@ -302,7 +313,7 @@ class TestSnapshots:
         conversation = self.edited(chat)
         with chat.database.transaction(chat.tenant_id) as connection:
             branches.restore(connection, chat.tenant_id, conversation, 1, merge({}), ids.new_id())
-        owner("update snapshots set created_at = now() - interval '8 days'")
+        owner("update snapshot_parts set created_at = now() - interval '8 days'")
         assert clean(snapshot_retention_days=7) == {"snapshots": 1}
         assert clean(snapshot_retention_days=7) == {"snapshots": 1}
         assert self.versions(chat, conversation) == [1, 4, 5]
@@ -311,7 +322,7 @@ class TestSnapshots:
         self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]], database_url: str
     ) -> None:
         conversation = self.edited(chat)
-        owner("update snapshots set created_at = now() - interval '8 days'")
+        owner("update snapshot_parts set created_at = now() - interval '8 days'")
         chat.append(conversation, exchanges(12, 200, start=80))
         lease = Workers(chat, StubSummarizer()).begin(conversation)
         assert clean(snapshot_retention_days=7) == {}
@@ -328,16 +339,16 @@ class TestSnapshots:
         with psycopg.connect(database_url) as connection:
             connection.execute(claims)
             with pytest.raises(RestrictViolation):
-                connection.execute("delete from snapshots")
+                connection.execute("delete from snapshot_parts")
             connection.rollback()
             connection.execute("set role palimpsest_background")
             with pytest.raises(RestrictViolation):  # not without saying what it is for
-                connection.execute("delete from snapshots")
+                connection.execute("delete from snapshot_parts")
             connection.rollback()
             connection.execute("set role palimpsest_service")
             connection.execute(claims)
             with pytest.raises(InsufficientPrivilege):
-                connection.execute("delete from snapshots")
+                connection.execute("delete from snapshot_parts")
             connection.rollback()
             connection.execute("set role palimpsest_background")
             connection.execute(claims)

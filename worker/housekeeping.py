@@ -26,7 +26,7 @@ log = structlog.get_logger()
 BATCH: Final = 1_000
 """Rows that one transaction removes or looks at."""
 BATCHES: Final = 20
-"""Transactions of one kind in a round; what is left then waits for the next."""
+"""Transactions of one kind in a round; what is left then waits for the next sweep."""
 _DAY: Final = 86_400.0
 
 
@@ -74,7 +74,10 @@ class Housekeeper:
             batch = self._once(lambda connection: expire(connection, seconds, BATCH))
             removed += batch
             if batch < BATCH:
-                break
+                return removed
+        if seconds > 0:
+            # Keys come with every turn: what goes in a minute must not be what bounds the turns of a minute.
+            self._next_at = self._clock()
         return removed
 
     def _walk(self, name: str, expire: Callable[[Connection, UUID, float, int], Pass], seconds: float) -> int:
