@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from compaction.messages import THINKING, Block, Content, blocks, has_thinking, is_signed_summary
-from compaction.tokens import content_tokens
+from compaction.tokens import CHARS_PER_TOKEN, content_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +25,8 @@ _NOTE: Final = re.compile(
     rf"(?:\n\[[\d,]+ more characters of this result are stored but not shown\]|{re.escape(MARKER)})\Z"
 )
 """What cutting or capping put at the end of a result."""
+_NOTE_CHARS: Final = 120
+"""Characters; no note is longer."""
 
 
 class _Counted:
@@ -82,20 +84,15 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     of an earlier truncation. `note` is given the number of characters that are left out.
     """
     content = block.get("content", "")
-    if isinstance(content, str) and len(content) <= limit:
-        return None
-    tail = result_tail(block)
-    noted_before = _NOTE.search(tail) if tail.endswith("]") else None
-    full = limit + (len(noted_before[0]) if noted_before else 0)
     if isinstance(content, str):
-        if len(content) <= full:
+        if len(content) <= limit or len(content) <= limit + _noted_chars(content):
             return None
-        return {**block, "content": content[:limit] + note(len(content) - limit)}
+        return block | {"content": content[:limit] + note(len(content) - limit)}
     if not isinstance(content, list):
         return None
     texts = [_text(part) for part in content]
     total = sum(map(len, texts))
-    if total <= full:
+    if total <= limit + _noted_chars(result_tail(block)):
         return None
     kept: list[Any] = []
     room = limit
@@ -112,6 +109,12 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     return {**block, "content": kept}
 
 
+def _noted_chars(text: str) -> int:
+    """Return how many characters at the end of `text` say that it was cut before."""
+    noted = _NOTE.search(text[-_NOTE_CHARS:]) if text.endswith("]") else None
+    return len(noted[0]) if noted else 0
+
+
 def _cap_note(hidden: int) -> str:
     return _CAP_NOTE.format(hidden=hidden)
 
@@ -124,7 +127,10 @@ def cap_results(view: Sequence[ViewMessage], cap: int) -> View:
             return block
         return truncate_result(block, cap, _cap_note) or block
 
-    return tuple([map_blocks(message, capped) if message.role == "user" else message for message in view])
+    # No result has more characters than the estimate of its message stands for.
+    return tuple(
+        [map_blocks(message, capped) if message.tokens * CHARS_PER_TOKEN > cap else message for message in view]
+    )
 
 
 def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index: int = 0) -> View:
@@ -157,7 +163,7 @@ def map_blocks(message: ViewMessage, change: Callable[[dict[str, Any]], dict[str
     return message if all(map(is_, changed, content)) else message.with_content(changed)
 
 
-def result_tail(block: dict[str, Any], chars: int = 120) -> str:
+def result_tail(block: dict[str, Any], chars: int = _NOTE_CHARS) -> str:
     """Return the last characters of a tool result's text."""
     content = block.get("content", "")
     if isinstance(content, str):
