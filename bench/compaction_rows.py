@@ -87,7 +87,7 @@ def plan_and_cut(snapshot: Snapshot, tail: tuple[Original, ...], policy: Policy)
 
 
 def whole_run(tail: tuple[Original, ...], policy: Policy) -> None:
-    """Compute what a run computes from its first read to its end: it reads again what it has committed."""
+    """Compute what a run computes from its first read to its end, where it reads again: another step may be due."""
     _, new = plan_and_cut(Snapshot(), tail, policy)
     snapshot = Snapshot(
         version=1,

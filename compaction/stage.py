@@ -11,7 +11,7 @@ from compaction.messages import has_tool_results
 from compaction.pins import Pinned, pin, with_pins
 from compaction.snapshot import Snapshot, build, load_view, serialized_bytes
 from compaction.summary import opening_length
-from compaction.view import View, view_tokens
+from compaction.view import WRITTEN, View, view_tokens
 
 if TYPE_CHECKING:
     from compaction.policy import Policy
@@ -63,13 +63,20 @@ class Stage:
     @property
     def newest_result(self) -> int:
         """Seq of the newest tool-result message, -1 for none."""
-        return max((m.seq for m in self.view if has_tool_results(m.role, m.content)), default=-1)
+        return next((m.seq for m in reversed(self.view) if has_tool_results(m.role, m.content)), WRITTEN)
 
     @property
     def load(self) -> Load:
         """What the ladder decides from; holds do not bind a run that has begun."""
-        fixed = round(self.fixed_tokens * self.token_ratio)
-        return Load(self.tokens + fixed, self.measured, bytes=self.bytes)
+        return Load(self.tokens + self._fixed, self.measured, bytes=self.bytes)
+
+    def load_of(self, view: View) -> Load:
+        """Return what the ladder would decide from with `view` in force: nothing counted it yet; bytes at most."""
+        return Load(self.estimate(view) + self._fixed, None, bytes=self.bytes)
+
+    @property
+    def _fixed(self) -> int:
+        return round(self.fixed_tokens * self.token_ratio)
 
     def after(self, new: NewSnapshot, policy: Policy) -> Stage:
         """Return the stage that a commit of `new` would leave, if nothing else happened."""

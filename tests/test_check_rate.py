@@ -1,16 +1,19 @@
-"""What keeps checks cheap: one statement reads them, one clears them, and no clearing waits for the disk."""
+"""What keeps checks cheap: few statements, one reading of a conversation, and no wait for the disk."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from sqlalchemy import event, text
 
 from store import conversations
 from tests.in_process import Chat, Workers, chat, check_state
-from tests.talk import request
+from tests.talk import request, rounds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
 __all__ = ["chat"]
@@ -23,21 +26,39 @@ def due(chat: Chat, count: int) -> list[UUID]:
     return made
 
 
-def test_a_batch_with_nothing_due_is_two_statements(chat: Chat) -> None:
-    made = due(chat, 5)
-    workers = Workers(chat)
+@contextmanager
+def hearing(chat: Chat) -> Iterator[list[str]]:
+    """Collect the statements that the product sends."""
     said: list[str] = []
 
     def hear(_: Any, __: Any, statement: str, *___: Any) -> None:
         said.append(statement)
 
     event.listen(chat.database.engine, "before_cursor_execute", hear)
-    workers.check(*made)
+    yield said
     event.remove(chat.database.engine, "before_cursor_execute", hear)
+
+
+def test_a_batch_with_nothing_due_is_two_statements(chat: Chat) -> None:
+    made = due(chat, 5)
+    workers = Workers(chat)
+    with hearing(chat) as said:
+        workers.check(*made)
     assert len(said) == 2
     assert "due_states" in said[0]
     assert "clear_checks" in said[1]
     assert [check_state(chat, conversation) for conversation in made] == [None] * 5
+
+
+@pytest.mark.parametrize(("threshold", "reads"), [(100_000, 1), (1_500, 2)])
+def test_a_conversation_is_read_again_only_for_another_step(chat: Chat, threshold: int, reads: int) -> None:
+    conversation = chat.begin({"input_token_budget": 2_000, "compaction_threshold_tokens": threshold})
+    chat.append(conversation, rounds(6, 1_000))
+    workers = Workers(chat)
+    with hearing(chat) as said:
+        workers.check(conversation)
+    assert sum("messages.content" in statement for statement in said) == reads
+    assert chat.steps(chat.run(conversation).id)[0].state == "committed"
 
 
 def test_clearing_marks_does_not_wait_for_the_disk(chat: Chat) -> None:

@@ -19,6 +19,8 @@ from worker.summarizers import SummaryError
 from worker.summarizing import Summarizing
 
 if TYPE_CHECKING:
+    from compaction.ladder import Load
+    from compaction.view import View
     from store import runs
     from store.runs import Lease
     from worker.compactor import Compactor
@@ -38,6 +40,8 @@ class Execution:
         self._tried: dict[Step, Result] = {}
         self._failure: SummaryError | None = None
         self._waits_from: int | None = None
+        self._committed: View | None = None
+        """What the last step that needs no summarizer has put in force, or would have but for a tool loop."""
         if lease.queue == SUMMARIES:
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
 
@@ -48,10 +52,12 @@ class Execution:
             return self._journal.end(reason=WAITS)
         if self._is_summary_alone(now):
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
-        while not now.material.pending_version and (step := self._next(now)) is not None:
+        while not now.material.pending_version and (step := self._next(now.stage.load, now.stage.view)) is not None:
             if step is Step.SUMMARY and self._is_for_others:
                 return self._compactor.hand_over(self._lease)
             self._tried[step] = self._do(step, now)
+            if self._is_enough(now):
+                break
             if step in {Step.SUMMARY, Step.EXTRACT} or self._tried[step] != "skipped":
                 now = self._journal.read()
         return self._end()
@@ -67,11 +73,16 @@ class Execution:
             and load.input_tokens <= now.material.tool_results_hold
         )
 
-    def _next(self, now: Reading) -> Step | None:
+    def _is_enough(self, now: Reading) -> bool:
+        """Tell whether what was committed leaves nothing due, so that it need not be read; the next check does anew."""
+        view, self._committed = self._committed, None
+        return view is not None and self._next(now.stage.load_of(view), view) is None
+
+    def _next(self, load: Load, view: View) -> Step | None:
         return next_step(
             self._tried,
-            now.stage.load,
-            len(now.stage.view),
+            load,
+            len(view),
             self._lease.policy,
             summaries=self._summarizing.is_on,
             extracts=True,
@@ -116,6 +127,7 @@ class Execution:
         done = self._journal.take(made, now)
         if done == "skipped":
             return done
+        self._committed = made.view
         tokens = now.stage.load.input_tokens
         match step:
             case Step.TOOL_RESULTS:
