@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request, Router, get
-from litestar.openapi import OpenAPIConfig
-from litestar.openapi.spec import Components, SecurityScheme
 
 from api.console.router import console_router
-from api.docs_page import DocsPage
 from api.documentation import RawSchemaPlugin
 from api.middleware import surround
+from api.openapi_document import SECURITY, openapi_config
 from api.problems import EXCEPTION_HANDLERS
 from api.routes import (
     branches,
@@ -107,14 +104,14 @@ def create_app(settings: Settings | None = None) -> Litestar:
             webhooks.list_deliveries,
             webhooks.retry_delivery,
         ],
-        security=[{"key": []}],
+        security=SECURITY,
     )
     app = Litestar(
         route_handlers=[v1, console_router(), health.healthz, health.readyz, health.metrics, openapi_document],
         lifespan=[lifespan],
         exception_handlers=EXCEPTION_HANDLERS,
         request_max_body_size=settings.max_body_bytes,
-        openapi_config=_openapi(),
+        openapi_config=openapi_config(),
         plugins=[RawSchemaPlugin()],
         logging_config=None,
     )
@@ -126,21 +123,3 @@ def create_app(settings: Settings | None = None) -> Litestar:
 def openapi_document(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """Answer with the OpenAPI document."""
     return request.app.openapi_schema.to_schema()
-
-
-def _openapi() -> OpenAPIConfig:
-    return OpenAPIConfig(
-        title="Palimpsest",
-        version=version("palimpsest"),
-        description="Asynchronous background compaction for multi-user chat on Claude.",
-        path="/docs",
-        render_plugins=[DocsPage()],
-        openapi_router=None,
-        components=Components(
-            security_schemes={
-                "key": SecurityScheme(
-                    type="http", scheme="bearer", description="An API key or, where it is set up, a JWT."
-                )
-            }
-        ),
-    )

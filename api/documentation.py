@@ -1,23 +1,29 @@
-"""The OpenAPI document: parameters, bodies that the routes read themselves, and the problems that all may answer."""
+"""What the OpenAPI document says of a route: parameters, bodies that it reads by itself, answers and problems."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Parameter, RequestBody, Schema
+from litestar.openapi.spec import Example, OpenAPIMediaType, Operation, Parameter, Reference, RequestBody, Schema
 from litestar.params import PathParameter, QueryParameter
 from litestar.plugins import OpenAPISchemaPlugin
 
+from api.problem_types import EVERY_CALL, PROBLEM_TYPES
+from api.problems import PROBLEM_MEDIA_TYPE
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from litestar._openapi.schema_generation import SchemaCreator
+    from litestar.openapi.spec import OpenAPIResponse
     from litestar.typing import FieldDefinition
 
 
 _INTEGER_MAX = 2**31 - 1
+HEADER_REFERENCE: Final = "#/components/headers/"
 
 ConversationId = Annotated[str, PathParameter(description="A conversation's id.")]
 RunId = Annotated[str, PathParameter(description="A run's id.")]
@@ -32,10 +38,11 @@ Wait = Annotated[float, QueryParameter(ge=0, le=60, description="Seconds to wait
 Filter = Annotated[str | None, QueryParameter(max_length=512, pattern=r"^[^\x00]*$", description="Only these.")]
 
 
-class Problem(msgspec.Struct):
+class Problem(msgspec.Struct, kw_only=True):
     """A problem document (RFC 9457).
 
-    `pointer` is a JSON pointer to a field of the body, or the bare name of a query parameter.
+    `pointer` is a JSON pointer to a field of the body, or the bare name of a query parameter; `next_seq` comes with
+    `unexpected_seq`, and `run_id` with `compaction_running`.
     """
 
     type: str
@@ -44,27 +51,40 @@ class Problem(msgspec.Struct):
     detail: str
     code: str
     request_id: str
-    pointer: str | None = None
+    pointer: str | msgspec.UnsetType = msgspec.UNSET
+    next_seq: int | msgspec.UnsetType = msgspec.UNSET
+    run_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
-def answers(kind: Any, description: str, media_type: str = "application/json") -> ResponseSpec:
-    """Describe an answer whose bytes the route makes itself."""
-    return ResponseSpec(data_container=kind, description=description, media_type=media_type, generate_examples=False)
+def answers(kind: Any, description: str, media_type: str = "application/json", *, example: Any = None) -> ResponseSpec:
+    """Describe an answer whose bytes the route makes itself; `kind` None is one without a body."""
+    examples = None if example is None else [Example(id="example", value=Verbatim(example))]
+    return ResponseSpec(
+        data_container=kind,
+        description=description,
+        media_type=media_type,
+        generate_examples=False,
+        examples=examples,
+    )
 
 
-PROBLEMS = {
-    status: answers(Problem, description, "application/problem+json")
-    for status, description in {
-        400: "The body is not JSON, or a cursor is not one.",
-        401: "No valid key.",
-        403: "The key may not do this.",
-        404: "There is no such resource.",
-        409: "The conversation has moved on.",
-        413: "The body is too large.",
-        422: "A field or a parameter is not valid; `pointer` says which.",
-        503: "The database is away; try again.",
-    }.items()
-}
+def problems(*codes: str) -> dict[int, ResponseSpec]:
+    """Describe the problems that a call with a key may have: those that each has, and `codes`."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*EVERY_CALL, *codes):
+        by_status.setdefault(PROBLEM_TYPES[code].status, []).append(code)
+    return {status: problem(*named) for status, named in sorted(by_status.items())}
+
+
+def problem(*codes: str) -> ResponseSpec:
+    """Describe the answer for the problems of one status; the document has their examples once, for all calls."""
+    return ResponseSpec(
+        data_container=Problem,
+        description=" ".join(f"`{code}`: {PROBLEM_TYPES[code].remedy}" for code in codes),
+        media_type=PROBLEM_MEDIA_TYPE,
+        generate_examples=False,
+        examples=[Example(id=code, value={}) for code in codes],
+    )
 
 
 class RawSchemaPlugin(OpenAPISchemaPlugin):
@@ -80,44 +100,52 @@ class RawSchemaPlugin(OpenAPISchemaPlugin):
         return Schema(description="JSON, exactly as it was sent")
 
 
-@cache
-def takes(kind: type, *, key_length: int = 0) -> type[Operation]:
-    """Return an operation that documents a body of `kind`, for a route that decodes it itself.
+def operation(
+    body: type | None = None,
+    *,
+    example: Any = None,
+    optional: bool = False,
+    request_headers: Mapping[str, Schema] | None = None,
+    headers: Mapping[int, Sequence[str]] | None = None,
+) -> type[Operation]:
+    """Return what documents an operation beyond its function.
 
-    `key_length` is what the route's Idempotency-Key may have of characters; 0 = the route takes none.
+    body: what the route reads by itself; with `example`, one that it takes. `optional`: none is as good as `{}`.
+    request_headers: optional ones that the route reads, with what they hold.
+    headers: names of those in the document's `components` that answers of a status have beyond every answer's.
     """
 
     @dataclass
     class Documented(Operation):
         def __post_init__(self) -> None:
-            if key_length:
-                self.parameters = [*(self.parameters or []), _idempotency_key(key_length)]
-            self.request_body = RequestBody(
-                required=True,
-                content={"application/json": OpenAPIMediaType(schema=InlineSchema(_inline_schema(kind)))},
-            )
+            named = request_headers or {}
+            if named:
+                self.parameters = [*(self.parameters or []), *(_header(name, of) for name, of in named.items())]
+            if body is not None:
+                media = OpenAPIMediaType(
+                    schema=Verbatim(_inline_schema(body)), example=None if example is None else Verbatim(example)
+                )
+                self.request_body = RequestBody(required=not optional, content={"application/json": media})
+            for status, names in (headers or {}).items():
+                answer = cast("OpenAPIResponse", (self.responses or {})[str(status)])
+                answer.headers = {name: Reference(ref=HEADER_REFERENCE + name) for name in names}
 
     return Documented
 
 
-def _idempotency_key(length: int) -> Parameter:
-    return Parameter(
-        name="Idempotency-Key",
-        param_in="header",
-        description="A turn that is sent again with the same key is stored once.",
-        schema=Schema(type=OpenAPIType.STRING, min_length=1, max_length=length),
-    )
+def _header(name: str, schema: Schema) -> Parameter:
+    return Parameter(name=name, param_in="header", description=schema.description, schema=schema)
 
 
-class InlineSchema(Schema):
-    """A JSON schema that is written out as it is."""
+class Verbatim(Schema):
+    """A part of the document that is written out as it is, with what is null in it."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document: Any) -> None:
         super().__init__()
         self.document = document
 
-    def to_schema(self) -> dict[str, Any]:
-        """Return the schema's JSON."""
+    def to_schema(self) -> Any:
+        """Return the part's JSON."""
         return self.document
 
 

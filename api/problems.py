@@ -14,6 +14,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from api.problem_types import problem_type
 from store.erasures import GONE
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 RETRY_AFTER_SECONDS: Final = 1
-_TYPES: Final = "https://palimpsest.example/problems/"
 _PLACE: Final = re.compile(r"(?P<detail>.*) - at (?:`key` in )?`\$(?P<path>[^`]*)`\Z", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<index>\d+)\]")
 _FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
@@ -111,7 +111,7 @@ def document_of(problem: ProblemError, request_id: str) -> bytes:
     """Return the problem document as JSON."""
     return msgspec.json.encode(
         {
-            "type": _TYPES + problem.code.replace("_", "-"),
+            "type": problem_type(problem.code),
             "title": HTTPStatus(problem.status).phrase,
             "status": problem.status,
             "detail": problem.detail,

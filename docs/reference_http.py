@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import api
 from api.app import create_app
-from api.problems import _CODES
+from api.openapi_document import EVERYWHERE, HEADERS, LIMITED
+from api.problem_types import EVERY_CALL, PROBLEM_TYPES
 from store.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,66 +29,27 @@ decimal string in USD, times are RFC 3339 in UTC. Every answer carries `request-
 Lists answer `data`, `has_more`, `first_id` and `last_id`; the next page is `after_id=<last_id>`.
 """
 
+HEADERS_HEADER: Final = """
+## Headers of answers
+
+Every answer has the first two, every one under `/v1` but a 401 those of the rate limits, where there are any. 429 and
+503 have `Retry-After`, 401 has `WWW-Authenticate`; the rest stands with the answers that have it.
+
+| header | type | |
+|---|---|---|
+"""
+
 PROBLEMS_HEADER: Final = """
 ## Problem codes
 
 Every error is a problem document (RFC 9457, `application/problem+json`). Go by `code`: the words of `detail` are for
-people and may change. Where a field is at fault, `pointer` leads to it.
+people and may change. Where a field is at fault, `pointer` leads to it. The operations above name what is their own;
+any call with a key may be answered with {every_call} besides.
 
 | code | status | what to do |
 |---|---|---|
 """
 
-PROBLEMS: Final = {
-    "bad_request": "Send a request that HTTP allows.",
-    "malformed_json": "Send JSON; `detail` says where it ends being that.",
-    "body_incomplete": "The connection ended before the body did: send it again.",
-    "bad_cursor": "Use an id from the list itself, and one of `after_id` and `before_id`.",
-    "bad_idempotency_key": "Send a key of 1 to 255 characters.",
-    "unauthenticated": "Send a key that exists, has not expired and was not revoked.",
-    "forbidden": "Use a key with the scope that `detail` names.",
-    "cross_site": "The console takes changes from its own pages only.",
-    "not_found": "Nothing has this id, or it is another tenant's: both look the same.",
-    "method_not_allowed": "The path takes other methods: see `Allow`.",
-    "conflict": "The resource has changed meanwhile: read it again.",
-    "unexpected_seq": "Somebody else appended: `next_seq` has the place that is free now.",
-    "superseded": "What the call names was replaced by an edit: read the conversation again.",
-    "external_id_taken": "Another conversation has this `external_id`.",
-    "compaction_running": "Wait for the run that `run_id` names, then ask again.",
-    "overflow_exhausted": "Three smaller contexts were refused: look for what else the call sends.",
-    "not_empty": "The console's demo is for an installation without conversations.",
-    "cannot_shrink": "Nothing is left to take away: shorten system prompt, tools or the message itself.",
-    "run_not_dead": "Only dead runs are retried.",
-    "run_active": "The conversation has another run that has not ended: retry after it.",
-    "already_rotated": "`detail` names the key that took this one's place.",
-    "too_many_keys": "Revoke a key first.",
-    "too_many_pins": "Take a pin off first.",
-    "pins_full": "Take a pin off first, or pin a shorter text: all pins together have a limit.",
-    "too_many_webhooks": "Remove a webhook first.",
-    "body_too_large": "Send less, or raise the limit that `detail` names.",
-    "url_too_long": "Send a shorter URL.",
-    "head_too_large": "Send fewer or shorter headers.",
-    "unsupported_media_type": "Send `application/json`.",
-    "invalid": "Mend the field or parameter at `pointer`.",
-    "idempotency_key_reused": "The key was used with another body: use a new one for a new turn.",
-    "rate_limited": "Wait for as long as `Retry-After` says.",
-    "internal": "A fault of the service: report it with the `request_id`.",
-    "unavailable": "The database is away or busy: after `Retry-After` send it again, a turn with its Idempotency-Key.",
-}
-"""What a caller does about each code."""
-
-_GROUPS: Final = (
-    ("Conversations", r"/v1/conversations(/\{conversation_id\})?$"),
-    ("Turns and contexts", r"/v1/conversations/\{conversation_id\}/(turns|context|overflow|pins.*)$"),
-    ("Compaction", r"/v1/(conversations/\{conversation_id\}/(compactions|restore|fork|runs)|runs.*)$"),
-    ("Audit", r"/v1/conversations/\{conversation_id\}/.*|/v1/erasures$"),
-    ("Users", r"/v1/(users|exports).*"),
-    ("Tenant and keys", r"/v1/(tenant|keys|policy-presets).*"),
-    ("Webhooks", r"/v1/webhook.*"),
-    ("Health", r"/(healthz|readyz|metrics)$"),
-    ("Others", r".*"),
-)
-"""Headings, and the paths under them; the first that fits counts."""
 _NOTHING_SAID: Final = "Request fulfilled, document follows"
 """What the framework says of an answer that the route does not describe."""
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
@@ -100,12 +59,13 @@ _REF: Final = "#/components/schemas/"
 def page() -> str:
     """Return the page."""
     document = create_app(Settings()).openapi_schema.to_schema()
-    grouped: dict[str, list[str]] = {name: [] for name, _ in _GROUPS}
+    grouped: dict[str, list[str]] = {tag["name"]: [] for tag in document["tags"]}
     for path, item in document["paths"].items():
-        group = next(name for name, pattern in _GROUPS if re.match(pattern, path))
-        grouped[group] += [_operation(path, method, item[method]) for method in _METHODS if method in item]
+        for method in (method for method in _METHODS if method in item):
+            (tag,) = item[method]["tags"]
+            grouped[tag].append(_operation(path, method, item[method]))
     sections = [f"\n## {name}\n" + "".join(parts) for name, parts in grouped.items() if parts]
-    return HEADER + "".join(sections) + _problems() + _schemas(document["components"]["schemas"])
+    return HEADER + "".join(sections) + _answer_headers() + _problems() + _schemas(document["components"]["schemas"])
 
 
 def _operation(path: str, method: str, operation: Json) -> str:
@@ -126,16 +86,24 @@ def _operation(path: str, method: str, operation: Json) -> str:
         parts.append(f"\nBody{required}:\n\n" + _fields(content["schema"]))
     parts.append("\n| status | body | |\n|---|---|---|\n")
     for status, answer in operation["responses"].items():
-        if not _is_problem(answer):
+        if "$ref" not in answer:
             text = "" if answer["description"] == _NOTHING_SAID else _cell(answer["description"])
-            parts.append(f"| {status} | {_bodies(answer)} | {text} |\n")
-    if problems := [status for status, answer in operation["responses"].items() if _is_problem(answer)]:
-        parts.append(f"| {', '.join(problems)} | [problem](#problem-codes) | |\n")
+            parts.append(f"| {status} | {_bodies(answer)} | {' '.join(filter(None, (text, _headers(answer))))} |\n")
+    for status, answer in operation["responses"].items():
+        if codes := [code for code in _codes(answer) if code not in EVERY_CALL]:
+            parts.append(f"| {status} | [problem](#problem-codes) | {', '.join(f'`{code}`' for code in codes)} |\n")
     return "".join(parts)
 
 
-def _is_problem(answer: Json) -> bool:
-    return "application/problem+json" in (answer.get("content") or {})
+def _codes(answer: Json) -> list[str]:
+    """Return the problems that an answer may have; problems are components, named for them."""
+    return str(answer["$ref"]).rpartition("/")[2].split("-or-") if "$ref" in answer else []
+
+
+def _headers(answer: Json) -> str:
+    """Name the headers that not every answer has."""
+    named = [f"`{name}`" for name in answer["headers"] if name not in {*EVERYWHERE, *LIMITED}]
+    return f"With {' and '.join(named)}." if named else ""
 
 
 def _bodies(answer: Json) -> str:
@@ -216,25 +184,14 @@ def _default(schema: Json) -> str:
 
 
 def _problems() -> str:
-    rows = [
-        f"| `{code}` | {', '.join(map(str, sorted(statuses)))} | {PROBLEMS[code]} |\n"
-        for code, statuses in sorted(problem_codes().items(), key=lambda each: (min(each[1]), each[0]))
-    ]
-    return PROBLEMS_HEADER + "".join(rows)
+    every_call = ", ".join(f"`{code}`" for code in EVERY_CALL)
+    rows = [f"| `{code}` | {kind.status} | {kind.remedy} |\n" for code, kind in PROBLEM_TYPES.items()]
+    return PROBLEMS_HEADER.format(every_call=every_call) + "".join(rows)
 
 
-def problem_codes() -> dict[str, set[int]]:
-    """Return every code that the API's source gives a problem, with its statuses."""
-    found: dict[str, set[int]] = {code: {status} for status, code in _CODES.items()}
-    for file in Path(api.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            match node:
-                case ast.Call(
-                    func=ast.Name(id="ProblemError"),
-                    args=[ast.Constant(value=int(status)), ast.Constant(value=str(code)), *_],
-                ):
-                    found.setdefault(code, set()).add(status)
-    return found
+def _answer_headers() -> str:
+    rows = [f"| `{name}` | {_type(header['schema'])} | {header['description']} |\n" for name, header in HEADERS.items()]
+    return HEADERS_HEADER + "".join(rows)
 
 
 def _schemas(schemas: Json) -> str:

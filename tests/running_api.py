@@ -12,6 +12,7 @@ import uvicorn
 
 from api.app import create_app
 from api.start import server_options
+from tests import documented_answers
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ class RunningApi(NamedTuple):
     thread: Thread
 
     def client(self, key: str | None = None, **options: Any) -> httpx2.Client:
-        """Return a client that presents `key`."""
+        """Return a client that presents `key`; what it is answered has to be documented."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, **options)
+        hooks = {"response": [documented_answers.check]}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, event_hooks=hooks, **options)
 
     def stop(self) -> None:
         """End as SIGTERM would end it, and wait until it has."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from litestar.routes import HTTPRoute
 
+from api import problems
 from api.app import create_app
+from api.problem_types import BEFORE_A_ROUTE, PROBLEM_TYPES
 from store.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,7 +25,10 @@ Document = dict[str, Any]
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
 UNDOCUMENTED = ("/openapi.json", "/docs", "/console")
-PROBLEM_STATUSES = {"400", "401", "403", "404", "409", "413", "422", "503"}
+OF_THE_CONSOLE = {"cross_site", "not_empty"}
+GENERIC = {"conflict"}
+"""What the framework may raise, and no route does."""
+EVERY_CALL = {"401", "403", "422", "429", "500", "503"}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +65,15 @@ def schemas(value: Any) -> Iterator[Document]:
             yield from schemas(inner)
 
 
+def resolve(document: Document, part: Document) -> Document:
+    while "$ref" in part:
+        target: Any = document
+        for step in part["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        part = target
+    return part
+
+
 def test_the_application_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -75,7 +91,7 @@ def test_the_document_is_whole(document: Document) -> None:
         assert operation["summary"]
         assert operation["responses"]
         assert all(re.fullmatch(r"[1-5]\d\d", status) for status in operation["responses"])
-        assert all(answer["description"] for answer in operation["responses"].values())
+        assert all(resolve(document, answer)["description"] for answer in operation["responses"].values())
         parameters = {(each["in"], each["name"]): each for each in operation.get("parameters", ())}
         assert len(parameters) == len(operation.get("parameters", ()))
         in_path = set(re.findall(r"\{(\w+)\}", path))
@@ -129,17 +145,66 @@ def test_every_route_is_documented(document: Document) -> None:
 
 
 def test_every_call_of_the_product_documents_its_problems_and_its_key(document: Document) -> None:
-    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    schemes = document["components"]["securitySchemes"]
+    assert (schemes["key"]["scheme"], schemes["keyHeader"]["name"]) == ("bearer", "x-api-key")
+    assert schemes["token"]["bearerFormat"] == "JWT"
     for path, _, operation in operations(document):
         if not path.startswith("/v1"):
             assert not operation.get("security")
             continue
-        assert operation["security"] == [{"key": []}]
-        assert set(operation["responses"]) >= PROBLEM_STATUSES
-        for status in PROBLEM_STATUSES:
-            ((media, answer),) = operation["responses"][status]["content"].items()
+        assert operation["security"] == [{name: []} for name in schemes]
+        assert set(operation["responses"]) >= EVERY_CALL
+        for status in (status for status in operation["responses"] if status >= "400"):
+            answer = resolve(document, operation["responses"][status])
+            ((media, content),) = answer["content"].items()
             assert media == "application/problem+json"
-            assert answer["schema"]["$ref"].endswith("/Problem") or "Problem" in answer["schema"]["$ref"]
+            assert content["schema"]["$ref"].endswith("/Problem")
+            for code in content["examples"]:
+                example = resolve(document, content["examples"][code])["value"]
+                assert (example["code"], str(example["status"])) == (code, status)
+                assert f"`{code}`" in answer["description"]
+
+
+def test_every_problem_type_is_documented_and_no_other(document: Document) -> None:
+    assert {code: {kind.status} for code, kind in PROBLEM_TYPES.items()} == problem_codes()
+    assert document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == list(PROBLEM_TYPES)
+    used = set(re.findall(r"#/components/examples/(\w+)", str(document["components"]["responses"])))
+    assert used == set(PROBLEM_TYPES) - set(BEFORE_A_ROUTE) - OF_THE_CONSOLE - GENERIC
+    assert all(f"| `{code}` |" in document["info"]["description"] for code in PROBLEM_TYPES)
+
+
+def problem_codes() -> dict[str, set[int]]:
+    """Return every code that the API's source gives a problem, with its statuses."""
+    found: dict[str, set[int]] = {code: {status} for status, code in problems._CODES.items()}
+    for file in Path(problems.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="ProblemError"),
+                    args=[ast.Constant(value=int(status)), ast.Constant(value=str(code)), *_],
+                ):
+                    found.setdefault(code, set()).add(status)
+    return found
+
+
+def test_headers_are_documented(document: Document) -> None:
+    shared = document["components"]["headers"]
+    for path, _, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            names = {name.lower() for name in resolve(document, answer)["headers"]}
+            assert {"request-id", "cache-control"} <= names
+            assert ("ratelimit" in names) == (path.startswith("/v1") and status != "401")
+            assert ("www-authenticate" in names) == (status == "401")
+            assert status not in {"429", "503"} or path == "/readyz" or "retry-after" in names
+    assert shared["Retry-After"]["required"]
+    path = "/v1/conversations/{conversation_id}"
+    context = document["paths"][f"{path}/context"]["get"]
+    assert "ETag" in context["responses"]["200"]["headers"]
+    assert "content" not in context["responses"]["304"]
+    assert [each["name"] for each in context["parameters"] if each["in"] == "header"] == ["If-None-Match"]
+    turn = document["paths"][f"{path}/turns"]["post"]
+    assert "Idempotency-Replayed" in turn["responses"]["201"]["headers"]
+    assert [each["name"] for each in turn["parameters"] if each["in"] == "header"] == ["Idempotency-Key"]
 
 
 @pytest.mark.parametrize(

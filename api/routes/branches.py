@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, post
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read
-from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.documentation import ConversationId, answers, operation, problems
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, not_found
 from api.routes.conversations import conversation_out
 from api.types import ConversationOut, ForkIn, RestoreIn
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     status_code=200,
     guards=[requires("turns:write")],
     summary="Go back to an old snapshot",
-    operation_class=takes(RestoreIn),
-    responses={200: answers(ConversationOut, "The head equals the old version."), **PROBLEMS},
+    operation_class=operation(RestoreIn, example=examples.RESTORE_IN),
+    responses={
+        200: answers(ConversationOut, "The head equals the old version."),
+        **problems(*EVERY_BODY, "not_found", "superseded"),
+    },
 )
 async def restore_snapshot(
     request: Request[Principal, Any, Any], conversation_id: ConversationId
@@ -53,8 +58,11 @@ async def restore_snapshot(
     status_code=201,
     guards=[requires("turns:write")],
     summary="Fork a conversation",
-    operation_class=takes(ForkIn),
-    responses={201: answers(ConversationOut, "A conversation with the same past."), **PROBLEMS},
+    operation_class=operation(ForkIn, example=examples.FORK_IN),
+    responses={
+        201: answers(ConversationOut, "A conversation with the same past."),
+        **problems(*EVERY_BODY, "not_found", "external_id_taken"),
+    },
 )
 async def fork_conversation(
     request: Request[Principal, Any, Any], conversation_id: ConversationId

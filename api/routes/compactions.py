@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import msgspec
 from litestar import Request, Response, post
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read, read_policy
 from api.compaction_types import CompactionIn, CompactionOut, PlannedStepOut, PlanOut
-from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.documentation import ConversationId, answers, operation, problems
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
 from compaction.ladder import Strategy, must_wait
 from compaction.plan import plan_run
@@ -43,11 +45,13 @@ TO_A_MODEL: Final = frozenset({"auto", "summary"})
     status_code=202,
     guards=[requires("turns:write")],
     summary="Compact by hand",
-    operation_class=takes(CompactionIn),
+    operation_class=operation(
+        CompactionIn, example=examples.COMPACTION_IN, optional=True, headers={202: ("Location", "Retry-After")}
+    ),
     responses={
         200: answers(PlanOut, "The plan of a dry run; nothing was changed."),
-        202: answers(CompactionOut, "The run is queued."),
-        **PROBLEMS,
+        202: answers(CompactionOut, "The run is queued.", example=examples.COMPACTION),
+        **problems(*EVERY_BODY, "not_found", "compaction_running"),
     },
 )
 async def compact(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from litestar import Request, Response, get
+from litestar.openapi.spec import OpenAPIType, Schema
 
+from api import examples
 from api.assemblies import FittedContext, context_record
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS, ConversationId, answers
+from api.documentation import ConversationId, answers, operation, problems
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
 from compaction.assembly import History, drop_warnings
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from compaction.view import View
     from store.hot_path import ContextRead
 
+IF_NONE_MATCH: Final = Schema(type=OpenAPIType.STRING, description="The `ETag` of the context that the caller has.")
 _encode: Final = msgspec.json.Encoder().encode
 _content: Final = msgspec.json.Decoder().decode
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
@@ -41,7 +44,14 @@ _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
     "/conversations/{conversation_id:str}/context",
     guards=[requires("context:read")],
     summary="Read the context",
-    responses={200: answers(ContextOut, "What to send as `messages`."), **PROBLEMS},
+    operation_class=operation(
+        request_headers={"If-None-Match": IF_NONE_MATCH}, headers={200: ("ETag",), 304: ("ETag",)}
+    ),
+    responses={
+        200: answers(ContextOut, "What to send as `messages`.", example=examples.CONTEXT),
+        304: answers(None, "It still is what `If-None-Match` stands for."),
+        **problems("not_found"),
+    },
 )
 async def read_context(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Answer with the head snapshot and the tail; no model, worker or broker has a part in it."""

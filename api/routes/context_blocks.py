@@ -8,7 +8,7 @@ from litestar import Request, get
 
 from api.auth import Principal, requires
 from api.context_block_types import ContextBlockOut
-from api.documentation import PROBLEMS, ConversationId, Position, Seq
+from api.documentation import ConversationId, Position, Seq, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
 from api.types import Page  # noqa: TC001 - Litestar reads the annotations
@@ -31,7 +31,7 @@ _DIGITS: Final = 9
     "/conversations/{conversation_id:str}/context-blocks",
     guards=[requires("audit:read")],
     summary="List a conversation's context blocks",
-    responses={**PROBLEMS},
+    responses=problems("bad_cursor", "not_found"),
 )
 async def list_context_blocks(
     request: Request[Principal, Any, Any],
@@ -54,7 +54,7 @@ async def list_context_blocks(
     "/conversations/{conversation_id:str}/context-blocks/{seq:int}/{position:int}",
     guards=[requires("audit:read")],
     summary="Read a context block in full",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def get_context_block(
     request: Request[Principal, Any, Any], conversation_id: ConversationId, seq: Seq, position: Position

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request, Response, get, patch, post
 
+from api import examples
 from api.assemblies import last_assembly
 from api.auth import Principal, requires
 from api.bodies import check_metadata, read, read_model, read_overrides
-from api.documentation import PROBLEMS, ConversationId, Filter, answers, takes
+from api.documentation import ConversationId, Filter, answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.problem_types import EVERY_BODY
 from api.problems import not_found
 from api.types import ConversationIn, ConversationOut, ConversationPatch, Page
 from compaction.overrides import policy_warnings
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
     status_code=201,
     guards=[requires("turns:write")],
     summary="Create a conversation",
-    operation_class=takes(ConversationIn),
+    operation_class=operation(ConversationIn, example=examples.CONVERSATION_IN),
     responses={
         200: answers(ConversationOut, "There is one with this external_id; here it is."),
-        201: answers(ConversationOut, "The conversation exists now."),
-        **PROBLEMS,
+        201: answers(ConversationOut, "The conversation exists now.", example=examples.CONVERSATION),
+        **problems(*EVERY_BODY),
     },
 )
 async def create_conversation(request: Request[Principal, Any, Any]) -> Response[ConversationOut]:
@@ -56,7 +58,7 @@ async def create_conversation(request: Request[Principal, Any, Any]) -> Response
     "/conversations",
     guards=[requires("context:read")],
     summary="List conversations",
-    responses={**PROBLEMS},
+    responses=problems("bad_cursor"),
 )
 async def list_conversations(
     request: Request[Principal, Any, Any],
@@ -86,7 +88,7 @@ async def list_conversations(
     "/conversations/{conversation_id:str}",
     guards=[requires("context:read")],
     summary="Read a conversation",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def get_conversation(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> ConversationOut:
     """Answer with one conversation, its system prompt and tools included."""
@@ -109,8 +111,8 @@ def _get(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tupl
     "/conversations/{conversation_id:str}",
     guards=[requires("turns:write")],
     summary="Change a conversation",
-    operation_class=takes(ConversationPatch),
-    responses={**PROBLEMS},
+    operation_class=operation(ConversationPatch, example=examples.CONVERSATION_PATCH),
+    responses=problems(*EVERY_BODY, "not_found"),
 )
 async def change_conversation(
     request: Request[Principal, Any, Any], conversation_id: ConversationId

@@ -8,10 +8,12 @@ from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 from msgspec import Meta, Struct
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read
-from api.documentation import PROBLEMS, RunId, answers, takes
+from api.documentation import RunId, answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, not_found
 from api.routes.runs import run_page
 from api.types import Page, RunOut, Strict
@@ -43,7 +45,7 @@ class RetriedOut(Struct, kw_only=True):
     has_more: bool
 
 
-@get("/runs", guards=[requires("audit:read")], summary="List runs", responses={**PROBLEMS})
+@get("/runs", guards=[requires("audit:read")], summary="List runs", responses=problems("bad_cursor"))
 async def list_all_runs(
     request: Request[Principal, Any, Any],
     run_state: RunState = None,
@@ -64,7 +66,8 @@ async def list_all_runs(
     status_code=202,
     guards=[requires("turns:write")],
     summary="Retry a dead run",
-    responses={202: answers(RetriedOut, "It is queued again."), **PROBLEMS},
+    operation_class=operation(headers={202: ("Location",)}),
+    responses={202: answers(RetriedOut, "It is queued again."), **problems("not_found", "run_not_dead", "run_active")},
 )
 async def retry_run(request: Request[Principal, Any, Any], run_id: RunId) -> Response[RetriedOut]:
     """Queue a dead run again, with its attempts counted from the start."""
@@ -86,8 +89,8 @@ async def retry_run(request: Request[Principal, Any, Any], run_id: RunId) -> Res
     status_code=202,
     guards=[requires("turns:write")],
     summary="Retry dead runs",
-    operation_class=takes(RetryIn),
-    responses={202: answers(RetriedOut, "They are queued again."), **PROBLEMS},
+    operation_class=operation(RetryIn, example=examples.RETRY_IN),
+    responses={202: answers(RetriedOut, "They are queued again."), **problems(*EVERY_BODY)},
 )
 async def retry_runs(request: Request[Principal, Any, Any]) -> Response[RetriedOut]:
     """Queue dead runs again, oldest first, but those whose conversation has an active run."""

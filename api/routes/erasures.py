@@ -9,7 +9,7 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.response import Stream
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS, ConversationId, Filter, answers
+from api.documentation import ConversationId, Filter, answers, problems
 from api.erasure_types import ErasedOut, ErasureOut, UserErasureOut
 from api.exports import lines
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
@@ -37,7 +37,7 @@ AnyUserRef = Annotated[str | None, QueryParameter(name="user_ref", **_REFERENCE)
     status_code=200,
     guards=[requires("admin")],
     summary="Erase a conversation",
-    responses={200: answers(ErasureOut, "It is gone; this is its tombstone."), **PROBLEMS},
+    responses={200: answers(ErasureOut, "It is gone; this is its tombstone."), **problems("not_found")},
 )
 async def erase_conversation(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> ErasureOut:
     """Remove every text of a conversation for good, and what is under way for it; once more answers the same.
@@ -59,7 +59,7 @@ async def erase_conversation(request: Request[Principal, Any, Any], conversation
     status_code=200,
     guards=[requires("admin")],
     summary="Erase a user's conversations",
-    responses={200: answers(UserErasureOut, "They are gone."), **PROBLEMS},
+    responses={200: answers(UserErasureOut, "They are gone."), **problems("not_found")},
 )
 async def erase_user(request: Request[Principal, Any, Any], user_ref: UserRef) -> UserErasureOut:
     """Erase every conversation with this `user_ref`, as each would be by itself; the answer comes when all are gone.
@@ -75,7 +75,7 @@ async def erase_user(request: Request[Principal, Any, Any], user_ref: UserRef) -
     status_code=200,
     guards=[requires("admin")],
     summary="Erase a user's conversations, whatever the name",
-    responses={200: answers(UserErasureOut, "They are gone."), **PROBLEMS},
+    responses={200: answers(UserErasureOut, "They are gone."), **problems()},
 )
 async def erase_any_user(request: Request[Principal, Any, Any], wanted: AnyUserRef = None) -> UserErasureOut:
     """As `DELETE /users/{user_ref}`, for names that a path cannot hold: those with a slash, `.` and `..`."""
@@ -94,7 +94,7 @@ async def _erase_all(request: Request[Principal, Any, Any], user_ref: str) -> Us
     "/users/{user_ref:str}/export",
     guards=[requires("audit:read")],
     summary="Export a user's data",
-    responses={200: answers(str, "JSON lines.", "application/jsonl"), **PROBLEMS},
+    responses={200: answers(str, "JSON lines.", "application/jsonl"), **problems("not_found")},
 )
 async def export_user(request: Request[Principal, Any, Any], user_ref: UserRef) -> Stream:
     """Answer with all that is stored of a user as JSON lines, each with its `type`.
@@ -111,7 +111,7 @@ async def export_user(request: Request[Principal, Any, Any], user_ref: UserRef) 
     "/exports",
     guards=[requires("audit:read")],
     summary="Export a user's data, whatever the name",
-    responses={200: answers(str, "JSON lines.", "application/jsonl"), **PROBLEMS},
+    responses={200: answers(str, "JSON lines.", "application/jsonl"), **problems()},
 )
 async def export_any_user(request: Request[Principal, Any, Any], wanted: AnyUserRef = None) -> Stream:
     """As `GET /users/{user_ref}/export`, for names that a path cannot hold."""
@@ -130,7 +130,7 @@ def _stream(request: Request[Principal, Any, Any], user_ref: str) -> Stream:
     return Stream(lines(services, request.user.tenant_id, user_ref), media_type="application/jsonl")
 
 
-@get("/erasures", guards=[requires("audit:read")], summary="List erasures", responses={**PROBLEMS})
+@get("/erasures", guards=[requires("audit:read")], summary="List erasures", responses=problems("bad_cursor"))
 async def list_erasures(
     request: Request[Principal, Any, Any],
     conversation_id: Filter = None,

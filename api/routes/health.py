@@ -8,7 +8,7 @@ from litestar import Request, Response, get
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from api.auth import metrics_guard
-from api.documentation import PROBLEMS
+from api.documentation import answers, problem
 from api.types import HealthOut
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ async def healthz() -> HealthOut:
     return HealthOut("ok")
 
 
-@get("/readyz", summary="Can requests be served?")
+@get(
+    "/readyz",
+    summary="Can requests be served?",
+    responses={503: answers(HealthOut, "No request can be served: the database is away, or its schema is older.")},
+)
 async def readyz(request: Request[Any, Any, Any]) -> Response[HealthOut]:
     """Answer 200 if the database answers and has the schema; `degraded` if something else is missing.
 
@@ -40,7 +44,7 @@ async def readyz(request: Request[Any, Any, Any]) -> Response[HealthOut]:
     guards=[metrics_guard],
     summary="Prometheus metrics",
     media_type=METRICS_TYPE,
-    responses={401: PROBLEMS[401]},
+    responses={401: problem("unauthenticated")},
 )
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Answer with this process's metrics, and with those of the whole installation."""

@@ -9,11 +9,13 @@ import structlog
 from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read
-from api.documentation import PROBLEMS, answers, takes
+from api.documentation import answers, operation, problems
 from api.key_types import KeyIn, KeyMade, KeyOut, RotationIn
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
 from api.types import Page  # noqa: TC001 - Litestar reads the annotation
 from store import api_keys, ids
@@ -30,7 +32,7 @@ log = structlog.get_logger()
 KeyId = Annotated[str, PathParameter(description="A key's id, the part before its dot.")]
 
 
-@get("/keys", guards=[requires("admin")], summary="List keys", responses={**PROBLEMS})
+@get("/keys", guards=[requires("admin")], summary="List keys", responses=problems("bad_cursor"))
 async def list_keys(
     request: Request[Principal, Any, Any], limit: Limit = 20, after_id: AfterId = None, before_id: BeforeId = None
 ) -> Page[KeyOut]:
@@ -47,8 +49,11 @@ async def list_keys(
     status_code=201,
     guards=[requires("admin")],
     summary="Create a key",
-    operation_class=takes(KeyIn),
-    responses={201: answers(KeyMade, "The key, which nobody can show again."), **PROBLEMS},
+    operation_class=operation(KeyIn, example=examples.KEY_IN),
+    responses={
+        201: answers(KeyMade, "The key, which nobody can show again."),
+        **problems(*EVERY_BODY, "too_many_keys"),
+    },
 )
 async def create_key(request: Request[Principal, Any, Any]) -> Response[KeyMade]:
     """Make a key. Whoever may do this has every scope, so no key gives away more than it has."""
@@ -65,8 +70,11 @@ async def create_key(request: Request[Principal, Any, Any]) -> Response[KeyMade]
     status_code=201,
     guards=[requires("admin")],
     summary="Rotate a key",
-    operation_class=takes(RotationIn),
-    responses={201: answers(KeyMade, "The new key, which nobody can show again."), **PROBLEMS},
+    operation_class=operation(RotationIn, example=examples.ROTATION_IN),
+    responses={
+        201: answers(KeyMade, "The new key, which nobody can show again."),
+        **problems(*EVERY_BODY, "not_found", "too_many_keys", "already_rotated"),
+    },
 )
 async def rotate_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[KeyMade]:
     """Make a key with the same name and scopes; the old one expires after the overlap, if not before."""
@@ -82,7 +90,7 @@ async def rotate_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Re
     return _shown_once(*made)
 
 
-@delete("/keys/{key_id:str}", guards=[requires("admin")], summary="Revoke a key", responses={**PROBLEMS})
+@delete("/keys/{key_id:str}", guards=[requires("admin")], summary="Revoke a key", responses=problems("not_found"))
 async def revoke_key(request: Request[Principal, Any, Any], key_id: KeyId) -> None:
     """Revoke a key, this one too. Other processes of the API that have just seen it take it for up to 5 seconds."""
     services: Services = request.app.state.services

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Request, get
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS, AfterSeq, ConversationId, Seq
+from api.documentation import AfterSeq, ConversationId, Seq, problems
 from api.paging import MessageLimit, Window, page_of
 from api.problems import not_found
 from api.types import Lineage, MessageOut, Page
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "/conversations/{conversation_id:str}/messages",
     guards=[requires("audit:read")],
     summary="List originals",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def list_messages(
     request: Request[Principal, Any, Any],
@@ -51,7 +51,7 @@ async def list_messages(
     "/conversations/{conversation_id:str}/messages/{seq:int}",
     guards=[requires("audit:read")],
     summary="Read an original and its lineage",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def get_message(request: Request[Principal, Any, Any], conversation_id: ConversationId, seq: Seq) -> MessageOut:
     """Answer with one message as it came, and everything that compaction did to it."""

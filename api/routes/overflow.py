@@ -10,10 +10,12 @@ import structlog
 from litestar import Request, Response, post
 from sqlalchemy.util import await_only
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read
 from api.compaction_types import OverflowIn
-from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.documentation import ConversationId, answers, operation, problems
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
 from api.routes.context import answer_context
 from api.types import ContextOut
@@ -38,8 +40,13 @@ log = structlog.get_logger()
     status_code=200,
     guards=[requires("turns:write")],
     summary="Report that the prompt was too long",
-    operation_class=takes(OverflowIn),
-    responses={200: answers(ContextOut, "The smaller context; the header `run-id` names its run."), **PROBLEMS},
+    operation_class=operation(
+        OverflowIn, example=examples.OVERFLOW_IN, optional=True, headers={200: ("ETag", "run-id")}
+    ),
+    responses={
+        200: answers(ContextOut, "The smaller context.", example=examples.CONTEXT),
+        **problems(*EVERY_BODY, "not_found", "overflow_exhausted", "cannot_shrink"),
+    },
 )
 async def report_overflow(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Make the context strictly smaller at once, and answer with it; a summary of what is left out follows later."""

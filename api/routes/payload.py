@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from litestar import Request, Response, post
 
+from api import examples
 from api.assemblies import payload_record
 from api.auth import Principal, requires
 from api.bodies import check_content, read
 from api.context_layers import context_layers
-from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.documentation import ConversationId, answers, operation, problems
+from api.problem_types import EVERY_BODY
 from api.problems import invalid, not_found
 from api.routes.context import history_of, working_view
 from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
@@ -34,8 +36,11 @@ _encode: Final = msgspec.json.Encoder().encode
     status_code=200,
     guards=[requires("context:read")],
     summary="Assemble the payload",
-    operation_class=takes(PayloadIn),
-    responses={200: answers(PayloadOut, "What to send to the model."), **PROBLEMS},
+    operation_class=operation(PayloadIn, example=examples.PAYLOAD_IN),
+    responses={
+        200: answers(PayloadOut, "What to send to the model.", example=examples.PAYLOAD),
+        **problems(*EVERY_BODY, "not_found"),
+    },
 )
 async def assemble_payload(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Put system prompt, carried and new context, history and the user's message under the total budget.

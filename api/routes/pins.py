@@ -10,9 +10,11 @@ from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter
 from msgspec import Meta, Struct
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read
-from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.documentation import ConversationId, answers, operation, problems
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
 from api.types import Number, Strict
 from compaction.pins import message_text
@@ -60,8 +62,11 @@ class PinList(Struct):
     status_code=201,
     guards=[requires("turns:write")],
     summary="Pin a message",
-    operation_class=takes(PinIn),
-    responses={201: answers(PinOut, "The pin; the one that is there if the same text was pinned before."), **PROBLEMS},
+    operation_class=operation(PinIn, example=examples.PIN_IN),
+    responses={
+        201: answers(PinOut, "The pin; the one that is there if the same text was pinned before."),
+        **problems(*EVERY_BODY, "not_found", "too_many_pins", "pins_full"),
+    },
 )
 async def pin_message(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[PinOut]:
     """Keep a message's text, or a span of it, in the context word for word; it takes effect at once."""
@@ -78,7 +83,7 @@ async def pin_message(request: Request[Principal, Any, Any], conversation_id: Co
     "/conversations/{conversation_id:str}/pins",
     guards=[requires("context:read")],
     summary="List pins",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def list_pins(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> PinList:
     """List a conversation's pins in the order they were made."""
@@ -94,7 +99,7 @@ async def list_pins(request: Request[Principal, Any, Any], conversation_id: Conv
     "/conversations/{conversation_id:str}/pins/{pin_id:str}",
     guards=[requires("turns:write")],
     summary="Take a pin off",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def unpin(request: Request[Principal, Any, Any], conversation_id: ConversationId, pin_id: PinId) -> None:
     """Let a text go the way of its message again."""

@@ -9,7 +9,7 @@ from litestar import Request, get
 
 from api.auth import Principal, requires
 from api.context_block_types import ContextBlockRef
-from api.documentation import PROBLEMS, ConversationId, RunId, Wait
+from api.documentation import ConversationId, RunId, Wait, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
 from api.types import Page, RunOut, StepOut
@@ -33,7 +33,7 @@ ENDED: Final = frozenset({"committed", "skipped", "failed", "dead"})
     "/conversations/{conversation_id:str}/runs",
     guards=[requires("audit:read")],
     summary="List a conversation's runs",
-    responses={**PROBLEMS},
+    responses=problems("bad_cursor", "not_found"),
 )
 async def list_runs(
     request: Request[Principal, Any, Any],
@@ -52,7 +52,7 @@ async def list_runs(
     return page_of(found, span, lambda item: item.id)
 
 
-@get("/runs/{run_id:str}", guards=[requires("audit:read")], summary="Read a run", responses={**PROBLEMS})
+@get("/runs/{run_id:str}", guards=[requires("audit:read")], summary="Read a run", responses=problems("not_found"))
 async def get_run(
     request: Request[Principal, Any, Any],
     run_id: RunId,

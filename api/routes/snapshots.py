@@ -8,7 +8,7 @@ import msgspec
 from litestar import Request, get
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS, ConversationId, Version
+from api.documentation import ConversationId, Version, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problems import not_found
 from api.snapshot_types import ChangeOut, DiffOut, PinnedOut, SnapshotOut, SpanOut
@@ -34,7 +34,7 @@ VERSION_DIGITS: Final = 9
     "/conversations/{conversation_id:str}/snapshots",
     guards=[requires("audit:read")],
     summary="List a conversation's snapshots",
-    responses={**PROBLEMS},
+    responses=problems("bad_cursor", "not_found"),
 )
 async def list_snapshots(
     request: Request[Principal, Any, Any],
@@ -57,7 +57,7 @@ async def list_snapshots(
     "/conversations/{conversation_id:str}/snapshots/{version:int}",
     guards=[requires("audit:read")],
     summary="Read a snapshot in full",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def get_snapshot(
     request: Request[Principal, Any, Any], conversation_id: ConversationId, version: Version
@@ -75,7 +75,7 @@ async def get_snapshot(
     "/conversations/{conversation_id:str}/snapshots/{version:int}/diff",
     guards=[requires("audit:read")],
     summary="Read what a snapshot changed",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def diff_snapshot(
     request: Request[Principal, Any, Any], conversation_id: ConversationId, version: Version

@@ -8,9 +8,11 @@ import msgspec
 from litestar import Request, get, patch
 from litestar.params import PathParameter
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read, read_overrides
-from api.documentation import PROBLEMS, takes
+from api.documentation import operation, problems
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid
 from api.types import PresetOut, TenantOut, TenantPatch
 from compaction.overrides import in_force, policy_warnings
@@ -29,7 +31,7 @@ WindowName = Annotated[
 ]
 
 
-@get("/tenant", guards=[requires("admin")], summary="Read the tenant", responses={**PROBLEMS})
+@get("/tenant", guards=[requires("admin")], summary="Read the tenant", responses=problems())
 async def get_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     """Answer with the tenant's policy, as it is stored at this moment."""
     services: Services = request.app.state.services
@@ -41,8 +43,8 @@ async def get_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     "/tenant",
     guards=[requires("admin")],
     summary="Change the tenant",
-    operation_class=takes(TenantPatch),
-    responses={**PROBLEMS},
+    operation_class=operation(TenantPatch, example=examples.TENANT_PATCH),
+    responses=problems(*EVERY_BODY),
 )
 async def change_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     """Replace the tenant's policy overrides; each conversation follows with its next check.
@@ -64,7 +66,7 @@ async def change_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     "/policy-presets/{window_or_model:str}",
     guards=[requires("context:read")],
     summary="Read a policy preset",
-    responses={**PROBLEMS},
+    responses=problems("not_found"),
 )
 async def get_policy_preset(window_or_model: WindowName) -> PresetOut:
     """Answer with the policy overrides that fit a context window; nothing is changed."""

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from litestar import Request, Response, post
+from litestar.openapi.spec import OpenAPIType, Schema
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import Turn, read_turn
-from api.documentation import PROBLEMS, ConversationId, answers, takes
+from api.documentation import ConversationId, answers, operation, problems
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
 from api.types import TurnIn, TurnOut
 from compaction.context_blocks import prepare
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
     from store.hot_path import Appended, TurnContext
 
 MAX_KEY_LENGTH: Final = 255
+IDEMPOTENCY_KEY: Final = Schema(
+    type=OpenAPIType.STRING,
+    min_length=1,
+    max_length=MAX_KEY_LENGTH,
+    description="A turn that is sent again with the same key is stored once.",
+)
 LARGE_BYTES: Final = 256 * 1024
 """Bytes of a body from which on reading it can take tens of milliseconds."""
 _encode: Final = msgspec.json.Encoder().encode
@@ -37,8 +46,16 @@ _encode: Final = msgspec.json.Encoder().encode
     status_code=201,
     guards=[requires("turns:write")],
     summary="Append a turn",
-    operation_class=takes(TurnIn, key_length=MAX_KEY_LENGTH),
-    responses={201: answers(TurnOut, "The turn is stored."), **PROBLEMS},
+    operation_class=operation(
+        TurnIn,
+        example=examples.TURN_IN,
+        request_headers={"Idempotency-Key": IDEMPOTENCY_KEY},
+        headers={201: ("Idempotency-Replayed",)},
+    ),
+    responses={
+        201: answers(TurnOut, "The turn is stored.", example=examples.TURN),
+        **problems(*EVERY_BODY, "bad_idempotency_key", "not_found", "unexpected_seq", "idempotency_key_reused"),
+    },
 )
 async def append_turn(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Store the messages of a turn and have the token budget checked, in one transaction."""

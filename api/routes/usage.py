@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 from msgspec import Struct
 
 from api.auth import Principal, requires
-from api.documentation import PROBLEMS
+from api.documentation import problems
 from store import budgets
 from store.budgets import Budget
 from store.tenant_limits import limits_of
@@ -82,7 +82,7 @@ class UsageOut(Struct):
     rate_limits: RateLimitsOut
 
 
-@get("/tenant/usage", guards=[requires("audit:read")], summary="Read the tenant's usage", responses={**PROBLEMS})
+@get("/tenant/usage", guards=[requires("audit:read")], summary="Read the tenant's usage", responses=problems())
 async def get_usage(request: Request[Principal, Any, Any], days: Days = 30) -> UsageOut:
     """Answer with today's budget for models, what was spent of it and is reserved, and the days before.
 

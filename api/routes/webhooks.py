@@ -9,10 +9,12 @@ from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
+from api import examples
 from api.auth import Principal, requires
 from api.bodies import read
-from api.documentation import PROBLEMS, answers, takes
+from api.documentation import answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
 from api.types import Page, Strict
 from store import ids, webhooks
@@ -75,8 +77,11 @@ class DeliveryOut(Struct, kw_only=True):
     status_code=201,
     guards=[requires("admin")],
     summary="Create a webhook",
-    operation_class=takes(WebhookIn),
-    responses={201: answers(WebhookOut, "The webhook, with the secret that signs its events."), **PROBLEMS},
+    operation_class=operation(WebhookIn, example=examples.WEBHOOK_IN),
+    responses={
+        201: answers(WebhookOut, "The webhook, with the secret that signs its events."),
+        **problems(*EVERY_BODY, "too_many_webhooks"),
+    },
 )
 async def create_webhook(request: Request[Principal, Any, Any]) -> Response[WebhookOut]:
     """Have the ends of runs sent to a URL, signed as Standard Webhooks has it."""
@@ -91,7 +96,7 @@ async def create_webhook(request: Request[Principal, Any, Any]) -> Response[Webh
     return Response(_webhook_out(row, secret), status_code=201)
 
 
-@get("/webhooks", guards=[requires("admin")], summary="List webhooks", responses={**PROBLEMS})
+@get("/webhooks", guards=[requires("admin")], summary="List webhooks", responses=problems())
 async def list_webhooks(request: Request[Principal, Any, Any]) -> WebhookList:
     """List the tenant's webhooks, oldest first."""
     services: Services = request.app.state.services
@@ -99,7 +104,12 @@ async def list_webhooks(request: Request[Principal, Any, Any]) -> WebhookList:
     return WebhookList([_webhook_out(row) for row in await services.run(tenant, webhooks.page, tenant)])
 
 
-@delete("/webhooks/{webhook_id:str}", guards=[requires("admin")], summary="Remove a webhook", responses={**PROBLEMS})
+@delete(
+    "/webhooks/{webhook_id:str}",
+    guards=[requires("admin")],
+    summary="Remove a webhook",
+    responses=problems("not_found"),
+)
 async def remove_webhook(request: Request[Principal, Any, Any], webhook_id: WebhookId) -> None:
     """Send no more to it; what was still waiting is given up."""
     services: Services = request.app.state.services
@@ -108,7 +118,12 @@ async def remove_webhook(request: Request[Principal, Any, Any], webhook_id: Webh
         raise not_found()
 
 
-@get("/webhook-deliveries", guards=[requires("admin")], summary="List webhook deliveries", responses={**PROBLEMS})
+@get(
+    "/webhook-deliveries",
+    guards=[requires("admin")],
+    summary="List webhook deliveries",
+    responses=problems("bad_cursor"),
+)
 async def list_deliveries(
     request: Request[Principal, Any, Any],
     delivery_state: DeliveryState = None,
@@ -131,7 +146,7 @@ async def list_deliveries(
     status_code=202,
     guards=[requires("admin")],
     summary="Retry a dead delivery",
-    responses={202: answers(DeliveryOut, "It will be tried again."), **PROBLEMS},
+    responses={202: answers(DeliveryOut, "It will be tried again."), **problems("not_found")},
 )
 async def retry_delivery(request: Request[Principal, Any, Any], delivery_id: DeliveryId) -> Response[DeliveryOut]:
     """Begin a delivery over that was given up."""
