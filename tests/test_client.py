@@ -105,9 +105,11 @@ def test_content_is_posted_byte_for_byte(server: Scripted, client: ServiceClient
 
 
 def test_an_append_is_repeated_under_one_idempotency_key(server: Scripted, client: ServiceClient) -> None:
-    server.answers = [None, (503, BUSY, {"retry-after": "0"}), (201, APPENDED, {})]
+    limited = BUSY | {"status": 429, "code": "rate_limited"}
+    waits = [(503, BUSY, {"retry-after": "0"}), (429, limited, {"retry-after": "0"})]
+    server.answers = [None, *waits, (201, APPENDED, {})]
     client.append_turn("conv_1", [message('"hi"')])
-    assert len(server.calls) == 3
+    assert len(server.calls) == 4
     assert len({call.headers["idempotency-key"] for call in server.calls}) == 1
     assert len({call.body for call in server.calls}) == 1
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints, is_typed
 from urllib.parse import unquote
 
 import pytest
-from palimpsest_client import answers
+from palimpsest_client import ApiError, CompactionRunningError, ServerError, UnexpectedSeqError, answers
+from palimpsest_client.errors import error_of
 from palimpsest_client.operations import Operations
-from palimpsest_client.steps import Acquire, Answer, Ask, Request
+from palimpsest_client.steps import Acquire, Answer, Ask, Pause, Request
 
 from api.app import create_app
 from store.settings import Settings
@@ -37,13 +38,21 @@ SAMPLES: Final[dict[str, Any]] = {
     "is_overflow": lambda _: False,
     "fallback": None,
 }
-STANDARD_HEADERS: Final = {"if-none-match"}
-"""What HTTP itself defines needs no parameter."""
 METHODS: Final = sorted(
     name
     for name, value in inspect.getmembers(Operations, inspect.isfunction)
     if not name.startswith("_") and name not in LOCAL
 )
+
+
+class Headers(dict[str, str]):
+    """Headers of an answer, that tell which of them were looked for."""
+
+    looked_for: set[str]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.looked_for.add(name)
+        return super().get(name, default)
 
 
 class Held:
@@ -155,7 +164,7 @@ def test_what_is_sent_is_documented(document: Schema, name: str) -> None:
         template, operation = operation_of(document, request)
         parameters = {(each["in"], each["name"].lower()) for each in operation.get("parameters", ())}
         assert {("query", each) for each in request.query} <= parameters, template
-        assert {("header", each) for each in set(request.headers) - STANDARD_HEADERS} <= parameters, template
+        assert {("header", each) for each in request.headers} <= parameters, template
         if request.body is not None:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             assert set(request.body) <= set(schema["properties"]), template
@@ -175,6 +184,75 @@ def test_every_field_of_the_calls_can_be_sent(document: Schema) -> None:
         body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
         query = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
         assert fields >= set(body.get("properties", ())) | query, (method, template)
+
+
+def answer(document: Schema, request: Request, status: int, body: bytes = b"") -> Answer:
+    """Return an answer with every header that is documented for it."""
+    responses = operation_of(document, request)[1]["responses"]
+    headers = Headers({name.lower(): "1" for name in component(document, responses[str(status)])["headers"]})
+    headers.looked_for = set()
+    return Answer(status, headers, body)
+
+
+def component(document: Schema, part: Schema) -> Schema:
+    return document["components"]["responses"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+
+
+def looked_for(answered: Answer) -> set[str]:
+    assert isinstance(answered.headers, Headers)
+    return answered.headers.looked_for
+
+
+def test_a_context_that_has_not_changed(document: Schema) -> None:
+    operations = Operations()
+    first = operations.context("conv_1")
+    request = next(first)
+    body = good_answer(document, request).body
+    with pytest.raises(StopIteration) as read:
+        first.send(sent_whole := answer(document, request, 200, body))
+    second = operations.context("conv_1")
+    request = next(second)
+    assert request.headers == {"if-none-match": "1"}
+    with pytest.raises(StopIteration) as read_again:
+        second.send(unchanged := answer(document, request, 304))
+    assert read_again.value.value == read.value.value
+    assert looked_for(sent_whole) | looked_for(unchanged) <= set(sent_whole.headers) & set(unchanged.headers)
+    assert looked_for(sent_whole) == {"etag"}
+
+
+def test_a_turn_that_was_stored_before(document: Schema) -> None:
+    flow = Operations().append("conv_1", SAMPLES["messages"])
+    request = next(flow)
+    again = answer(
+        document, request, 201, json.dumps(sample_of(document, good_schema(document, request) or {})).encode()
+    )
+    again.headers["idempotency-replayed"] = "true"
+    with pytest.raises(StopIteration) as stored:
+        flow.send(again)
+    assert stored.value.value.replayed
+    assert looked_for(again) == {"idempotency-replayed"}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_service_says_when_to_come_back(document: Schema, status: int) -> None:
+    flow = Operations().append("conv_1", SAMPLES["messages"])
+    refused = answer(document, request := next(flow), status)
+    assert flow.send(refused) == Pause(1.0)
+    assert looked_for(refused) <= set(refused.headers)
+    again = next(flow)
+    assert (again.body, again.headers) == (request.body, request.headers)
+
+
+def test_every_problem_is_an_error_of_its_own_kind(document: Schema) -> None:
+    codes = document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"]
+    named = {code: document["components"]["examples"][code]["value"] for code in codes}
+    found = {code: error_of(each["status"], {}, json.dumps(each).encode()) for code, each in named.items()}
+    assert all(type(error) is not ApiError and error.code == code for code, error in found.items())
+    assert {error.status for error in found.values() if type(error) is ServerError} == {500}
+    assert isinstance(found["unexpected_seq"], UnexpectedSeqError)
+    assert found["unexpected_seq"].next_seq == named["unexpected_seq"]["next_seq"]
+    assert isinstance(found["compaction_running"], CompactionRunningError)
+    assert found["compaction_running"].run_id == named["compaction_running"]["run_id"]
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "flush"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,6 +129,14 @@ def test_a_lost_answer_does_not_make_a_second_turn(client: Client, conversation:
     assert len(sent) == 3
     assert len({(each.headers["idempotency-key"], each.body) for each in sent}) == 1
     assert stored(client, conversation) == ["once"]
+
+
+def test_a_turn_under_a_key_of_the_callers_own_is_stored_once(client: Client, conversation: str) -> None:
+    first = client.deliver(conversation, exchanges(1, 20), idempotency_key="reply-1")
+    again = client.deliver(conversation, exchanges(1, 20), idempotency_key="reply-1")
+    assert first is not None
+    assert again == replace(first, replayed=True)
+    assert client.context(conversation).last_seq == 1
 
 
 def test_what_may_not_be_done_twice_is_not_sent_twice(client: Client, conversation: str, proxy: FaultyProxy) -> None:

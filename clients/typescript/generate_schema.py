@@ -83,18 +83,28 @@ class Writer:
         return spelled
 
 
+def _names(names: set[str]) -> str:
+    return " | ".join(map(json.dumps, sorted(names))) or "never"
+
+
 def main() -> None:
     """Print the file."""
     document: Schema = create_app(Settings()).openapi_schema.to_schema()
     writer = Writer(document["components"]["schemas"])
+    writer.type_of({"$ref": "#/components/schemas/Problem"})
     operations = []
     for name in OPERATIONS:
         method, path = name.split(" ")
         operation = document["paths"][path][method.lower()]
-        parameters = [each for each in operation.get("parameters", ()) if each["in"] == "query"]
-        query = {"type": "object", "properties": {each["name"]: each["schema"] for each in parameters}}
+        parameters = operation.get("parameters", ())
+        query = {
+            "type": "object",
+            "properties": {each["name"]: each["schema"] for each in parameters if each["in"] == "query"},
+        }
+        sends = {each["name"].lower() for each in parameters if each["in"] == "header"}
         body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
         good = [answer for status, answer in sorted(operation["responses"].items()) if status[0] == "2"]
+        gets = {name.lower() for answer in good for name in answer["headers"]}
         contents = [each.get("content", {}).get("application/json", {}) for each in good]
         answers = [each.get("schema", {"type": "null"}) for each in contents]
         operations += [
@@ -102,6 +112,8 @@ def main() -> None:
             f"    query: {writer.type_of(query, '    ') if query['properties'] else 'Record<string, never>'};",
             f"    body: {writer.type_of(body, '    ') if body else 'undefined'};",
             f"    answer: {writer.type_of({'oneOf': answers}, '    ')};",
+            f"    requestHeaders: {_names(sends)};",
+            f"    headers: {_names(gets)};",
             "  };",
         ]
     lines = ["// Written by generate_schema.py from the OpenAPI document; `make clients` writes it anew.", ""]

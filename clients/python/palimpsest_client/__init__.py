@@ -20,6 +20,7 @@ from palimpsest_client.errors import (
     ApiError,
     AuthenticationError,
     BadRequestError,
+    CompactionRunningError,
     ConflictError,
     InvalidError,
     NotFoundError,
@@ -30,6 +31,7 @@ from palimpsest_client.errors import (
     RateLimitedError,
     ServerError,
     TooLargeError,
+    UnavailableError,
     UnexpectedSeqError,
     UnreachableError,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "AuthenticationError",
     "BadRequestError",
     "Client",
+    "CompactionRunningError",
     "ConflictError",
     "Context",
     "Conversation",
@@ -65,6 +68,7 @@ __all__ = [
     "StoredMessage",
     "TooLargeError",
     "Turn",
+    "UnavailableError",
     "UnexpectedSeqError",
     "UnreachableError",
 ]

@@ -47,7 +47,7 @@ class ApiError(PalimpsestError):
 
 
 class BadRequestError(ApiError):
-    """400: the body is not JSON, or a cursor is not one."""
+    """400: the body is not JSON, or a cursor is not one; 405, 414, 415, 431: no operation takes such a request."""
 
 
 class AuthenticationError(ApiError):
@@ -75,6 +75,15 @@ class UnexpectedSeqError(ConflictError):
         return int(self.document["next_seq"])
 
 
+class CompactionRunningError(ConflictError):
+    """409: another run of the conversation has not ended yet; `run_id` is its id, for `wait_for_run`."""
+
+    @property
+    def run_id(self) -> str:
+        """The run to wait for."""
+        return str(self.document["run_id"])
+
+
 class OverflowExhaustedError(ConflictError):
     """409: the context was made smaller as often as it may be, or can't be made smaller."""
 
@@ -95,18 +104,28 @@ class ServerError(ApiError):
     """5xx: the service, or what it depends on, is at fault."""
 
 
+class UnavailableError(ServerError):
+    """503: the database is away or busy; nothing was done, or nobody knows. Come back after `retry_after` seconds."""
+
+
 _OF_STATUS: dict[int, type[ApiError]] = {
     400: BadRequestError,
     401: AuthenticationError,
     403: PermissionDeniedError,
     404: NotFoundError,
+    405: BadRequestError,
     409: ConflictError,
     413: TooLargeError,
+    414: BadRequestError,
+    415: BadRequestError,
     422: InvalidError,
     429: RateLimitedError,
+    431: BadRequestError,
+    503: UnavailableError,
 }
 _OF_CODE: dict[str, type[ApiError]] = {
     "unexpected_seq": UnexpectedSeqError,
+    "compaction_running": CompactionRunningError,
     "overflow_exhausted": OverflowExhaustedError,
     "cannot_shrink": OverflowExhaustedError,
 }

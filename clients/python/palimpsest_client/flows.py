@@ -126,11 +126,14 @@ class Flows:
         """Append a turn as `append` does, or keep it in the outbox until it can be; None means that it is kept.
 
         Turns that wait already go first. They are sent again before the next context or turn of their conversation,
-        and by `flush`. A turn that the service refuses for good raises.
+        and by `flush`. A turn that the service refuses for good raises. idempotency_key: the same one again, with the
+        same turn, returns what was stored the first time, with `replayed`.
         """
         body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from)
         key = idempotency_key or uuid.uuid4().hex
-        turn = KeptTurn(conversation_id, key, body, pinned=expected_next_seq is not None)
+        # Under a key of the caller's own it may have been sent before: nothing may be added to it.
+        begun = idempotency_key is not None
+        turn = KeptTurn(conversation_id, key, body, begun=begun, pinned=expected_next_seq is not None)
         return self._send_line_locked(conversation_id, timeout, turn)
 
     def flush(self, *, timeout: float = CALL_SECONDS) -> Flow[int]:

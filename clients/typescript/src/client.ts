@@ -1,7 +1,7 @@
 import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
 import { Outbox, type KeptTurn } from "./outbox.js";
 import type { ContextOut, ContextTokens, MessageOut, Operations, TurnOut } from "./schema.js";
-import { type Answer, type Operation, Transport } from "./transport.js";
+import { type Operation, Transport } from "./transport.js";
 
 export type TurnBody = Operations["POST /v1/conversations/{conversation_id}/turns"]["body"];
 export type Message = TurnBody["messages"][number];
@@ -255,15 +255,15 @@ export class Client {
     const answer = await this.#transport.send(operation, { path: [conversationId], headers, timeout });
     if (answer.status === 304 && known) return contextOf(known.text);
     const etag = answer.headers.get("etag");
-    if (etag) this.#remember(conversationId, etag, answer);
+    if (etag) this.#remember(conversationId, etag, answer.text);
     return contextOf(answer.text);
   }
 
   /** The text is kept, so that nobody's changes to a context reach the next one. */
-  #remember(conversationId: string, etag: string, answer: Answer): void {
+  #remember(conversationId: string, etag: string, text: string): void {
     this.#forget(conversationId);
-    this.#remembered.set(conversationId, { etag, text: answer.text });
-    this.#chars += answer.text.length;
+    this.#remembered.set(conversationId, { etag, text });
+    this.#chars += text.length;
     for (const oldest of this.#remembered.keys()) {
       if (this.#chars <= this.#rememberedChars) break;
       this.#forget(oldest);

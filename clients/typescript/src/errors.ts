@@ -1,3 +1,5 @@
+import type { Problem } from "./schema.js";
+
 /** Anything that this package throws. */
 export class PalimpsestError extends Error {
   constructor(message: string, options?: ErrorOptions) {
@@ -14,7 +16,8 @@ export class OutboxFullError extends PalimpsestError {}
 
 /** The service refused: its problem document (RFC 9457), or its status where there was none. */
 export class ApiError extends PalimpsestError {
-  readonly code: string;
+  /** A code that the service is known to have, or one of a newer service; `http_error` where it was not the service. */
+  readonly code: Problem["code"] | (string & {});
   readonly detail: string;
   /** A JSON pointer to the field of the body at fault, or the name of a query parameter. */
   readonly pointer: string | undefined;
@@ -38,6 +41,11 @@ export class ApiError extends PalimpsestError {
   /** The right `expected_next_seq`, when `code` is `unexpected_seq`. */
   get nextSeq(): number | undefined {
     return this.document["next_seq"] as number | undefined;
+  }
+
+  /** The run that has not ended yet, when `code` is `compaction_running`. */
+  get runId(): string | undefined {
+    return this.document["run_id"] as string | undefined;
   }
 
   /** Whether it may pass by itself, or with a key that is valid again: the fault is not the request's own. */

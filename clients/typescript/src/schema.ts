@@ -200,6 +200,18 @@ export interface PlannedStepOut {
   zone_seqs: number[];
 }
 
+export interface Problem {
+  code: "bad_request" | "malformed_json" | "body_incomplete" | "bad_cursor" | "bad_idempotency_key" | "unauthenticated" | "forbidden" | "cross_site" | "not_found" | "method_not_allowed" | "conflict" | "unexpected_seq" | "superseded" | "external_id_taken" | "compaction_running" | "overflow_exhausted" | "cannot_shrink" | "not_empty" | "run_not_dead" | "run_active" | "already_rotated" | "too_many_keys" | "too_many_pins" | "pins_full" | "too_many_webhooks" | "body_too_large" | "url_too_long" | "unsupported_media_type" | "invalid" | "idempotency_key_reused" | "rate_limited" | "head_too_large" | "internal" | "unavailable";
+  detail: string;
+  next_seq?: number;
+  pointer?: string;
+  request_id: string;
+  run_id?: string;
+  status: number;
+  title: string;
+  type: string;
+}
+
 export interface RunOut {
   attempts: number;
   context_block: ContextBlockRef | null;
@@ -306,6 +318,8 @@ export interface Operations {
       user_ref?: string | null;
     };
     answer: ConversationOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations": {
     query: {
@@ -317,11 +331,15 @@ export interface Operations {
     };
     body: undefined;
     answer: PageapitypesConversationOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}": {
     query: Record<string, never>;
     body: undefined;
     answer: ConversationOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "PATCH /v1/conversations/{conversation_id}": {
     query: Record<string, never>;
@@ -334,11 +352,15 @@ export interface Operations {
       tools?: Record<string, unknown>[] | null;
     };
     answer: ConversationOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "DELETE /v1/conversations/{conversation_id}": {
     query: Record<string, never>;
     body: undefined;
     answer: ErasureOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/turns": {
     query: Record<string, never>;
@@ -363,11 +385,15 @@ export interface Operations {
       } | null;
     };
     answer: TurnOut;
+    requestHeaders: "idempotency-key";
+    headers: "cache-control" | "idempotency-replayed" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/context": {
     query: Record<string, never>;
     body: undefined;
     answer: ContextOut;
+    requestHeaders: "if-none-match";
+    headers: "cache-control" | "etag" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/context": {
     query: Record<string, never>;
@@ -387,6 +413,8 @@ export interface Operations {
       user_message?: string | Record<string, unknown>[] | Record<string, unknown> | null;
     };
     answer: PayloadOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/overflow": {
     query: Record<string, never>;
@@ -395,6 +423,8 @@ export interface Operations {
       snapshot_version?: number | null;
     };
     answer: ContextOut;
+    requestHeaders: never;
+    headers: "cache-control" | "etag" | "ratelimit" | "ratelimit-policy" | "request-id" | "run-id";
   };
   "POST /v1/conversations/{conversation_id}/compactions": {
     query: Record<string, never>;
@@ -405,6 +435,8 @@ export interface Operations {
       strategy?: string;
     };
     answer: PlanOut | CompactionOut;
+    requestHeaders: never;
+    headers: "cache-control" | "location" | "ratelimit" | "ratelimit-policy" | "request-id" | "retry-after";
   };
   "POST /v1/conversations/{conversation_id}/restore": {
     query: Record<string, never>;
@@ -412,6 +444,8 @@ export interface Operations {
       version: number;
     };
     answer: ConversationOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/fork": {
     query: Record<string, never>;
@@ -420,6 +454,8 @@ export interface Operations {
       through_seq: number;
     };
     answer: ConversationOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/messages": {
     query: {
@@ -428,6 +464,8 @@ export interface Operations {
     };
     body: undefined;
     answer: PageapitypesMessageOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/runs": {
     query: {
@@ -437,6 +475,8 @@ export interface Operations {
     };
     body: undefined;
     answer: PageapitypesRunOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/snapshots": {
     query: {
@@ -446,16 +486,22 @@ export interface Operations {
     };
     body: undefined;
     answer: PageapisnapshottypesSnapshotOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/snapshots/{version}": {
     query: Record<string, never>;
     body: undefined;
     answer: SnapshotOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/pins": {
     query: Record<string, never>;
     body: undefined;
     answer: PinList;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/pins": {
     query: Record<string, never>;
@@ -464,11 +510,15 @@ export interface Operations {
       text?: string | null;
     };
     answer: PinOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "DELETE /v1/conversations/{conversation_id}/pins/{pin_id}": {
     query: Record<string, never>;
     body: undefined;
     answer: null;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/runs/{run_id}": {
     query: {
@@ -476,5 +526,7 @@ export interface Operations {
     };
     body: undefined;
     answer: RunOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
 }

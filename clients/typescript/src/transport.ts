@@ -3,11 +3,12 @@ import type { Operations } from "./schema.js";
 
 export type Operation = keyof Operations;
 
-export interface Options {
+export interface Options<K extends Operation = Operation> {
   /** Parts of the path, in order. */
   readonly path?: readonly (string | number)[];
   readonly query?: Readonly<Record<string, string | number | undefined>>;
-  readonly headers?: Readonly<Record<string, string>>;
+  /** Those that the operation is documented to read; names in lower case. */
+  readonly headers?: Readonly<Partial<Record<Operations[K]["requestHeaders"], string>>>;
   readonly body?: unknown;
   /** Milliseconds, retries included. */
   readonly timeout?: number;
@@ -15,9 +16,10 @@ export interface Options {
   readonly safe?: boolean;
 }
 
-export interface Answer {
+export interface Answer<K extends Operation = Operation> {
   readonly status: number;
-  readonly headers: Headers;
+  /** Those that the operation is documented to answer with. */
+  readonly headers: { get(name: Operations[K]["headers"]): string | null };
   readonly text: string;
 }
 
@@ -48,7 +50,7 @@ export class Transport {
     return performance.now() < this.#awayUntil;
   }
 
-  async send(operation: Operation, options: Options): Promise<Answer> {
+  async send<K extends Operation>(operation: K, options: Options<K>): Promise<Answer<K>> {
     const ends = performance.now() + (options.timeout ?? CALL_TIMEOUT);
     for (let attempt = 1; ; attempt++) {
       try {
@@ -67,7 +69,7 @@ export class Transport {
     }
   }
 
-  async #once(operation: Operation, options: Options, timeout: number): Promise<Answer> {
+  async #once<K extends Operation>(operation: K, options: Options<K>, timeout: number): Promise<Answer<K>> {
     const [method, template] = operation.split(" ") as [string, string];
     const parts = [...(options.path ?? [])];
     const path = template.replace(/\{\w+\}/g, () => encodeURIComponent(String(parts.shift())));
