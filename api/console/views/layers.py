@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from store.assemblies import Record
+
+
+class Fitted(Protocol):
+    """What is counted of an assembly that had to fit a budget, as stored and as the API tells it."""
+
+    @property
+    def exchanges_total(self) -> int:
+        """Exchanges of the history."""
+
+    @property
+    def exchanges_dropped(self) -> int:
+        """Those of them that were left out."""
+
+    @property
+    def rounds_dropped(self) -> bool:
+        """Whether older tool rounds of the last exchange were left out."""
+
+    @property
+    def responses_truncated(self) -> int:
+        """Responses and results that were cut."""
+
+    @property
+    def blocks_shortened(self) -> int:
+        """Context blocks that were shortened or left out."""
 
 
 class Layer(NamedTuple):
@@ -65,19 +89,20 @@ def layers(record: Record) -> Layers:
         record.total,
         record.total_token_budget,
         record.over,
-        _gave_way(record),
+        gave_way(record),
         record.warnings,
     )
 
 
-def _gave_way(record: Record) -> list[str]:
+def gave_way(fitted: Fitted) -> list[str]:
+    """Return what an assembly left out or shortened, a line each; empty where everything fitted."""
     found = []
-    if record.exchanges_dropped:
-        found.append(f"{record.exchanges_dropped:,} of {record.exchanges_total:,} exchanges left out")
-    if record.rounds_dropped:
+    if fitted.exchanges_dropped:
+        found.append(f"{fitted.exchanges_dropped:,} of {fitted.exchanges_total:,} exchanges left out")
+    if fitted.rounds_dropped:
         found.append("older tool rounds of the last exchange left out")
-    if record.responses_truncated:
-        found.append(f"{record.responses_truncated:,} responses or results cut to their start")
-    if record.blocks_shortened:
-        found.append(f"{record.blocks_shortened:,} context blocks shortened or left out")
+    if (cut := fitted.responses_truncated) > 0:
+        found.append(f"{cut:,} {'response or result' if cut == 1 else 'responses or results'} cut to the start")
+    if (shortened := fitted.blocks_shortened) > 0:
+        found.append(f"{shortened:,} context {'block' if shortened == 1 else 'blocks'} shortened or left out")
     return found
