@@ -7,17 +7,17 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
 import psycopg
 
 from store import api_keys
 from store.console_sessions import issue_ticket
 from store.engine import owner_engine, transaction
+from tests.running_api import TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from uuid import UUID
-
-    import httpx2
 
     from tests.running_api import Service
 
@@ -33,8 +33,12 @@ _LINK: Final = re.compile(r'(?:href|hx-get)="(/console[^"#]*)"')
 def visitor(service: Service) -> httpx2.Client:
     """Return a client that nobody has signed in with."""
     client = service.api.client()
-    client.headers.update({"origin": service.api.url, "sec-fetch-site": "same-origin"})
+    client.headers.update(_same_origin(service.api.url))
     return client
+
+
+def _same_origin(url: str) -> dict[str, str]:
+    return {"origin": url, "sec-fetch-site": "same-origin"}
 
 
 def make_key(service: Service, scopes: Collection[str] = api_keys.SCOPES) -> tuple[UUID, str]:
@@ -58,7 +62,14 @@ def make_ticket(service: Service, key_id: UUID) -> str:
 @contextmanager
 def sign_in(service: Service, key: str) -> Iterator[httpx2.Client]:
     """Yield a client that is signed in with a key."""
-    with visitor(service) as client:
+    with sign_in_to(service.api.url, key) as client:
+        yield client
+
+
+@contextmanager
+def sign_in_to(url: str, key: str) -> Iterator[httpx2.Client]:
+    """Yield a client that is signed in to the API at `url`."""
+    with httpx2.Client(base_url=url, headers=_same_origin(url), timeout=TIMEOUT) as client:
         done = client.post("/console/sign-in", data={"key": key})
         assert done.status_code == 303, done.text
         yield client

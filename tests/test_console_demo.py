@@ -10,14 +10,26 @@ import pytest
 
 from api.demo.player import EXTERNAL_ID
 from api.demo.story import job_search
-from tests.console_client import key_of, query, sign_in, signed_in, text_of
+from tests.console_client import key_of, query, sign_in, sign_in_to, signed_in, text_of
 from tests.eventually import eventually
 from tests.in_process_worker import work
+from tests.running_api import running_api
+from tests.worker_processes import Product, model, product
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx2
+
+    from store.settings import Settings
+    from tests.conftest import Tenant
     from tests.running_api import Service
 
+__all__ = ["model", "product"]
+
 BUTTON = "Play the demo conversation"
+GO_ON = "Play the rest"
+SLOW = "from api.demo import player; player.PACE_SECONDS = 0.1; from cli.main import main; main()"
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +38,16 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.demo.player.PACE_SECONDS", 0)
 
 
-def stored(service: Service, identifier: str) -> list[tuple[str, Any]]:
+def story() -> list[tuple[str, Any]]:
+    return [(each["role"], each["content"]) for turn in job_search().turns for each in turn.messages]
+
+
+def stored(client: httpx2.Client, identifier: str) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     after: int | None = None
     while True:
         parameters = {"limit": 100} | ({} if after is None else {"after": after})
-        page = service.client.get(f"/v1/conversations/{identifier}/messages", params=parameters).json()
+        page = client.get(f"/v1/conversations/{identifier}/messages", params=parameters).json()
         found += [(each["role"], each["content"]) for each in page["data"]]
         if not page["has_more"]:
             return found
@@ -39,7 +55,7 @@ def stored(service: Service, identifier: str) -> list[tuple[str, Any]]:
 
 
 def test_the_demo_is_played_once_and_compacted_like_anything_else(service: Service) -> None:
-    told = [(each["role"], each["content"]) for turn in job_search().turns for each in turn.messages]
+    told = story()
     with sign_in(service, key_of(service.client)) as client:
         for path in ("/console", "/console/conversations"):
             assert BUTTON in client.get(path).text
@@ -49,8 +65,8 @@ def test_the_demo_is_played_once_and_compacted_like_anything_else(service: Servi
         (identifier,) = re.findall(r"conv_[0-9a-f]{32}", page)
         again = client.post("/console/demo")
         assert again.headers["location"] == page
-        eventually(lambda: len(stored(service, identifier)) == len(told), 60)
-        assert stored(service, identifier) == told
+        eventually(lambda: len(stored(service.client, identifier)) == len(told), 60)
+        assert stored(service.client, identifier) == told
         work(service.settings, f"/v1/conversations/{identifier}")
         shown = text_of(client.get(page).text)
         assert EXTERNAL_ID in shown
@@ -59,6 +75,59 @@ def test_the_demo_is_played_once_and_compacted_like_anything_else(service: Servi
         assert BUTTON not in client.get("/console").text
     actions = query(service, "select action, outcome from operator_actions where action = 'demo'")
     assert actions == [("demo", "done")]
+
+
+def test_what_a_killed_process_left_is_played_to_the_end_by_another(
+    product: Product, tenant: Tenant, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = story()
+    product.program = ["-c", SLOW]
+    with product.api() as api, api.client(tenant.key) as client, sign_in_to(api.url, tenant.key) as console:
+        page = console.post("/console/demo").headers["location"].partition("?")[0]
+        identifier = page.rpartition("/")[2]
+        eventually(lambda: len(stored(client, identifier)) > 10, 60)
+        shown = console.get(page).text
+        assert "is being played here" in shown
+        assert GO_ON not in shown
+        api.kill()
+    settings = make_settings(broker_url=product.env["PALIMPSEST_BROKER_URL"])
+    with running_api(settings) as one, running_api(settings) as other, one.client(tenant.key) as client:
+        left = stored(client, identifier)
+        assert 10 < len(left) < len(told)
+        assert left == told[: len(left)]
+        with sign_in_to(one.url, tenant.key) as console, sign_in_to(other.url, tenant.key) as elsewhere:
+            # So soon after the last message any process may be the one that plays.
+            monkeypatch.setattr("api.demo.player.QUIET_SECONDS", 3600)
+            assert GO_ON not in console.get(page).text
+            console.post("/console/demo")
+            assert stored(client, identifier) == left
+            monkeypatch.setattr("api.demo.player.QUIET_SECONDS", 0)
+            assert GO_ON in console.get(page).text
+            for each in (console, elsewhere, console, elsewhere):
+                assert each.post("/console/demo").headers["location"].startswith(page)
+            eventually(lambda: len(stored(client, identifier)) == len(told), 60)
+            eventually(lambda: "is being played here" not in console.get(page).text + elsewhere.get(page).text)
+            assert GO_ON not in console.get(page).text
+            console.post("/console/demo")
+            actions = text_of(console.get("/console/operators").text)
+            assert "demo continued" in actions
+        assert stored(client, identifier) == told
+
+
+def test_the_demo_does_not_go_on_where_somebody_else_wrote(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.demo.player.QUIET_SECONDS", 0)
+    first, second, *_ = job_search().turns
+    mine = [{"role": each["role"], "content": "Mine."} for each in second.messages]
+    made = service.stranger.post("/v1/conversations", json={"external_id": EXTERNAL_ID}).json()
+    path = f"/v1/conversations/{made['id']}"
+    page = f"/console/conversations/{made['id']}"
+    with sign_in(service, key_of(service.stranger)) as client:
+        for messages, goes_on in ((list(first.messages), True), (mine, False)):
+            service.stranger.post(f"{path}/turns", json={"messages": messages})
+            assert (GO_ON in client.get(page).text) == goes_on
+        client.post("/console/demo")
+    assert len(stored(service.stranger, made["id"])) == len(first.messages) + len(mine)
+    service.stranger.delete(path)
 
 
 def test_the_demo_is_not_played_into_data_of_others(service: Service) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -25,6 +25,8 @@ EXTERNAL_ID: Final = "demo-contract-search"
 USER: Final = "demo"
 PACE_SECONDS: Final = 0.3
 """Time between turns: slow enough to watch, and for workers to compact meanwhile."""
+QUIET_SECONDS: Final = 10.0
+"""Time without a message after which no process plays any more: many times the pace, on a slow day too."""
 
 _log: Final = structlog.get_logger(__name__)
 
@@ -36,17 +38,24 @@ class Playing(NamedTuple):
     policy: Policy
     conversation_id: UUID
     request_id: UUID
+    next_seq: int = 0
+    """The turns before it are stored already."""
 
 
 class DemoPlayer:
-    """Appends the demo's turns in the background, one tenant's at a time; a process that ends leaves off."""
+    """Appends the demo's turns in the background; a process that ends leaves off, and any other may go on.
+
+    Each turn names the seq that it expects: of two processes that play by mistake one is refused, and leaves off.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
 
     def start(self, playing: Playing) -> None:
-        """Begin to play into a conversation that was made for it."""
+        """Play the turns that a conversation lacks, unless that is being done here already."""
+        if self.is_playing(playing.conversation_id):
+            return
         task = asyncio.create_task(self._play(playing))
         self._tasks[playing.conversation_id] = task
         task.add_done_callback(partial(self._end, playing.conversation_id))
@@ -63,16 +72,17 @@ class DemoPlayer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _play(self, playing: Playing) -> None:
-        story = await asyncio.to_thread(job_search)
+        told = await asyncio.to_thread(story)
         seq = 0
-        for turn in story.turns:
-            done = await self._append(playing, turn.messages, seq)
-            if done.outcome != "appended":
-                # It was deleted, or somebody else writes to it: then it is theirs.
-                _log.info("demo.left_off", outcome=done.outcome)
-                return
-            seq = done.last_seq + 1
-            await asyncio.sleep(PACE_SECONDS)
+        for turn in told.turns:
+            if seq >= playing.next_seq:
+                done = await self._append(playing, turn.messages, seq)
+                if done.outcome != "appended":
+                    # It was deleted, or somebody else writes to it: then it is theirs.
+                    _log.info("demo.left_off", outcome=done.outcome)
+                    return
+                await asyncio.sleep(PACE_SECONDS)
+            seq += len(turn.messages)
 
     def _end(self, conversation_id: UUID, task: asyncio.Task[None]) -> None:
         """Forget a task. Nobody awaits it: what went wrong is logged, and what is stored stays."""
@@ -103,13 +113,33 @@ class DemoPlayer:
         return done
 
 
-def conversation_values(story: Story) -> dict[str, Any]:
+@cache
+def story() -> Story:
+    """Return what is played, the same each time."""
+    return job_search()
+
+
+def ends_between_turns(next_seq: int, last: Any) -> bool:
+    """Tell whether what is stored is the story's beginning, up to a turn's end but not to its own.
+
+    `last` is the content of the newest message, None where there is none.
+    """
+    seq, ending = 0, None
+    for turn in story().turns:
+        if seq == next_seq:
+            return bool(last == ending)
+        seq += len(turn.messages)
+        ending = turn.messages[-1]["content"]
+    return False
+
+
+def conversation_values(told: Story) -> dict[str, Any]:
     """Return what the demo's conversation is made with."""
     return {
         "external_id": EXTERNAL_ID,
         "user_ref": USER,
-        "system": story.system,
-        "tools": list(story.tools),
+        "system": told.system,
+        "tools": list(told.tools),
         "policy": {},
         "metadata": {"scenario": "job-search"},
     }

@@ -10,6 +10,7 @@ from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.pages import is_fragment, page, redirect
+from api.console.routes.demo import is_cut_off
 from api.console.sessions import READ, may
 from api.console.views.budgets import fill, lines
 from api.console.views.conversation_list import listed
@@ -78,6 +79,7 @@ class _Told(NamedTuple):
     layers: Layers | None
     runs: console.Found
     snapshots: list[AnyRow]
+    is_cut_off: bool
 
 
 @get("/conversations/{conversation_id:str}", include_in_schema=False, guards=[may(READ)])
@@ -102,6 +104,7 @@ async def show_conversation(request: Request[Principal, Any, Any], conversation_
         runs=told.runs.rows,
         snapshots=told.snapshots,
         is_playing=services.demo.is_playing(told.row.id),
+        is_cut_off=told.is_cut_off,
     )
 
 
@@ -121,4 +124,5 @@ def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -
         layers(last) if last else None,
         console.run_page(connection, tenant, conversation_id=conversation_id, limit=_RUNS_SHOWN),
         list(snapshots.page(connection, tenant, conversation_id, limit=_SNAPSHOTS_SHOWN)),
+        is_cut_off(connection, tenant, row),
     )
