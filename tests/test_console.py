@@ -25,7 +25,14 @@ from tests.console_client import (
 if TYPE_CHECKING:
     from tests.running_api import Service
 
-PAGES = ("/console", "/console/conversations", "/console/runs", "/console/operators")
+PAGES = (
+    "/console",
+    "/console/conversations",
+    "/console/runs",
+    "/console/spending",
+    "/console/operators",
+    "/console/keys",
+)
 
 
 def test_nobody_sees_anything_without_signing_in(service: Service) -> None:
@@ -271,7 +278,9 @@ def test_what_there_is_not_and_what_cannot_be_taken(service: Service) -> None:
         "/console/runs?after=nonsense": 400,
         "/console/runs?conversation=nonsense": 400,
         "/console/operators?after=nonsense": 400,
+        "/console/keys?after=nonsense": 400,
         "/console?days=2": 422,
+        "/console/spending?days=8": 422,
         f"/console{conversation}/restore": 400,
         f"/console{conversation}/restore?version=-1": 422,
         f"/console{conversation}/context?from=-1": 422,

@@ -90,6 +90,8 @@ def test_every_page_that_a_page_leads_to_is_there_and_encoded(client: httpx2.Cli
     assert kinds >= {
         "/console",
         "/console/operators",
+        "/console/spending",
+        "/console/keys",
         "/console/runs/*",
         "/console/conversations/*",
         "/console/conversations/*/context",

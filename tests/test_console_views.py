@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.console.formats import ago, compact, duration, money, short
+from api.console.formats import ago, ahead, axis_money, compact, duration, money, short
 from api.console.views.budgets import Line, fill
-from api.console.views.content import SHOWN_CHARS, as_text, parts, preview
+from api.console.views.content import SHOWN_CHARS, as_text, parts, preview, preview_of_beginning
 from api.console.views.context import Head, entries, is_changed
 from api.console.views.run_path import run_path
 from api.console.views.text_diff import compare
@@ -223,6 +223,19 @@ def test_contents_of_every_kind() -> None:
     assert preview("") == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ('"It is \\"plain\\" \\u00e9 te', 'It is "plain" é te…'),
+        ('[{"type":"tool_result","tool_use_id":"t","content":"<html>\\n<body \\ud83d', "Tool result: <html> <body ?…"),
+        ('[{"type": "text", "text": "Hi"}, {"type": "image"', "Hi…"),
+        ('[{"type":"tool_use","input":{"a":1', '[{"type":"tool_use","input":{"a":1…'),
+    ],
+)
+def test_a_long_message_is_listed_by_how_it_begins(text: str, begins: str) -> None:
+    assert preview_of_beginning(text) == begins
+
+
 def test_formats() -> None:
     assert [compact(n) for n in (None, 0, 950, 1_000, 12_340, 128_000, 1_240_000)] == [
         "\u2013", "0", "950", "1k", "12.3k", "128k", "1.2M",
@@ -233,5 +246,8 @@ def test_formats() -> None:
     assert [money(n) for n in (None, Decimal(0), Decimal("0.0123"), Decimal("1234.5"))] == [
         "\u2013", "$0.00", "$0.0123", "$1,234.50",
     ]  # fmt: skip
+    assert [axis_money(n) for n in (0, 0.005, 0.5, 1, 1_500)] == ["$0.00", "$0.0050", "$0.50", "$1.00", "$1,500.00"]
     assert ago(datetime.now(UTC) - timedelta(minutes=5)) == "5 min ago"
+    assert ahead(datetime.now(UTC) - timedelta(hours=5)) == "5 h ago"
+    assert ahead(datetime.now(UTC) + timedelta(days=2, minutes=1)) == "in 2 d"
     assert short("run_0123456789abcdef") == "run_…89abcdef"

@@ -51,6 +51,12 @@ def money(amount: Decimal | float | None) -> str:
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
 
 
+def axis_money(amount: float) -> str:
+    """Return dollars for a scale: to the cent, unless it is finer."""
+    text = f"${amount:,.4f}"
+    return text.removesuffix("00")
+
+
 def duration(seconds: float | None) -> str:
     """Return a length of time in the unit that fits."""
     if seconds is None:
@@ -77,14 +83,21 @@ def iso(at: datetime) -> str:
 
 def ago(at: datetime | None) -> str:
     """Return how long ago a moment was, by this machine's clock."""
-    if at is None:
-        return NONE
-    seconds = max(0.0, (datetime.now(UTC) - at).total_seconds())
+    return NONE if at is None else f"{_rough(max(0.0, (datetime.now(UTC) - at).total_seconds()))} ago"
+
+
+def ahead(at: datetime) -> str:
+    """Return how long it is until a moment, or how long ago it was."""
+    seconds = (at - datetime.now(UTC)).total_seconds()
+    return f"in {_rough(seconds)}" if seconds > 0 else ago(at)
+
+
+def _rough(seconds: float) -> str:
     steps = ((_MINUTE, 1, "s"), (_HOUR, _MINUTE, "min"), (_DAY, _HOUR, "h"))
     for below, unit, name in steps:
         if seconds < below:
-            return f"{int(seconds // unit)} {name} ago"
-    return f"{int(seconds // _DAY)} d ago"
+            return f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // _DAY)} d"
 
 
 def words(name: str | None) -> str:
@@ -118,10 +131,12 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "compact": compact,
     "percent": percent,
     "money": money,
+    "axis_money": axis_money,
     "duration": duration,
     "moment": moment,
     "iso": iso,
     "ago": ago,
+    "ahead": ahead,
     "words": words,
     "conversation_id": conversation_id,
     "run_id": run_id,

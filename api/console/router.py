@@ -8,7 +8,7 @@ from litestar import Request, Response, Router
 
 from api.console.assets import get_asset
 from api.console.pages import HEADERS, error_page, is_fragment, redirect
-from api.console.routes import context, conversations, demo, operate, overview, runs, sign_in, snapshots
+from api.console.routes import context, conversations, demo, keys, operate, overview, runs, sign_in, snapshots, spending
 from api.console.sessions import SignInNeededError
 from api.problems import EXCEPTION_HANDLERS
 
@@ -45,6 +45,8 @@ def console_router() -> Router:
             operate.compact,
             operate.retry,
             demo.play_demo,
+            spending.show_spending,
+            keys.list_keys,
             overview.find_nothing,
         ],
         exception_handlers={**handlers, SignInNeededError: _lead_to_sign_in},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
 
+from store.ids import external
 from store.settings import Settings
 from tests.browser.chromium import PROGRAM, chromium, sign_in
 from tests.browser.played import NAME, USER, play, tell_others
@@ -15,6 +17,7 @@ from tests.conftest import create_database, drop_database, make_tenant
 from tests.console_client import make_key
 from tests.in_process_worker import work
 from tests.running_api import Service, running_api
+from tests.spent_days import Call, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +66,16 @@ def played(service: Service) -> Played:
     tell_others(service.client)
     path = play(service.client, lambda each: work(service.settings, each), external_id=NAME, user_ref=USER)
     return Played(path, f"/console{path.removeprefix('/v1')}")
+
+
+@pytest.fixture(scope="package")
+def spending(service: Service) -> list[str]:
+    """Runs that asked a model in these days, the dearest first."""
+    calls = [
+        Call(ago, model, 60_000, 2_000, Decimal(4 - ago) / 10, "reported daily")
+        for ago, model in enumerate(("claude-sonnet-4-5", "claude-haiku-4-5", "claude-haiku-4-5"))
+    ]
+    return [external("run", run) for run in spend(service.database_url, service.tenant_id, calls)]
 
 
 @pytest.fixture(scope="package")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.scenario import job_search
+from tests.spent_days import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +24,14 @@ _OTHERS: Final = (
     ("onboarding-2026-03", "tomas@example.org", "claude-haiku-4-5", 9),
     ("release-notes", "dana@example.org", "claude-opus-4-5", 3),
 )
+_KEYS: Final = (
+    ("chat backend", ["turns:write", "context:read"], 90),
+    ("auditor", ["audit:read"], 30),
+    ("laptop of tomas", ["admin"], 0),
+)
+_MODELS: Final = (("claude-haiku-4-5", 1), ("claude-sonnet-4-5", 3))
+"""Models, and their USD for a million tokens of input; output costs five times that (list prices)."""
+_REPORTED: Final = ("support-4302", "support-4377", "weekly-report", "onboarding-2026-02")
 
 
 def play(client: httpx2.Client, settle: Callable[[str], object], turns: int | None = None, **fields: Any) -> str:
@@ -47,6 +59,30 @@ def tell_others(client: httpx2.Client) -> None:
                 path,
                 [{"role": "user", "content": f"And step {number + 1}?"}, {"role": "assistant", "content": answer}],
             )
+
+
+def make_keys(client: httpx2.Client) -> None:
+    """Make keys in every state."""
+    made = {}
+    for name, scopes, days in _KEYS:
+        expires_at = (datetime.now(UTC) + timedelta(days=days)).isoformat() if days else None
+        fields = {"name": name, "scopes": scopes, "expires_at": expires_at}
+        made[name] = client.post("/v1/keys", json=fields).json()["id"]
+    client.post(f"/v1/keys/{made['chat backend']}/rotate", json={})
+    client.delete(f"/v1/keys/{made['laptop of tomas']}")
+
+
+def spent_month() -> list[Call]:
+    """Return a month of summaries, the same each time; fewer at weekends."""
+    chance = random.Random(3)  # noqa: S311  plausible figures, no secrets
+    calls = []
+    for ago in range(29, -1, -1):
+        for _ in range(chance.randint(0, 3) if ago % 7 in {0, 1} else chance.randint(2, 8)):
+            model, price = chance.choice((*_MODELS, _MODELS[0]))
+            read, written = chance.randint(40_000, 95_000), chance.randint(900, 3_500)
+            cost = Decimal(price * (read + 5 * written)) / 1_000_000
+            calls.append(Call(ago, model, read, written, cost, chance.choice(_REPORTED)))
+    return calls
 
 
 def _made(client: httpx2.Client, fields: dict[str, Any]) -> str:

@@ -12,7 +12,8 @@ import httpx2
 from cli.client import ServiceClient
 from cli.serve import running_service
 from tests.browser.chromium import PROGRAM, chromium, sign_in
-from tests.browser.played import NAME, USER, play, tell_others
+from tests.browser.played import NAME, USER, make_keys, play, spent_month, tell_others
+from tests.spent_days import spend, tenant_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
@@ -43,6 +44,8 @@ def pictures(conversation: str, run: str) -> list[Picture]:
         Picture("context", f"{conversation}/context", click=".begins .row-link"),
         Picture("diff", f"{conversation}/diff"),
         Picture("run", run),
+        Picture("spending", "/console/spending"),
+        Picture("keys", "/console/keys", height=560),
         Picture("dry-run", f"{conversation}/compact?strategy=auto&input_token_budget=10000&protected_tail_messages=4"),
     ]
 
@@ -73,6 +76,8 @@ def main() -> int:
         httpx2.Client(base_url=service.url, headers={"x-api-key": service.api_key}, timeout=30) as client,
     ):
         tell_others(client)
+        make_keys(client)
+        spend(service.database_url, tenant_of(service.database_url), spent_month())
         path = play(client, lambda each: waiting.wait_settled(each.rpartition("/")[2]), external_id=NAME, user_ref=USER)
         runs = client.get(f"{path}/runs").json()["data"]
         run = next(each for each in runs if each["state"] == "committed")

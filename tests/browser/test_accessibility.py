@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
 AXE: Final = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 LEVELS: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-OF_ALL: Final = ("", "/conversations", "/conversations?q=nobody", "/runs", "/runs?state=dead", "/operators", "/nowhere")
+OF_ALL: Final = (
+    "",
+    "/conversations",
+    "/conversations?q=nobody",
+    "/runs",
+    "/runs?state=dead",
+    "/operators",
+    "/spending",
+    "/keys",
+    "/nowhere",
+)
 OF_ONE: Final = (
     "",
     "/context",
@@ -40,11 +50,13 @@ def violations(page: Page) -> list[str]:
     return [f"{rule['id']}: {node['target']}: {node['failureSummary']}" for rule in found for node in rule["nodes"][:3]]
 
 
+@pytest.mark.timeout(600)  # a bound for a loaded machine: axe reads two dozen pages
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 420)])
 def test_no_page_has_a_violation(
     visit: Callable[..., Page],
     service: Service,
     played: Played,
+    spending: list[str],
     watched: Watched,
     admin_key: str,
     scheme: str,

@@ -207,14 +207,26 @@ def test_the_overview_has_every_figure(visit: Visit, played: Played, admin_key: 
     for name in ("Tokens saved", "Spent on models", "Conversations", "Waiting", "Dead runs", "Processes alive"):
         expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
     page.get_by_role("link", name="30 days").click()
-    expect(page.locator(".day")).to_have_count(30)
+    expect(page.get_by_role("img", name="Tokens saved by day")).to_be_visible()
     page.get_by_text("As a table").click()
     expect(page.locator("details tbody tr")).to_have_count(30)
 
 
+def test_spending_leads_to_the_runs_that_cost_most(visit: Visit, spending: list[str], admin_key: str) -> None:
+    page = visit("/console", admin_key)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Spending").click()
+    plots = page.get_by_role("img", name=re.compile("by day"))
+    expect(plots).to_have_count(2)
+    page.get_by_role("link", name="7 days").click()
+    expect(page.locator("details tbody tr")).to_have_count(7)
+    expect(page.get_by_label("Refresh")).to_be_hidden()
+    page.get_by_role("region", name="The runs that cost most").get_by_role("link").first.click()
+    expect(page).to_have_url(re.compile(f"/console/runs/{spending[0]}"))
+
+
 def test_by_keyboard_alone(visit: Visit, played: Played, admin_key: str) -> None:
     page = visit("/console", admin_key)
-    order = ["Skip to content", "Palimpsest", "Overview", "Conversations", "Runs", "Operators"]
+    order = ["Skip to content", "Palimpsest", "Overview", "Conversations", "Runs", "Spending", "Operators", "Keys"]
     for name in order:
         page.keyboard.press("Tab")
         focused = page.locator(":focus")
@@ -227,9 +239,10 @@ def test_by_keyboard_alone(visit: Visit, played: Played, admin_key: str) -> None
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
-    page.keyboard.press("g")
-    page.keyboard.press("c")
-    expect(page).to_have_url(re.compile("/console/conversations$"))
+    for key, path in (("s", "spending"), ("k", "keys"), ("c", "conversations")):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        expect(page).to_have_url(re.compile(f"/console/{path}$"))
     page.keyboard.press("j")
     expect(page.locator(".row-link").first).to_be_focused()
     page.keyboard.press("j")
@@ -256,7 +269,7 @@ def test_on_a_phone_no_page_is_wider_than_it(
 ) -> None:
     watched.refused.add("/nowhere")
     run = service.client.get(f"{played.path}/runs").json()["data"][0]["id"]
-    page = visit("/console", admin_key, viewport={"width": 420, "height": 800})
+    page = visit("/console", admin_key, viewport={"width": 390, "height": 800})
     parts = ("", "/context", "/context?show=all", "/messages/92", "/snapshots", "/diff", "/restore?version=1")
     paths = [*(played.page + each for each in parts), f"{played.page}/compact?strategy=auto", f"/console/runs/{run}"]
     for path in (
@@ -265,10 +278,15 @@ def test_on_a_phone_no_page_is_wider_than_it(
         "/console/conversations",
         "/console/runs",
         "/console/operators",
+        "/console/spending",
+        "/console/keys",
         "/console/nowhere",
     ):
         page.goto(path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 420, path
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+    expect(page.get_by_role("link", name="Palimpsest")).to_be_visible()
+    page.goto("/console/keys")
+    expect(page.get_by_role("link", name="Keys", exact=True)).to_be_in_viewport()
 
 
 def test_nothing_that_people_say_is_run(visit: Visit, service: Service, admin_key: str) -> None:

@@ -29,6 +29,12 @@ document.getElementById("theme")?.addEventListener("click", () => {
   kept.set("theme", root.dataset.theme);
 });
 
+// ---- Where the navigation is wider than a phone, the page's own entry is in sight
+
+for (const entry of document.querySelectorAll(".bar nav [aria-current], .tabs [aria-current]")) {
+  entry.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
 // ---- Refresh: parts of a page that listen for `refresh` fetch themselves anew, unless somebody is at something
 
 const refresh = document.getElementById("refresh");

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 SHOWN_CHARS: Final = 100_000
 """Characters of one part that a page shows; the API has the rest."""
 PREVIEW_CHARS: Final = 180
+_FIRST_TEXT: Final = re.compile(
+    r"""(?:^|"(?:text|content|thinking)"\s*:\s*)"((?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)"""
+)
+_RESULT: Final = re.compile(r'"tool_result"')
 
 
 class Part(NamedTuple):
@@ -40,6 +46,18 @@ def preview(content: Any) -> str:
             break
     text = " · ".join(found)
     return text if len(text) <= PREVIEW_CHARS else f"{text[:PREVIEW_CHARS]}…"
+
+
+def preview_of_beginning(text: str) -> str:
+    """Return one line that tells how a message begins, from the first characters of its JSON text."""
+    found = _FIRST_TEXT.search(text)
+    if found is None:
+        line = text
+    else:
+        # Half of a surrogate pair may be left at the end.
+        line = json.loads(f'"{found[1]}"').encode("utf-8", "replace").decode()
+        line = f"Tool result: {line}" if _RESULT.search(text, 0, found.start()) else line
+    return " ".join(line.split())[:PREVIEW_CHARS] + "…"
 
 
 def as_text(content: Any) -> str:

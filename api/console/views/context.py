@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from api.console.views.content import PREVIEW_CHARS, preview
+from api.console.views.content import preview, preview_of_beginning
 from compaction.coverage import Coverage, find_span
 from compaction.snapshot import load_view
 from compaction.view import WRITTEN, View
@@ -191,9 +191,9 @@ def _line(entry: Entry, row: AnyRow, message: Any, head: Head, cap: int) -> Line
 
 
 def beginning(row: AnyRow) -> str:
-    """Return how a listed message begins; of a long one its JSON text tells that."""
+    """Return how a listed message begins."""
     if row.is_cut:
-        return " ".join(row.beginning.split())[:PREVIEW_CHARS] + "…"
+        return preview_of_beginning(row.beginning)
     return preview(msgspec.json.decode(row.beginning))
 
 

@@ -1,0 +1,59 @@
+"""What was spent on models, and what that saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from litestar import Request, Response, get
+from litestar.params import QueryParameter
+
+from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.pages import page
+from api.console.sessions import READ, may
+from api.console.views.spending import Spent, spent
+from store import budgets, console_spending, statistics
+from store.budgets import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from store.settings import Settings
+    from store.tables import AnyRow
+
+_Days = Annotated[Literal["7", "30", "90"], QueryParameter()]
+
+
+class _Told(NamedTuple):
+    today: budgets.Today
+    spent: Spent
+    steps: Sequence[AnyRow]
+    saved: Sequence[AnyRow]
+    runs: Sequence[AnyRow]
+
+
+@get("/spending", include_in_schema=False, guards=[may(READ)])
+async def show_spending(request: Request[Principal, Any, Any], days: _Days = "30") -> Response[bytes]:
+    """Show model tokens and money by day and model, against the budget, and what they saved."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    told = await services.run(tenant, _tell, tenant, int(days), services.settings)
+    return page(request, "spending.html", days=int(days), **told._asdict())
+
+
+def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _Told:
+    today = budgets.today(connection, tenant_id, Budget.of(settings))
+    return _Told(
+        today,
+        spent(
+            statistics.daily(connection, tenant_id, days),
+            console_spending.by_model(connection, tenant_id, days),
+            today.budget,
+        ),
+        console_spending.by_step(connection, tenant_id, days),
+        console_spending.most_saved(connection, tenant_id, days),
+        console_spending.costliest_runs(connection, tenant_id, days),
+    )
