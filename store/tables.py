@@ -18,6 +18,7 @@ from sqlalchemy import (
     ColumnElement,
     Computed,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -300,30 +301,44 @@ run_steps = Table(
     CheckConstraint("state in ('committed', 'skipped', 'failed')", name="state"),
 )
 
-snapshots = Table(
-    "snapshots",
+
+def _snapshot_columns(messages: Column[str]) -> list[Column[Any]]:
+    return [
+        Column("tenant_id", Uuid, nullable=False),
+        Column("conversation_id", Uuid, primary_key=True),
+        Column("version", Integer, primary_key=True),
+        Column("parent_version", Integer, nullable=False),
+        Column("run_id", Uuid),
+        Column("step", Text, nullable=False),
+        Column("covers_through", Integer, nullable=False),
+        messages,
+        Column("seqs", ARRAY(Integer), nullable=False),
+        Column("coverage", JSONB, nullable=False),
+        Column("summary", Text),
+        Column("summarizer", Text),
+        Column("tokens", Integer, nullable=False),
+        Column("message_count", Integer, nullable=False),
+        Column("bytes", Integer, nullable=False),
+        Column("exchanges", Integer, nullable=False),
+        Column("prefix_hash", LargeBinary, nullable=False),
+        Column("created_at", TIME, nullable=False, server_default=NOW),
+        Column("pins", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    ]
+
+
+snapshot_parts = Table(
+    "snapshot_parts",
     metadata,
-    Column("tenant_id", Uuid, nullable=False),
-    Column("conversation_id", Uuid, ForeignKey("conversations.id")),
-    Column("version", Integer),
-    Column("parent_version", Integer, nullable=False),
-    Column("run_id", Uuid, ForeignKey("runs.id")),
-    Column("step", Text, nullable=False),
-    Column("covers_through", Integer, nullable=False),
-    Column("messages", JSONText, nullable=False),
-    Column("seqs", ARRAY(Integer), nullable=False),
-    Column("coverage", JSONB, nullable=False),
-    Column("summary", Text),
-    Column("summarizer", Text),
-    Column("tokens", Integer, nullable=False),
-    Column("message_count", Integer, nullable=False),
-    Column("bytes", Integer, nullable=False),
-    Column("exchanges", Integer, nullable=False),
-    Column("prefix_hash", LargeBinary, nullable=False),
-    Column("created_at", TIME, nullable=False, server_default=NOW),
-    Column("pins", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
-    PrimaryKeyConstraint("conversation_id", "version"),
+    *_snapshot_columns(Column("messages", JSONText)),
+    Column("part", Text),
+    Column("follows", ARRAY(Integer), nullable=False, server_default=text("'{}'::integer[]")),
+    ForeignKeyConstraint(["conversation_id"], ["conversations.id"]),
+    ForeignKeyConstraint(["run_id"], ["runs.id"]),
 )
+"""What is stored of snapshots; only the database itself reads and writes it. See migrations/sql/0009_snapshots.sql."""
+
+snapshots = Table("snapshots", MetaData(), *_snapshot_columns(Column("messages", JSONText, nullable=False)))
+"""The view that has every snapshot's messages as a whole, and takes them so."""
 
 context_blocks = Table(
     "context_blocks",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
@@ -36,9 +36,9 @@ DEFAULT: Final = {name: getattr(Policy(), name) for name in SMALL}
 """The thresholds that the product has by default, for a conversation in these tests."""
 STORED: Final = """
 select version, step, covers_through, tokens,
-       pg_column_size(messages) + pg_column_size(seqs) + pg_column_size(coverage) + pg_column_size(pins)
+       pg_column_size(part) + pg_column_size(seqs) + pg_column_size(coverage) + pg_column_size(pins)
        + coalesce(pg_column_size(summary), 0) as stored
-from snapshots where conversation_id = :c order by version
+from snapshot_parts where conversation_id = :c order by version
 """
 SUMMARIZED: Final = """
 select coalesce(sum(s.model_input_tokens), 0) from run_steps as s join runs as r on r.id = s.run_id
@@ -57,8 +57,8 @@ class Whole(NamedTuple):
     """Turns after which the context began otherwise than before."""
 
 
-def played(chat: Chat, workers: Workers, kind: Kind) -> Whole:
-    conversation = chat.begin(DEFAULT | SPARING)
+def played(chat: Chat, workers: Workers, kind: Kind, policy: Mapping[str, Any] = DEFAULT) -> Whole:
+    conversation = chat.begin(policy)
     marks: list[Played] = []
     breaks: list[int] = []
     heads: list[int] = []
@@ -83,8 +83,9 @@ def test_what_compaction_writes_is_bounded_by_what_was_appended(chat: Chat, kind
     last = whole.marks[-1]
     assert {run.state for run in chat.runs(whole.conversation)} == {"committed"}
     stored = sum(row.stored for row in whole.snapshots)
-    # With the messages themselves, about once what was appended, that is within two and a half.
-    assert stored <= 1.2 * last.appended
+    # With the messages themselves, about once what was appended, that is within two and a half. Every cut of an agent's
+    # results written whole would be three and more by itself.
+    assert stored <= {"chat": 1.2, "agent": 0.8}[kind] * last.appended
     # As many compactions as the conversation has grown by what is left between two of them, and no more.
     growth = growth_margin(Policy().input_token_budget, Policy())
     assert 3 <= len(whole.snapshots) <= last.appended / 4 / growth
@@ -94,12 +95,13 @@ def test_what_compaction_writes_is_bounded_by_what_was_appended(chat: Chat, kind
 
 
 def test_it_does_not_grow_with_the_conversations_length(chat: Chat) -> None:
-    whole = played(chat, Workers(chat, ExtractiveSummarizer()), "agent")
+    whole = played(chat, Workers(chat, ExtractiveSummarizer()), "agent", DEFAULT | SPARING)
     half, last = whole.marks
     through = [number for number, turn in enumerate(whole.breaks) if turn <= half.turns][-1] + 1
     first = sum(row.stored for row in whole.snapshots[:through]) / half.appended
     second = sum(row.stored for row in whole.snapshots[through:]) / (last.appended - half.appended)
-    assert second <= 1.25 * first
+    # Not one against the other: now and then a snapshot is stored whole, a few times in each half.
+    assert max(first, second) <= 0.8
     assert len(whole.breaks) - through <= 1.25 * through + 1
 
 

@@ -35,7 +35,10 @@ CHANGES = [
     "update snapshots set covers_through = 0",
     "update snapshots set version = version",
     "delete from snapshots",
-    "truncate snapshots",
+    "update snapshot_parts set part = '['",
+    "update snapshot_parts set follows = '{}'",
+    "delete from snapshot_parts",
+    "truncate snapshot_parts",
     "truncate conversations cascade",
     "truncate runs cascade",
 ]

@@ -161,7 +161,7 @@ def test_the_service_sees_its_own_tenant_in_the_tables_and_no_views(service: Ser
 def test_the_auditor_may_read_the_views_and_only_columns_without_words(service: Service, told: Told) -> None:
     words = {
         "messages": {"content"},
-        "snapshots": {"messages", "summary", "pins"},
+        "snapshot_parts": {"messages", "part", "summary", "pins"},
         "conversations": {"system", "tools", "metadata", "policy"},
         "runs": {"error", "instructions", "policy"},
         "run_steps": {"error", "detail"},

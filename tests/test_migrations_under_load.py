@@ -266,7 +266,7 @@ def granted(url: str) -> set[tuple[Any, ...]]:
         tables = connection.execute(
             "select c.relname, a.attname, p from pg_class as c join pg_attribute as a on a.attrelid = c.oid,"
             " unnest(array['select', 'insert', 'update']) as p"
-            " where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and a.attnum > 0"
+            " where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'v') and a.attnum > 0"
             " and has_column_privilege('palimpsest_service', c.oid, a.attnum, p)"
         ).fetchall()
         functions = connection.execute(

@@ -62,6 +62,7 @@ DEFINERS = {
     "may_summarize",
     "offer_summary",
     "expire_idempotency_keys",
+    "expire_batches",
     "expire_deliveries",
     "expire_runs",
     "expire_snapshots",
@@ -86,7 +87,7 @@ OF_NO_TENANT = {"processes"}
 TABLES = sorted(set(metadata.tables) - OF_NO_TENANT)
 CONTENT = {
     "messages": {"content"},
-    "snapshots": {"messages", "summary", "coverage"},
+    "snapshot_parts": {"messages", "part", "summary", "coverage"},
     "conversations": {"system", "tools", "metadata", "external_id", "user_ref"},
     "idempotency_keys": {"key", "body_hash"},
     "run_steps": {"detail", "error"},
@@ -266,7 +267,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "idempotency_keys",
         "runs",
         "run_steps",
-        "snapshots",
+        "snapshot_parts",
         "webhook_deliveries",
         "model_batches",
         "messages",

@@ -207,14 +207,14 @@ class TestInvariants:
             ("update messages set seq = seq + 1 where conversation_id = %(c)s and seq = 25", "nothing lost"),
             (COPIED, "nothing lost"),
             (
-                "update snapshots set coverage = coverage - 0 where conversation_id = %(c)s",
+                "update snapshot_parts set coverage = coverage - 0 where conversation_id = %(c)s",
                 "covered without gaps",
             ),
             (
-                "update snapshots set coverage = coverage || coverage where conversation_id = %(c)s",
+                "update snapshot_parts set coverage = coverage || coverage where conversation_id = %(c)s",
                 "covered without gaps",
             ),
-            ("delete from snapshots where conversation_id = %(c)s", "covered without gaps"),
+            ("delete from snapshot_parts where conversation_id = %(c)s", "covered without gaps"),
             (
                 "update conversations set context_tokens = context_tokens + 1 where id = %(c)s",
                 "the head is consistent",

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from cli.tenants import Changes, run_limits
 from store import api_keys, ids, webhooks
@@ -17,10 +18,9 @@ from tests.stub_summarizer import StubSummarizer
 from tests.talk import exchanges
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.running_api import Service
 
+pytestmark = pytest.mark.usefixtures("within_a_day")
 LIMIT = 1_000
 
 

@@ -220,11 +220,11 @@ def test_a_transaction_is_rolled_back_by_the_server(
 ) -> None:
     """Serialization failure, deadlock, lock not available: the worker does it again, the client is told to."""
     talk = installation.talk()
-    query(installation.database_url, FAIL_ONCE.format(code=code, table="snapshots"))
+    query(installation.database_url, FAIL_ONCE.format(code=code, table="snapshot_parts"))
     talk.append(*talk.long())
     once(talk.end_state(runs=1))
     assert query(installation.database_url, "select last_value from broken_off") == [(2,)]
-    query(installation.database_url, AS_BEFORE.format(table="snapshots"))
+    query(installation.database_url, AS_BEFORE.format(table="snapshot_parts"))
 
     query(installation.database_url, FAIL_ONCE.format(code=code, table="messages"))
     turn = Turn(talk, installation.client)
