@@ -159,6 +159,12 @@ def page(
     return [ApiKey(*row) for row in connection.execute(query.order_by(_k.id.desc()).limit(limit))]
 
 
+def get(connection: Connection, tenant_id: UUID, key_id: UUID) -> ApiKey | None:
+    """Return one key."""
+    found = connection.execute(_one(tenant_id, key_id)).one_or_none()
+    return ApiKey(*found) if found else None
+
+
 def revoke(connection: Connection, tenant_id: UUID, key_id: UUID) -> bool:
     """Revoke a key from now on; False if the tenant has no such key that is not revoked."""
     changed = connection.execute(

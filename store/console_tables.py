@@ -44,6 +44,11 @@ operator_actions = Table(
     Column("version", Integer),
     Column("request_id", Uuid, nullable=False),
     Column("created_at", TIME, nullable=False, server_default=NOW),
-    CheckConstraint("action in ('sign_in', 'sign_out', 'compact', 'restore', 'retry', 'demo')", name="action"),
+    Column("subject_key_id", Uuid),
+    CheckConstraint(
+        "action in ('sign_in', 'sign_out', 'compact', 'restore', 'retry', 'demo',"
+        " 'key_create', 'key_rotate', 'key_revoke')",
+        name="action",
+    ),
     Index(None, "tenant_id", "id"),
 )

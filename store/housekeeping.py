@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Index, text
 
-from store.tables import idempotency_keys, runs, snapshots
+from store.tables import idempotency_keys, runs, snapshot_parts
 from store.webhook_tables import webhook_deliveries
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ FIRST: Final = UUID(int=0)
 
 Index("ix_runs_tenant_id_id", runs.c.tenant_id, runs.c.id)
 Index("ix_runs_dead", runs.c.tenant_id, runs.c.id, postgresql_where=text("state = 'dead'"))
-Index("ix_snapshots_run_id", snapshots.c.run_id)
+Index("ix_snapshots_run_id", snapshot_parts.c.run_id)
 Index("ix_webhook_deliveries_run_id", webhook_deliveries.c.run_id)
 Index("ix_idempotency_keys_created_at", idempotency_keys.c.created_at, postgresql_using="brin")
 
@@ -38,6 +38,11 @@ def expire_idempotency_keys(connection: Connection, seconds: float, limit: int) 
 def expire_deliveries(connection: Connection, seconds: float, limit: int) -> int:
     """Remove webhook deliveries that have ended and are older than `seconds`; return how many."""
     return _removed(connection, "expire_deliveries", seconds, limit)
+
+
+def expire_batches(connection: Connection, seconds: float, limit: int) -> int:
+    """Remove message batches that were over `seconds` ago; return how many. What they cost is on the steps of runs."""
+    return _removed(connection, "expire_batches", seconds, limit)
 
 
 def expire_runs(connection: Connection, after: UUID, seconds: float, limit: int) -> Pass:

@@ -16,6 +16,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 
+BATCH_RETENTION_LEAST_DAYS: Final = 3.0
+"""Longer than the 48 hours after which a batch that cannot be found is given up."""
 SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "extractive", "none")
 """Those that come with the service; others are installed beside it."""
 SUMMARIZER_GROUP: Final = "palimpsest.summarizers"
@@ -205,6 +207,9 @@ class Settings(BaseSettings):
     """Hours for which a turn sent again with the same Idempotency-Key is recognized."""
     webhook_delivery_retention_days: float = Field(default=30.0, ge=0)
     """Days for which ended webhook deliveries are kept. 0 = for good."""
+    batch_retention_days: float = Field(default=30.0, ge=0)
+    """Days for which message batches that are over are kept, at least 3: a batch whose worker ended while it was being
+    sent is looked for among those that nobody else has. 0 = for good."""
     run_retention_days: float = Field(default=0.0, ge=0)
     """Days for which ended runs and their steps are kept, unless a snapshot names them. 0 = for good."""
     snapshot_retention_days: float = Field(default=0.0, ge=0)
@@ -261,6 +266,13 @@ class Settings(BaseSettings):
     @classmethod
     def _rate_limit_can_be_read(cls, value: str) -> str:
         return read_rate_limit(value)
+
+    @field_validator("batch_retention_days")
+    @classmethod
+    def _batches_are_known_while_one_is_looked_for(cls, value: float) -> float:
+        if 0 < value < BATCH_RETENTION_LEAST_DAYS:
+            raise ValueError(f"must be 0 or at least {BATCH_RETENTION_LEAST_DAYS:g}")
+        return value
 
     @field_validator("tracing")
     @classmethod

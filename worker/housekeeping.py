@@ -52,6 +52,7 @@ class Housekeeper:
             "webhook_deliveries": self._all(
                 housekeeping.expire_deliveries, settings.webhook_delivery_retention_days * _DAY
             ),
+            "model_batches": self._all(housekeeping.expire_batches, settings.batch_retention_days * _DAY),
             "runs": self._walk("runs", housekeeping.expire_runs, settings.run_retention_days * _DAY),
             "snapshots": self._walk(
                 "snapshots", housekeeping.expire_snapshots, settings.snapshot_retention_days * _DAY

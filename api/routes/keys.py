@@ -60,7 +60,7 @@ async def create_key(request: Request[Principal, Any, Any]) -> Response[KeyMade]
     services: Services = request.app.state.services
     wanted = read(await request.body(), KeyIn, services.strict)
     _check_expiry(wanted.expires_at)
-    row, key = await _make(request, api_keys.create, wanted.name, wanted.scopes, wanted.expires_at)
+    row, key = await make_key(request, api_keys.create, wanted.name, wanted.scopes, wanted.expires_at)
     log.info("key.created", key_id=str(row.id), by=str(request.user.key_id), scopes=row.scopes)
     return _shown_once(row, key)
 
@@ -82,7 +82,7 @@ async def rotate_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Re
     wanted = read(await request.body(), RotationIn, services.strict)
     _check_expiry(wanted.expires_at)
     identifier, overlap = ids.parse("key", key_id), timedelta(seconds=wanted.overlap_seconds)
-    made = await _make(request, api_keys.rotate, identifier, overlap, wanted.expires_at) if identifier else None
+    made = await make_key(request, api_keys.rotate, identifier, overlap, wanted.expires_at) if identifier else None
     if made is None:
         raise not_found()
     services.authenticator.forget(request.user.tenant_id)
@@ -101,7 +101,7 @@ async def revoke_key(request: Request[Principal, Any, Any], key_id: KeyId) -> No
     log.info("key.revoked", key_id=str(identifier), by=str(request.user.key_id))
 
 
-async def _make(request: Request[Principal, Any, Any], query: Callable[..., Any], *wanted: Any) -> Any:
+async def make_key(request: Request[Principal, Any, Any], query: Callable[..., Any], *wanted: Any) -> Any:
     """Run a query of the store that makes a key; its refusals become problems."""
     services: Services = request.app.state.services
     tenant = request.user.tenant_id

@@ -26,6 +26,7 @@ OF_ALL: Final = (
     "/operators",
     "/spending",
     "/keys",
+    "/keys/new",
     "/nowhere",
 )
 OF_ONE: Final = (

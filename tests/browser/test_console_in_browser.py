@@ -366,3 +366,31 @@ def test_an_empty_installation_plays_the_demo(visit: Visit, service: Service) ->
     expect(page.get_by_text(re.compile(r"tokens in (\d\d) messages"))).to_be_visible()
     page.goto("/console/operators")
     expect(page.locator("tbody tr").first).to_contain_text("demo")
+
+
+def test_a_new_key_is_gone_after_reloading_and_going_back(
+    visit: Visit, service: Service, watched: Watched, admin_key: str
+) -> None:
+    watched.refused.add("/revoke")
+    page = visit("/console/keys", admin_key)
+    page.get_by_role("link", name="New key…").click()
+    name = page.get_by_label("Name")
+    expect(name).to_be_focused()
+    name.fill("made in a browser")
+    page.keyboard.press("Enter")
+    secret = page.get_by_label("Key", exact=True).input_value()
+    assert re.fullmatch(r"key_[0-9a-f]{32}\.[\w-]{43}", secret)
+    with service.api.client(secret) as client:
+        assert client.get("/v1/conversations").status_code == 200
+    expect(page).to_have_url(re.compile("/console/keys$"))
+    page.reload()
+    expect(page.locator("tbody")).to_contain_text("made in a browser")
+    assert secret not in page.content()
+    page.locator("tbody tr").filter(has_text="made in a browser").get_by_role("link", name=re.compile("Revoke")).click()
+    page.get_by_role("button", name="Revoke it").click()
+    row = page.locator("tbody tr").filter(has_text="made in a browser")
+    expect(row).to_contain_text("revoked")
+    for _ in range(2):
+        page.go_back()
+        assert secret not in page.content()
+    expect(page.locator("tbody tr").filter(has_text="made in a browser")).to_have_count(1)

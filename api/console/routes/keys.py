@@ -1,36 +1,195 @@
-"""API keys of the tenant: who holds what, for how long, and when it was last used."""
+"""API keys of the tenant: who holds what and for how long; made, rotated and revoked by operators."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-from litestar import Request, Response, get
+import msgspec
+import structlog
+from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
-from api.console.pages import page
-from api.console.sessions import ACT, may
-from api.problems import ProblemError
-from store import api_keys, ids
+from api.console.pages import page, redirect
+from api.console.sessions import ACT, SIGN_IN, may, operator_of
+from api.key_types import KeyIn, RotationIn
+from api.problems import ProblemError, from_msgspec, invalid, not_found
+from api.routes.keys import KeyId, make_key
+from store import api_keys, ids, operator_actions
+from store.api_keys import SCOPES, ApiKey
 
 if TYPE_CHECKING:
-    from api.services import Services
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
 
-ON_A_PAGE = 50
+    from sqlalchemy import Connection
+
+    from api.services import Services
+    from store.operator_actions import Operator
+    from store.tables import AnyRow
+
+ON_A_PAGE: Final = 50
+LIVES: Final = ((0, "never"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
+"""Days after which a new key may expire, as the form offers them."""
+OVERLAPS: Final = ((0, "ends at once"), (3_600, "an hour"), (86_400, "a day"), (7 * 86_400, "a week"))
+"""Seconds for which a rotated key may go on working, as the form offers them."""
 
 _After = Annotated[str | None, QueryParameter(max_length=64)]
+_log: Final = structlog.get_logger()
+
+
+class _Listed(NamedTuple):
+    keys: list[ApiKey]
+    done: Sequence[AnyRow]
+    """What operators did to them in the console."""
 
 
 @get("/keys", include_in_schema=False, guards=[may(ACT)])
 async def list_keys(request: Request[Principal, Any, Any], after: _After = None) -> Response[bytes]:
     """Show keys, newest first, those that open nothing any more among them."""
     services: Services = request.app.state.services
-    tenant = request.user.tenant_id
     cursor = None if after is None else ids.parse("key", after)
     if after is not None and cursor is None:
         raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
-    found = await services.run(tenant, api_keys.page, tenant, limit=ON_A_PAGE + 1, after=cursor)
-    shown = found[:ON_A_PAGE]
-    older = ids.external("key", shown[-1].id) if len(found) > ON_A_PAGE else None
-    return page(request, "keys.html", keys=shown, now=datetime.now(UTC), older=older)
+    keys, done = await services.run(request.user.tenant_id, _list, request.user.tenant_id, cursor)
+    shown = keys[:ON_A_PAGE]
+    by = {(each.subject_key_id, each.action == "key_revoke"): each.key_name or each.key_id for each in done}
+    older = ids.external("key", shown[-1].id) if len(keys) > ON_A_PAGE else None
+    return page(request, "keys.html", keys=shown, by=by, now=datetime.now(UTC), older=older)
+
+
+@get("/keys/new", include_in_schema=False, guards=[may(ACT)])
+async def show_new_key(request: Request[Principal, Any, Any]) -> Response[bytes]:
+    """Show the form for a new key."""
+    newest = await _newest(request)
+    return page(request, "key_new.html", scopes=SCOPES, lives=LIVES, newest=newest)
+
+
+@post("/keys", include_in_schema=False, guards=[may(ACT)])
+async def create_key(request: Request[Principal, Any, Any]) -> Response[bytes]:
+    """Make a key and show it, this once; the same form sent again makes no other."""
+    form = await request.form()
+    fields = {"name": str(form.get("name", "")).strip(), "scopes": [str(each) for each in form.getall("scopes", [])]}
+    wanted = _read(fields, KeyIn)
+    days = _choice(form, "days", LIVES)
+    if str(form.get("newest", "")) != await _newest(request):
+        raise ProblemError(409, "used_form", "Keys were made since this form was opened; look at the list first.")
+    expires_at = datetime.now(UTC) + timedelta(days=days) if days else None
+    made: tuple[ApiKey, str] = await make_key(request, _create, operator_of(request), wanted, expires_at)
+    _log.info("key.created", key_id=str(made[0].id), by=str(request.user.key_id), scopes=made[0].scopes)
+    return _show_once(request, made, None)
+
+
+@get("/keys/{key_id:str}/rotate", include_in_schema=False, guards=[may(ACT)])
+async def show_rotation(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[bytes]:
+    """Show what rotating a key would do."""
+    return page(request, "key_rotate.html", key=await _in_force(request, key_id), overlaps=OVERLAPS)
+
+
+@post("/keys/{key_id:str}/rotate", include_in_schema=False, guards=[may(ACT)])
+async def rotate_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[bytes]:
+    """Make a key like another one and show it, this once; the other goes on for as long as was chosen."""
+    services: Services = request.app.state.services
+    form = await request.form()
+    wanted = _read({"overlap_seconds": _choice(form, "overlap", OVERLAPS)}, RotationIn)
+    old = await _in_force(request, key_id)
+    if wanted.overlap_seconds == 0:
+        _agreed(request, old, form)
+    overlap = timedelta(seconds=wanted.overlap_seconds)
+    made: tuple[ApiKey, str] | None = await make_key(request, _rotate, operator_of(request), old.id, overlap)
+    if made is None:
+        raise not_found()
+    services.authenticator.forget(request.user.tenant_id)
+    _log.info("key.rotated", key_id=str(made[0].id), by=str(request.user.key_id), replaces=str(old.id))
+    return _show_once(request, made, old)
+
+
+@get("/keys/{key_id:str}/revoke", include_in_schema=False, guards=[may(ACT)])
+async def show_revocation(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[bytes]:
+    """Show what revoking a key would do."""
+    return page(request, "key_revoke.html", key=await _in_force(request, key_id))
+
+
+@post("/keys/{key_id:str}/revoke", include_in_schema=False, guards=[may(ACT)])
+async def revoke_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[bytes]:
+    """Revoke a key, and lead back to the list, or out where it is the session's own."""
+    services: Services = request.app.state.services
+    key = await _in_force(request, key_id)
+    _agreed(request, key, await request.form())
+    tenant = request.user.tenant_id
+    if not await services.run(tenant, _revoke, operator_of(request), key.id):
+        raise not_found()
+    services.authenticator.forget(tenant)
+    _log.info("key.revoked", key_id=str(key.id), by=str(request.user.key_id))
+    return redirect(SIGN_IN if key.id == request.user.key_id else "/console/keys")
+
+
+def _show_once(request: Request[Principal, Any, Any], made: tuple[ApiKey, str], old: ApiKey | None) -> Response[bytes]:
+    return page(request, "key_made.html", status=201, key=made[0], secret=made[1], old=old)
+
+
+async def _newest(request: Request[Principal, Any, Any]) -> str:
+    """Return what tells whether a key was made since a form was opened: the newest one's id."""
+    services: Services = request.app.state.services
+    tenant = request.user.tenant_id
+    return ids.external("key", (await services.run(tenant, api_keys.page, tenant, limit=1))[0].id)
+
+
+async def _in_force(request: Request[Principal, Any, Any], key_id: str) -> ApiKey:
+    """Return a key of the tenant that opens something; raise the problem of any other."""
+    services: Services = request.app.state.services
+    identifier, tenant = ids.parse("key", key_id), request.user.tenant_id
+    key = await services.run(tenant, api_keys.get, tenant, identifier) if identifier else None
+    if key is None or not key.in_force(datetime.now(UTC)):
+        raise not_found()
+    return key
+
+
+def _agreed(request: Request[Principal, Any, Any], key: ApiKey, form: Mapping[str, Any]) -> None:
+    """Raise the problem of a form that would end the session it came in, unless it says that it knows."""
+    if key.id == request.user.key_id and form.get("ends_session") != "yes":
+        raise invalid("This is the key that you are signed in with: tick that your session may end.", "ends_session")
+
+
+def _read(fields: dict[str, Any], kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise from_msgspec(error) from None
+
+
+def _choice(form: Mapping[str, Any], name: str, offered: Sequence[tuple[int, str]]) -> int:
+    chosen = str(form.get(name, ""))
+    if chosen not in {str(value) for value, _ in offered}:
+        raise invalid("Choose one of those that the form offers.", name)
+    return int(chosen)
+
+
+def _list(connection: Connection, tenant_id: UUID, after: UUID | None) -> _Listed:
+    keys = api_keys.page(connection, tenant_id, limit=ON_A_PAGE + 1, after=after)
+    return _Listed(keys, operator_actions.on_keys(connection, tenant_id, [key.id for key in keys]))
+
+
+def _create(
+    connection: Connection, tenant_id: UUID, operator: Operator, wanted: KeyIn, expires_at: datetime | None
+) -> tuple[ApiKey, str]:
+    made = api_keys.create(connection, tenant_id, wanted.name, wanted.scopes, expires_at)
+    operator_actions.record(connection, operator, "key_create", subject_key_id=made[0].id)
+    return made
+
+
+def _rotate(
+    connection: Connection, tenant_id: UUID, operator: Operator, key_id: UUID, overlap: timedelta
+) -> tuple[ApiKey, str] | None:
+    made = api_keys.rotate(connection, tenant_id, key_id, overlap)
+    if made is not None:
+        operator_actions.record(connection, operator, "key_rotate", subject_key_id=made[0].id)
+    return made
+
+
+def _revoke(connection: Connection, operator: Operator, key_id: UUID) -> bool:
+    done = api_keys.revoke(connection, operator.tenant_id, key_id)
+    if done:
+        operator_actions.record(connection, operator, "key_revoke", subject_key_id=key_id)
+    return done

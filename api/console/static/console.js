@@ -75,6 +75,14 @@ for (const field of document.querySelectorAll("[data-submits]")) {
   field.addEventListener("change", () => field.form.requestSubmit());
 }
 
+// ---- A key that is shown once: the page's address becomes the list's, so that reloading shows that, not the key again
+
+const secret = document.querySelector("[data-secret]");
+if (secret) {
+  history.replaceState(null, "", "/console/keys");
+  secret.addEventListener("focus", () => secret.select());
+}
+
 // ---- Plots: read off the values under the pointer, or with the arrow keys
 
 const number = new Intl.NumberFormat("en");
