@@ -45,7 +45,8 @@ def run_short(out: Path, *only: str) -> dict[str, Any]:
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    assert all(row["ratio"]["median"] > 0 for row in found["rows"])
+    # No summary is due in as few turns as the short form plays.
+    assert all(row["ratio"]["median"] > 0 for row in found["rows"] if not row["name"].startswith("summary-input"))
     files = {file.stem: ET.fromstring(file.read_text()) for file in out.glob("*.svg")}  # noqa: S314 - made here
     assert set(files) == {curve["name"] for curve in found["curves"]}
     for curve in found["curves"]:
