@@ -36,7 +36,7 @@ serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stop
 
 test: $(STAMP) ## Run the tests against real servers
 	@.ci/browser
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain), rewrite the TypeScript types, test all clients
 	@clients/install
@@ -48,7 +48,7 @@ clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain), rewr
 	    tests/test_example_chat.py tests/test_example_open_webui.py $(ARGS)
 
 faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests included; print what was measured
-	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependencies
 	$(BIN)/ruff check
