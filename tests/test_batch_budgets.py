@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
 from sqlalchemy import text
 
 from store import ids
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tests.loopback_model import LoopbackModel
 
 __all__ = ["batch_settings", "chat", "provider"]
+
+pytestmark = pytest.mark.usefixtures("within_a_day")
 
 
 def spend(chat: Chat, tokens: int) -> None:

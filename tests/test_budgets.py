@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["chat"]
 
+pytestmark = pytest.mark.usefixtures("within_a_day")
+
 POLICY: Final = merge(SMALL)
 ONE_CALL: Final = 1_050
 """Tokens of a call of the stub."""
@@ -61,6 +63,32 @@ def spend_the_day(chat: Chat, workers: Workers) -> None:
     assert chat.run(first).reason is None
 
 
+@pytest.fixture
+def stub() -> StubSummarizer:
+    return StubSummarizer()
+
+
+@pytest.fixture
+def workers(chat: Chat, stub: StubSummarizer) -> PaidWorkers:
+    """Workers of a tenant whose budget of today one summary has spent."""
+    allow(chat, daily_model_tokens=1_000)
+    made = PaidWorkers(chat, stub)
+    spend_the_day(chat, made)
+    return made
+
+
+def postponed(chat: Chat, workers: PaidWorkers) -> UUID:
+    """Make a conversation whose summary has to wait for another day."""
+    conversation = grown(chat)
+    workers.settle(conversation)
+    return conversation
+
+
+def still_waiting(chat: Chat, condition: str = "true") -> int:
+    """Return how many summaries of the tenant wait, of those that a condition is true of."""
+    return len(chat.query(f"select 1 from waiting_summaries where done_at is null and {condition}"))  # noqa: S608
+
+
 def test_what_steps_say_is_what_is_counted(chat: Chat) -> None:
     workers = Workers(chat, StubSummarizer())
     for _ in range(3):
@@ -79,11 +107,9 @@ def test_without_a_budget_nothing_waits(chat: Chat) -> None:
     assert chat.query("select 1 from runs where reserved_tokens > 0") == []
 
 
-def test_a_spent_budget_leaves_the_steps_without_a_model(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
+def test_a_spent_budget_leaves_the_steps_without_a_model(
+    chat: Chat, workers: PaidWorkers, stub: StubSummarizer
+) -> None:
     conversation = grown(chat)
     before = chat.row(conversation).context_tokens
     workers.settle(conversation)
@@ -102,13 +128,8 @@ def test_a_spent_budget_leaves_the_steps_without_a_model(chat: Chat) -> None:
     assert workers.resume() == []  # not today
 
 
-def test_the_next_day_makes_up_for_it(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
-    conversation = grown(chat)
-    workers.settle(conversation)
+def test_the_next_day_makes_up_for_it(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
+    conversation = postponed(chat, workers)
     extracted = head(chat, conversation)
     chat.append(conversation, exchanges(2, 50, start=20))
     (run_id,) = workers.next_day()
@@ -125,33 +146,26 @@ def test_the_next_day_makes_up_for_it(chat: Chat) -> None:
     assert len(chat.originals(conversation)) == 28
     assert counted(chat) == (1, ONE_CALL)
     assert workers.next_day() == []
-    assert chat.query("select 1 from waiting_summaries where done_at is null") == []
+    assert still_waiting(chat) == 0
 
 
-def test_a_summary_waits_from_the_first_extract_on(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
-    conversation = grown(chat)
-    workers.settle(conversation)
+def test_a_summary_waits_from_the_first_extract_on(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
+    conversation = postponed(chat, workers)
     for start in (20, 40, 60):
         chat.append(conversation, exchanges(12, 200, start=start))
         workers.settle(conversation)
         assert chat.row(conversation).context_tokens <= POLICY.compaction_threshold_tokens * 6 // 5 + 400
     assert [run.reason for run in chat.runs(conversation)].count(BUDGET_SPENT) > 1
-    (_,) = chat.query("select 1 from waiting_summaries where done_at is null")
+    assert still_waiting(chat) == 1
     (_,) = workers.next_day()
     assert last_run(chat, conversation).state == "committed"
     assert stub.requests[-1].zone[0].seq == 1
     assert chat.row(conversation).context_tokens <= POLICY.compaction_threshold_tokens
 
 
-def test_what_could_not_even_be_extracted_is_checked_again(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
+def test_what_could_not_even_be_extracted_is_checked_again(
+    chat: Chat, workers: PaidWorkers, stub: StubSummarizer
+) -> None:
     conversation = grown(chat)
     version = head(chat, conversation).version
     lease = workers.hand_over(conversation)
@@ -165,11 +179,7 @@ def test_what_could_not_even_be_extracted_is_checked_again(chat: Chat) -> None:
     assert head(chat, conversation).version > version
 
 
-def test_a_second_day_may_be_spent_as_well(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
+def test_a_second_day_may_be_spent_as_well(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
     waiting = [grown(chat) for _ in range(2)]
     workers.settle(*waiting)
     # One of them takes all of the second day, the other goes on waiting.
@@ -178,16 +188,13 @@ def test_a_second_day_may_be_spent_as_well(chat: Chat) -> None:
     assert triggers == ["", BUDGET_SPENT]
     assert counted(chat) == (1, ONE_CALL)
     assert workers.resume() == []
-    (_,) = chat.query("select 1 from waiting_summaries where done_at is null and not_before > now()")
+    assert still_waiting(chat, "not_before > now()") == 1
     workers.next_day()
     assert [last_run(chat, conversation).reason for conversation in waiting] == [None, None]
     assert len(stub.requests) == 3
 
 
-def test_a_day_that_is_spent_before_they_are_resumed_postpones_all(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    workers = PaidWorkers(chat, StubSummarizer())
-    spend_the_day(chat, workers)
+def test_a_day_that_is_spent_before_they_are_resumed_postpones_all(chat: Chat, workers: PaidWorkers) -> None:
     waiting = [grown(chat) for _ in range(2)]
     workers.settle(*waiting)
     pass_a_day(chat)
@@ -197,10 +204,7 @@ def test_a_day_that_is_spent_before_they_are_resumed_postpones_all(chat: Chat) -
     assert [row.later for row in rows] == [True, True]
 
 
-def test_one_that_cannot_be_resumed_holds_up_no_others(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    workers = PaidWorkers(chat, StubSummarizer())
-    spend_the_day(chat, workers)
+def test_one_that_cannot_be_resumed_holds_up_no_others(chat: Chat, workers: PaidWorkers) -> None:
     waiting = [grown(chat) for _ in range(2)]
     workers.settle(*waiting)
     pass_a_day(chat)
@@ -221,26 +225,17 @@ def test_one_that_cannot_be_resumed_holds_up_no_others(chat: Chat) -> None:
     assert last_run(chat, waiting[0]).trigger == "budget"
 
 
-def test_an_edit_meanwhile_lets_the_thresholds_decide(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
-    conversation = grown(chat)
-    workers.settle(conversation)
+def test_an_edit_meanwhile_lets_the_thresholds_decide(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
+    conversation = postponed(chat, workers)
     # An edit of what the extract stands for: its version does not lead to the head any more.
     chat.append(conversation, exchanges(1, 50, start=90), replace_from=2)
     assert workers.next_day() == []
     assert len(stub.requests) == 1
-    assert chat.query("select 1 from waiting_summaries where done_at is null") == []
+    assert still_waiting(chat) == 0
 
 
-def test_two_sweepers_queue_one_run(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    workers = PaidWorkers(chat, StubSummarizer())
-    spend_the_day(chat, workers)
-    conversation = grown(chat)
-    workers.settle(conversation)
+def test_two_sweepers_queue_one_run(chat: Chat, workers: PaidWorkers) -> None:
+    conversation = postponed(chat, workers)
     pass_a_day(chat)
     with chat.database.transaction(None) as connection:
         (waiting,) = waiting_summaries.due(connection, 10)
@@ -260,13 +255,8 @@ def test_two_sweepers_queue_one_run(chat: Chat) -> None:
     assert [run.trigger for run in chat.runs(conversation)].count("budget") == 1
 
 
-def test_a_raised_budget_counts_at_once(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
-    conversation = grown(chat)
-    workers.settle(conversation)
+def test_a_raised_budget_counts_at_once(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
+    conversation = postponed(chat, workers)
     allow(chat, daily_model_tokens=100_000)
     (_,) = workers.resume()
     workers.summarize()
@@ -447,7 +437,7 @@ def test_a_beginning_that_is_not_worth_having_waits_with_the_rest(chat: Chat) ->
     assert steps["summary"].model_calls == model.asked > 0
     assert steps["extract"].state == "committed"
     assert counted(chat) == recorded(chat)
-    (_,) = chat.query("select 1 from waiting_summaries where done_at is null")
+    assert still_waiting(chat) == 1
 
 
 def test_a_context_block_waits_with_its_outline(chat: Chat) -> None:
@@ -516,15 +506,10 @@ def test_no_key_of_a_tenant_raises_its_limits(chat: Chat) -> None:
             chat.query(change)
 
 
-def test_erasure_leaves_nothing_to_make_up_for(chat: Chat) -> None:
-    allow(chat, daily_model_tokens=1_000)
-    stub = StubSummarizer()
-    workers = PaidWorkers(chat, stub)
-    spend_the_day(chat, workers)
-    conversation = grown(chat)
-    workers.settle(conversation)
+def test_erasure_leaves_nothing_to_make_up_for(chat: Chat, workers: PaidWorkers) -> None:
+    conversation = postponed(chat, workers)
     with chat.database.transaction(chat.tenant_id) as connection:
         asking = erasures.Asking(chat.tenant_id, ids.new_id(), ids.new_id())
         erasures.erase(connection, asking, conversation)
     assert workers.next_day() == []
-    assert chat.query("select 1 from waiting_summaries where done_at is null") == []
+    assert still_waiting(chat) == 0
