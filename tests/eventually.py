@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.02
+PATIENCE_SECONDS: Final = 60.0
+"""A bound for a loaded machine: to load a library may take half a minute there."""
 
 
-def eventually(condition: Callable[[], T], timeout: float = 20.0) -> T:
+def eventually(condition: Callable[[], T], timeout: float = PATIENCE_SECONDS) -> T:
     """Return the first true value of `condition`, asked again and again; fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     never = Event()

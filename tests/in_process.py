@@ -21,6 +21,7 @@ from compaction.policy import merge
 from compaction.snapshot import load_view
 from store import conversations, hot_path, runs, snapshots
 from store.broker import SUMMARIES
+from tests.eventually import PATIENCE_SECONDS
 from tests.messages_api import problems
 from tests.stored_turns import stored_turn
 from worker.checks import Checker
@@ -75,7 +76,7 @@ class Chat:
         self.database.close()
 
     def _await(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE_SECONDS)
 
     def begin(self, policy: Mapping[str, Any] | None = None) -> UUID:
         """Make a conversation with a small policy, changed by `policy`."""

@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
+from tests.eventually import PATIENCE_SECONDS
 from tests.loopback_batches import LoopbackBatches
 from tests.loopback_faults import FAULTS
 from tests.loopback_http import COUNT_TOKENS, MESSAGES, Answering, Received, Server
@@ -165,11 +166,11 @@ class LoopbackModel:
             self._permits = None if count is None else (self._permits or 0) + count
             self._changed.notify_all()
 
-    def wait_for_requests(self, count: int, timeout: float = 30) -> list[Received]:
+    def wait_for_requests(self, count: int, timeout: float = PATIENCE_SECONDS) -> list[Received]:
         """Return the requests once `count` have arrived, answered or not; raises TimeoutError."""
         return self._wait(count, timeout, lambda each: True)
 
-    def wait_for_answers(self, count: int, timeout: float = 30) -> list[Received]:
+    def wait_for_answers(self, count: int, timeout: float = PATIENCE_SECONDS) -> list[Received]:
         """Return the requests once `count` of them are over; raises TimeoutError."""
         return self._wait(count, timeout, lambda each: each.answered.is_set())
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from store import snapshots
 from store.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.in_process import Chat, Workers, chat, check_state, head
 from tests.loopback_model import LoopbackModel
 from tests.stub_summarizer import SPENT, StubSummarizer
@@ -198,7 +198,7 @@ class TestWhileTheModelIsAsked:
                 asking.append(conversation, [message])
                 assert asking.valid_context(conversation)[-1] == message
             model.release()
-            done.result(30)
+            done.result(PATIENCE_SECONDS)
         served = asking.valid_context(conversation)
         assert served[-9:] == [*sent[-6:], *late]
         assert head(asking, conversation)[:2] == (1, 17)
@@ -226,12 +226,12 @@ class TestWhileTheModelIsAsked:
             )
             assert locks == []
             model.release()
-            done.result(30)
+            done.result(PATIENCE_SECONDS)
         assert asking.run(conversation).state == "committed"
 
     def test_the_lease_is_kept_alive(self, asking: Chat, model: LoopbackModel) -> None:
         conversation = long_talk(asking)
-        workers = Workers(asking, lease_seconds=0.9)
+        workers = Workers(asking, lease_seconds=3)
         workers.check(conversation)
         model.hold()
         with ThreadPoolExecutor(1) as worker:
@@ -239,11 +239,11 @@ class TestWhileTheModelIsAsked:
             model.wait_for_requests(1)
             first = asking.run(conversation).lease_expires_at
             eventually(
-                lambda: asking.query("select 1 from runs where lease_expires_at > :e + interval '1 second'", e=first)
+                lambda: asking.query("select 1 from runs where lease_expires_at > :e + interval '1.5 seconds'", e=first)
             )
             assert workers.claim(asking.run(conversation).id) is None
             model.release()
-            done.result(30)
+            done.result(PATIENCE_SECONDS)
         run = asking.run(conversation)
         assert (run.state, run.attempts) == ("committed", 1)
 
@@ -256,7 +256,7 @@ class TestWhileTheModelIsAsked:
             done = worker.submit(workers.compactor.execute, lease)
             model.wait_for_requests(1)
             workers.compactor.calls.stop()
-            done.result(30)  # although the model has not answered
+            done.result(PATIENCE_SECONDS)  # although the model has not answered
         run = asking.run(conversation)
         assert (run.state, run.attempts, run.lease_token) == ("queued", 0, None)
         assert list(workers.woken) == [run.id]
