@@ -57,7 +57,7 @@ def told(chat: Chat, conversation: UUID) -> str:
         **dict.fromkeys(
             (
                 "messages",
-                "snapshots",
+                "snapshot_parts",
                 "context_blocks",
                 "pins",
                 "idempotency_keys",

@@ -306,22 +306,34 @@ def play(world: World, plans: Sequence[list[str]], outcomes: list[str]) -> None:
 PLANS: Final = st.lists(st.lists(st.sampled_from(ACTIONS), max_size=8), min_size=1, max_size=6)
 
 
-@settings(max_examples=EXAMPLES)
-@given(data=st.data())
-def test_conversations_as_the_api_takes_them(chat: Chat, data: st.DataObject) -> None:
+def play_as_the_api_takes_them(
+    kind: type[World], plans: st.SearchStrategy[list[list[str]]], chat: Chat, data: st.DataObject
+) -> None:
     messages = data.draw(valid_conversations(max_chars=3_000))
-    world = World(
+    world = kind(
         chat,
         data.draw(small_policies(capped=False)),
         data.draw(split_into_turns(messages)),
         sound=problems(messages) == [],
     )
-    play(world, data.draw(PLANS), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
+    play(world, data.draw(plans), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
+
+
+def play_as_broken_clients_send_them(
+    kind: type[World], plans: st.SearchStrategy[list[list[str]]], chat: Chat, data: st.DataObject
+) -> None:
+    messages = data.draw(any_conversations(max_chars=3_000))
+    world = kind(chat, data.draw(small_policies(capped=True)), data.draw(split_into_turns(messages)), sound=False)
+    play(world, data.draw(plans), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
+
+
+@settings(max_examples=EXAMPLES)
+@given(data=st.data())
+def test_conversations_as_the_api_takes_them(chat: Chat, data: st.DataObject) -> None:
+    play_as_the_api_takes_them(World, PLANS, chat, data)
 
 
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_conversations_as_broken_clients_send_them(chat: Chat, data: st.DataObject) -> None:
-    messages = data.draw(any_conversations(max_chars=3_000))
-    world = World(chat, data.draw(small_policies(capped=True)), data.draw(split_into_turns(messages)), sound=False)
-    play(world, data.draw(PLANS), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
+    play_as_broken_clients_send_them(World, PLANS, chat, data)

@@ -18,8 +18,14 @@ from store import overflows, requested_runs
 from store.requested_runs import ManualRun
 from tests.in_process import chat
 from tests.messages_api import alternates, problems
-from tests.strategies import any_conversations, split_into_turns, valid_conversations
-from tests.test_interleavings import ACTIONS, EXAMPLES, OUTCOMES, World, play, small_policies, without_thinking
+from tests.test_interleavings import (
+    ACTIONS,
+    EXAMPLES,
+    World,
+    play_as_broken_clients_send_them,
+    play_as_the_api_takes_them,
+    without_thinking,
+)
 
 if TYPE_CHECKING:
     from compaction.ladder import Strategy
@@ -136,19 +142,10 @@ class WiderWorld(World):
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_conversations_as_the_api_takes_them(chat: Chat, data: st.DataObject) -> None:
-    messages = data.draw(valid_conversations(max_chars=3_000))
-    world = WiderWorld(
-        chat,
-        data.draw(small_policies(capped=False)),
-        data.draw(split_into_turns(messages)),
-        sound=problems(messages) == [],
-    )
-    play(world, data.draw(PLANS), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
+    play_as_the_api_takes_them(WiderWorld, PLANS, chat, data)
 
 
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_conversations_as_broken_clients_send_them(chat: Chat, data: st.DataObject) -> None:
-    messages = data.draw(any_conversations(max_chars=3_000))
-    world = WiderWorld(chat, data.draw(small_policies(capped=True)), data.draw(split_into_turns(messages)), sound=False)
-    play(world, data.draw(PLANS), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
+    play_as_broken_clients_send_them(WiderWorld, PLANS, chat, data)
