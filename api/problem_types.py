@@ -108,6 +108,11 @@ PROBLEM_TYPES: Final = {
         "The console's demo is for an installation without conversations.",
         "The demo is for an installation that has no conversations yet.",
     ),
+    "used_form": ProblemType(
+        409,
+        "Look at the console's list of keys: the form may have been sent before.",
+        "Keys were made since this form was opened; look at the list first.",
+    ),
     "run_not_dead": ProblemType(409, "Only dead runs are retried.", "Only a dead run can be retried."),
     "run_active": ProblemType(
         409,
