@@ -137,8 +137,9 @@ def length(plan: Plan) -> list[Row]:
     requests = {"context": context_request(), "append": append_request(data.turn_body())}
     samples: dict[str, list[tuple[Sample, Sample]]] = {name: [] for name in requests}
     with servers.checks_cleared():
-        for number, short in enumerate(shorts):
-            for name, request in requests.items():
+        # All contexts before the first append: what is appended to the few long ones would make their contexts larger.
+        for name, request in requests.items():
+            for number, short in enumerate(shorts):
                 outcome = run_client(api, request, [long, short], seconds=plan.seconds, connections=1)
                 at_length, at_start = (
                     Sample(statistics.median(latencies), percentiles(latencies)) for latencies in outcome.latencies
