@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 CHARS_PER_TOKEN: Final = 4
 """Characters of English a token (seeds 001, 003)."""
@@ -75,11 +75,6 @@ def content_weight(content: Any) -> int:
 def content_tokens(content: Any) -> int:
     """Return the estimated tokens of one message's content, rounded up."""
     return -(-content_weight(content) // CHARS_PER_TOKEN)
-
-
-def messages_tokens(contents: Iterable[Any]) -> int:
-    """Return the estimated tokens of several messages' contents, each rounded up."""
-    return sum(content_tokens(content) for content in contents)
 
 
 def _json_weight(value: Any) -> int:

@@ -315,11 +315,6 @@ class Settings(BaseSettings):
         """The summarizer in use: `anthropic` needs a key to be chosen by itself."""
         return self.summarizer or ("anthropic" if self.anthropic_api_key else "extractive")
 
-    @property
-    def default_policy(self) -> Policy:
-        """The policy of a tenant that overrides nothing."""
-        return merge(self.policy)
-
 
 _LISTS: Final = {key for key in FIELDS if isinstance(getattr(Policy(), key), tuple)}
 

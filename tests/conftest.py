@@ -125,6 +125,16 @@ def broker_url(redis_server: EmbeddedRedis) -> str:
 @pytest.fixture
 def within_a_day() -> None:
     """Let a UTC day end first that is about to: what is counted by the day begins anew at midnight."""
+    _let_a_day_end()
+
+
+@pytest.fixture(scope="module")
+def module_within_a_day() -> None:
+    """Let a UTC day end first, for a module of seconds that counts by the day from its beginning."""
+    _let_a_day_end()
+
+
+def _let_a_day_end() -> None:
     now = datetime.now(UTC)
     midnight = datetime.combine(now + timedelta(days=1), datetime.min.time(), UTC)
     if midnight - now < timedelta(minutes=1):

@@ -19,7 +19,7 @@ from sqlalchemy import text
 from compaction.context_blocks import prepare
 from compaction.messages import has_thinking, is_request, message_facts, turn_facts
 from compaction.policy import Policy, merge
-from compaction.tokens import messages_tokens
+from compaction.tokens import content_tokens
 from store import hot_path
 from store.context_blocks import new_blocks
 from tests.in_process import SMALL, Chat
@@ -372,7 +372,7 @@ def _counters_are_a_recount(told: Told, found: _Found) -> None:
     wrong = {name: (getattr(row, name), value) for name, value in expected.items() if getattr(row, name) != value}
     assert not wrong, wrong
     if head is not None:
-        assert head.tokens == messages_tokens(message["content"] for message in head.messages)
+        assert head.tokens == sum(content_tokens(message["content"]) for message in head.messages)
     assert row.measured_tokens is None or row.measured_tokens > 0
 
 
@@ -402,7 +402,7 @@ def _the_context_is_right(told: Told, found: _Found, context: dict[str, Any]) ->
         assert _said(newest) <= marks(served[-1:])
     policy = merge(told.policy)
     row, room = found.row, policy.total_token_budget - policy.reserved_output_tokens
-    weight = messages_tokens(message["content"] for message in served) + row.fixed_tokens
+    weight = sum(content_tokens(message["content"]) for message in served) + row.fixed_tokens
     if OVER not in warnings:
         assert context["tokens"]["context"] <= room
         assert math.floor(weight * row.token_ratio) <= room + len(served)

@@ -41,7 +41,7 @@ _TITLE = re.compile(r"<title>(\d{4}-\d\d-\d\d): (?:([^,<]+), )?\$([\d.]+)</title
 
 
 @pytest.fixture(scope="module")
-def runs(service: Service) -> list[str]:
+def runs(service: Service, module_within_a_day: None) -> list[str]:
     return [external("run", each) for each in spend(service.database_url, service.tenant_id, CALLS)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from compaction.policy import Policy
+from compaction.policy import Policy, merge
 from store.settings import Settings
 
 
@@ -38,7 +38,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_every_policy_key_is_a_variable(monkeypatch: pytest.MonkeyPatch, key: str, text: str, value: Any) -> None:
     monkeypatch.setenv(f"PALIMPSEST_{key.upper()}", text)
-    found = getattr(Settings().default_policy, key)
+    found = getattr(merge(Settings().policy), key)
     assert found == value
     assert type(found) is type(value)
 
@@ -66,6 +66,6 @@ def test_an_impossible_default_is_refused_by_name(monkeypatch: pytest.MonkeyPatc
 def test_several_keys_come_as_one_object_and_a_single_one_adds_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_POLICY", '{"inline_tool_tags": ["readNote"], "prune_soft_share": 0.2}')
     monkeypatch.setenv("PALIMPSEST_PRUNE_DENY", "Read")
-    assert Settings().default_policy == Policy(
+    assert merge(Settings().policy) == Policy(
         inline_tool_tags=("readNote",), prune_soft_share=0.2, prune_deny=("Read",)
     )

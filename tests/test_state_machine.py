@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from compaction.pins import message_text
 from compaction.policy import merge
 from compaction.refusals import Refused
-from compaction.tokens import messages_tokens
+from compaction.tokens import content_tokens
 from store import branches, conversations, overflows, pins, requested_runs
 from store.repinning import repin
 from store.requested_runs import ManualRun
@@ -470,13 +470,13 @@ class ConversationMachine(RuleBasedStateMachine):
         return (context["snapshot"]["version"] if context["snapshot"] else 0), context["messages"]
 
     def _count(self, usage: str, seen: Sequence[Message]) -> int | None:
-        weight = messages_tokens(message["content"] for message in seen)
+        weight = sum(content_tokens(message["content"]) for message in seen)
         return {"none": None, "zero": 0, "counted": round(weight * 1.1) + 20, "high": weight * 4 + 900}.get(
             usage, weight // 8 + 1
         )
 
     def _weight(self, told: Told) -> int:
-        return messages_tokens(message["content"] for message in self.product.context(told.id)["messages"])
+        return sum(content_tokens(message["content"]) for message in self.product.context(told.id)["messages"])
 
     def _still_holds(self, told: Told, version: int) -> bool:
         (row,) = self.product.query(

@@ -13,7 +13,6 @@ from compaction.tokens import (
     block_weight,
     content_tokens,
     json_text,
-    messages_tokens,
     text_weight,
 )
 from tests.blocks import image_block, text_block, unknown_block
@@ -87,9 +86,7 @@ def test_content_without_text_costs_nothing(content: object) -> None:
 @pytest.mark.requirement("O1")
 @given(valid_conversations(max_exchanges=3))
 def test_the_estimate_adds_up_and_grows_with_every_block(conversation: list[dict[str, object]]) -> None:
-    contents = [message["content"] for message in conversation]
-    assert messages_tokens(contents) == sum(map(content_tokens, contents))
-    for content in contents:
+    for content in (message["content"] for message in conversation):
         if isinstance(content, list):
             weights = [block_weight(block) for block in content]
             assert content_tokens(content) == math.ceil(sum(weights) / 4)
