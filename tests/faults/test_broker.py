@@ -120,6 +120,12 @@ def reached(installation: Installation) -> bool:
     return answer == "ok"
 
 
+def take_away(installation: Installation, broker: OwnRedis) -> None:
+    """Kill Redis, and wait until the API has seen its connection end."""
+    broker.kill()
+    eventually(lambda: not reached(installation))
+
+
 def wakeups(installation: Installation, outcome: str) -> float:
     """Return the conversations in wake-ups of the API with that outcome."""
     families = text_string_to_metric_families(installation.client.get("/metrics").text)
@@ -163,7 +169,7 @@ def test_turns_while_redis_is_away(
     installation: Installation, broker: OwnRedis, workers: list[Worker], measured: Callable[[str, float], None]
 ) -> None:
     talks = [installation.talk() for _ in range(8)]
-    broker.kill()
+    take_away(installation, broker)
     for talk in talks:
         assert say(talk) == "deferred"
         assert talk.context()["last_seq"] == len(talk.sent) - 1
@@ -183,7 +189,7 @@ def test_redis_is_away_for_a_minute(
     installation: Installation, broker: OwnRedis, workers: list[Worker], measured: Callable[[str, float], None]
 ) -> None:
     """A turn a second meanwhile; by then the workers try to connect less and less often."""
-    broker.kill()
+    take_away(installation, broker)
     talks = []
     for _ in range(60):
         talks.append(installation.talk())
