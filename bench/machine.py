@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +55,17 @@ class Cores:
         if self.measured is None:
             return f"{os.cpu_count()} cores, nothing pinned"
         return f"{len(self._all)} cores, measured on {self.measured}, database and load on {self.rest}"
+
+
+def give_way(pid: int) -> None:
+    """Have a process, its threads and its descendants take only what others leave of their core."""
+    for process in [pid, *_descendants(pid)]:
+        # Where a session's processes share one priority.
+        with suppress(OSError):
+            Path(f"/proc/{process}/autogroup").write_text("19")
+        for thread in _numbers(Path(f"/proc/{process}/task")):
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, thread, 19)
 
 
 def cpu_seconds(pid: int) -> float:

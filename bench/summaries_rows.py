@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bench import data
 from bench.http_load import percentiles, run_client
 from bench.http_rows import append_request
+from bench.machine import give_way
 from bench.measure import Row, Sample, Target, progress
 from compaction.policy import Policy
 from store import conversations
@@ -36,6 +40,7 @@ PLACES: Final = 64
 """Summaries that a worker has under way at a time by default."""
 ANSWER_SECONDS: Final = 10.0
 """Seconds that the model takes under full load: a summary of 80,000 tokens takes Claude 10 to 40."""
+_ROOT: Final = Path(__file__).parents[1]
 _CONNECTIONS: Final = 4
 _WAIT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
@@ -45,6 +50,7 @@ _OPEN: Final = """
     where application_name = 'palimpsest-worker'
 """
 
+_WRITTEN: Final = "select count(*) from runs where state = 'committed' and queue = 'summaries'"
 _BEATS: Final = "select count(*) from pg_stat_activity where application_name = 'palimpsest-heartbeat'"
 """Connections of worker processes that are up."""
 
@@ -88,7 +94,7 @@ def summaries(plan: Plan) -> list[Row]:
     memory: list[tuple[Sample, Sample]] = []
     for number in range(plan.rounds):
         leases = supply.prepare(places + 2)  # two more than there is room for
-        with LoopbackModel() as model, _worker(servers, model, places) as pid:
+        with LoopbackModel() as model, _worker(servers, model.url, places) as pid:
             _until(lambda: _count(servers, _BEATS))
             idle = _megabytes(pid)
             model.hold()
@@ -151,21 +157,21 @@ def append_under_summaries(plan: Plan) -> list[Row]:
         appended()
         for number in range(plan.rounds):
             idle = appended()
-            leases = supply.prepare(places * (2 + round(seconds / ANSWER_SECONDS)))
-            with (
-                LoopbackModel(latency=min(ANSWER_SECONDS, 5 * seconds)) as model,
-                _worker(servers, model, places) as pid,
-            ):
-                # The API has its core for itself, as it has in a deployment.
+            # None of the first places is free again before the model has answered once.
+            leases = supply.prepare(places * (1 + round(seconds / ANSWER_SECONDS)))
+            with _stand_in(min(ANSWER_SECONDS, 5 * seconds)) as (url, model), _worker(servers, url, places) as pid:
                 servers.cores.pin(pid, servers.cores.rest)
+                # What computes elsewhere in a deployment takes only what Postgres and the load leave of their core.
+                for process in (pid, model):
+                    give_way(process)
                 for lease in leases:
                     supply.send(lease)
                 _until(lambda: _running(servers) >= places)
-                before = len(model.requests)
+                before = _count(servers, _WRITTEN)
                 loaded = appended()
-                asked = len(model.requests) - before
+                written = _count(servers, _WRITTEN) - before
                 _until(lambda: not _unfinished(servers))
-            loaded = Sample(loaded.value, {**loaded.details, "model calls/s": asked / seconds})
+            loaded = Sample(loaded.value, {**loaded.details, "summaries/s": written / seconds})
             samples.append((loaded, idle))
             progress(f"  round {number + 1}: p99 {loaded.value:.1f} ms, idle {idle.value:.1f} ms")
     return [
@@ -182,12 +188,23 @@ def append_under_summaries(plan: Plan) -> list[Row]:
 
 
 @contextmanager
-def _worker(servers: Servers, model: LoopbackModel, places: int) -> Iterator[int]:
+def _stand_in(latency: float) -> Iterator[tuple[str, int]]:
+    """Run what stands in for the model as a process of its own; return its address and its id."""
+    command = [sys.executable, "-m", "tests.loopback_model", "--no-validate", "--latency", str(latency)]
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield json.loads(process.stdout.readline() if process.stdout else "")["url"], process.pid
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _worker(servers: Servers, model_url: str, places: int) -> Iterator[int]:
     settings = {
         "summarizer": "anthropic",
         "summaries_per_tenant": "0",
         "ANTHROPIC_API_KEY": "sk-bench",
-        "ANTHROPIC_BASE_URL": model.url,
+        "ANTHROPIC_BASE_URL": model_url,
     }
     with servers.worker(SUMMARIES, places, **settings) as pid:
         yield pid

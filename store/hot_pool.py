@@ -70,7 +70,9 @@ class HotPool:
             # Given up halfway, by a timeout or a caller that went away: the next call would get this one's answer.
             self._retire(lane)
             raise
-        self._give_back(lane)
+        if self._give_back(lane):
+            # Who waited for it asks the database now, and not after this answer has been made and written.
+            await asyncio.sleep(0)
         return row
 
     @property
@@ -144,14 +146,17 @@ class HotPool:
         finally:
             timer.cancel()
 
-    def _give_back(self, lane: _Lane) -> None:
+    def _give_back(self, lane: _Lane) -> bool:
+        """Lend a connection to whoever has waited longest, or keep it; return whether anybody waits."""
         lane.calls += 1
         if self._closed or lane.calls >= MAX_CALLS or lane.connection.is_closed():
             self._discard(lane)
-            self._wake(None)
-        elif not self._wake(lane):
-            lane.used = self._loop.time()
-            self._idle.append(lane)
+            return self._wake(None)
+        if self._wake(lane):
+            return True
+        lane.used = self._loop.time()
+        self._idle.append(lane)
+        return False
 
     def _wake(self, lane: _Lane | None) -> bool:
         """Give whoever has waited longest a connection, or the room for one; return whether anybody waits."""

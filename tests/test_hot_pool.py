@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import psycopg
@@ -85,6 +85,28 @@ def test_calls_share_few_connections(database_url: str) -> None:
         assert {await pid(pool) for _ in range(3)} <= seen
 
     pooled(database_url, test)
+
+
+def test_whoever_waits_is_served_before_an_answer_is_made_of_a_row(database_url: str) -> None:
+    order: list[tuple[str, int]] = []
+
+    class Told(asyncpg.Connection):  # type: ignore[misc] # asyncpg ships no types
+        async def fetchrow(self, query: str, number: int, **options: Any) -> Any:
+            order.append(("asked", number))
+            return await super().fetchrow(query, number, **options)
+
+    async def run() -> None:
+        pool = HotPool(partial(asyncpg.connect, database_url, connection_class=Told), size=1, patience=10)
+
+        async def call(number: int) -> None:
+            await pool.fetchrow("select $1::int", number)
+            order.append(("answered", number))
+
+        await asyncio.gather(*map(call, range(3)))
+        await pool.close()
+
+    asyncio.run(run())
+    assert order == [("asked", 0), ("asked", 1), ("answered", 0), ("asked", 2), ("answered", 1), ("answered", 2)]
 
 
 def test_a_call_that_gets_no_connection_gives_up(database_url: str) -> None:
