@@ -66,6 +66,8 @@ class Working(NamedTuple):
     warnings: tuple[str, ...]
     pins: tuple[Pin, ...] = ()
     """What has to stay word for word, shown or in a frame; the view itself holds no frame then."""
+    unrepaired: View = ()
+    """The tail's messages where repair had something to do: it may have moved blocks from one to another."""
 
     @property
     def last_seq(self) -> int:
@@ -131,12 +133,18 @@ def build(
     current = strip_thinking(stored, strip_thinking_through)
     warnings = [] if current == stored else [STRIPPED]
     before = snapshot.messages if pinned is None else without_pins(snapshot.messages, snapshot.pins)
-    mended, repairs = repair((*before, *current))
-    view = cut_inline(
-        cap_results(mended, policy.max_tool_result_chars), policy.inline_tool_tags, policy.tool_result_retention_chars
-    )
-    working = Working(view, snapshot, tuple(tail), (*warnings, *repairs.warnings()))
+    joined = (*before, *current)
+    sound, repairs = repair(joined)
+    unrepaired = () if sound is joined else _shortened(current, policy)
+    told = (*warnings, *repairs.warnings())
+    working = Working(_shortened(sound, policy), snapshot, tuple(tail), told, unrepaired=unrepaired)
     return working if pinned is None else working._replace(pins=(*pinned, *_standing(working), *_latest(working)))
+
+
+def _shortened(view: View, policy: Policy) -> View:
+    """Return `view` with tool results capped and inline ones cut."""
+    capped = cap_results(view, policy.max_tool_result_chars)
+    return cut_inline(capped, policy.inline_tool_tags, policy.tool_result_retention_chars)
 
 
 def _standing(working: Working) -> tuple[Pin, ...]:
@@ -175,7 +183,7 @@ def settle(
     there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `pins`
     are those that stand in its frame.
     """
-    cut = len(after) - _untouched(working, after)
+    cut = _tail_begins(working, after)
     covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
     covers = max(covers, working.snapshot.covers_through)
     kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
@@ -200,11 +208,27 @@ def settle(
     )
 
 
+def _tail_begins(working: Working, after: View) -> int:
+    """Return the index in `after` from which on the tail makes what stands there.
+
+    Where repair moved a block, what it moved it from may be covered: then what it moved it to has to be, too.
+    """
+    begins = len(after) - _untouched(working, after)
+    while working.unrepaired and begins < len(after):
+        tail = [message for message in working.unrepaired if message.seq >= after[begins].seq]
+        made, _ = repair((*after[:begins], *tail))
+        if made == after:
+            break
+        differs = next((at for at, pair in enumerate(zip(made, after, strict=False)) if pair[0] != pair[1]), len(after))
+        begins = min(max(begins, differs) + 1, len(after))
+    return begins
+
+
 def _untouched(working: Working, after: View) -> int:
     """Return how many messages at the end of `after` are the tail's own."""
     count = 0
     for new, old in zip(reversed(after), reversed(working.view), strict=False):
-        if new is not old or new.seq == WRITTEN or new.seq <= working.snapshot.covers_through:
+        if new is not old or new.seq <= working.snapshot.covers_through:
             break
         count += 1
     return count

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.policy import Policy
+    from compaction.view import View
     from tests.blocks import Message
     from tests.messages_api import ThinkingLedger
 
@@ -65,6 +66,8 @@ class Conversation:
     _run: count[int] = field(default_factory=lambda: count(1))
     _built: Working = field(init=False)
     _built_from: tuple[int, ...] = ()
+    made: View = ()
+    """What the last step made of the view."""
 
     # The store's part
 
@@ -177,6 +180,7 @@ class Conversation:
         if not cut.results:
             return None
         truncated = [working.view[index].seq for index in cut.indices]
+        self.made = cut.view
         return settle(working, cut.view, run_id=self._new_run(), truncated=truncated)
 
     def summarize(self, text: str = SUMMARY_TEXT) -> NewSnapshot | None:
@@ -185,6 +189,7 @@ class Conversation:
         if zone is None:
             return None
         view = summaries.rebuild(working.view, zone, text, previous=working.snapshot.summary)
+        self.made = view
         return settle(working, view, run_id=self._new_run(), removed="summarized", summary=text)
 
     def drop(self) -> NewSnapshot | None:
@@ -196,6 +201,7 @@ class Conversation:
         if not trim.dropped:
             return None
         truncated = [working.view[index].seq for index in trim.cut]
+        self.made = trim.view
         return settle(working, trim.view, run_id=self._new_run(), truncated=truncated)
 
     def _new_run(self) -> str:

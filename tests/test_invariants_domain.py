@@ -20,7 +20,7 @@ from compaction.messages import THINKING
 from compaction.policy import Policy, merge
 from compaction.repair import repair
 from compaction.summary import CLOSES, OPENS, without_summary
-from compaction.view import MARKER, WRITTEN, ViewMessage, cap_results, view_tokens
+from compaction.view import MARKER, WRITTEN, ViewMessage, cap_results, strip_thinking, view_tokens
 from tests.blocks import text_block
 from tests.domain_conversation import Conversation, without_thinking
 from tests.messages_api import ThinkingLedger, alternates, problems
@@ -108,6 +108,16 @@ def test_the_context_is_valid_whatever_was_stored_and_done(life: Life) -> None:
         again, repairs = repair(view)
         assert all(new is old for new, old in zip(again, view, strict=True))
         assert repairs.warnings() == []
+
+
+@given(any_lives())
+def test_what_a_step_made_is_what_is_served_then(life: Life) -> None:
+    """But for thinking, which was signed for another prefix."""
+    for event, conversation in lived(life):
+        if event in STEPS:
+            made = strip_thinking(conversation.made, conversation.working().last_seq)
+            served = strip_thinking(conversation.working().view, conversation.working().last_seq)
+            assert [message.as_message() for message in served] == [message.as_message() for message in made], event
 
 
 @given(any_lives())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -29,6 +29,9 @@ from compaction.trimming import drop_oldest
 from compaction.view import WRITTEN, View, ViewMessage
 from tests.blocks import text_block
 from tests.strategies import any_conversations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 POLICY = Policy()
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
@@ -119,6 +122,28 @@ def test_a_result_that_is_neither_text_nor_blocks_is_capped_as_the_text_it_becom
     shown = built.view[2].content[0]
     assert isinstance(shown, dict)
     assert shown["content"].startswith('{"rows":[1,1,1,1,1,1\n[')
+
+
+@pytest.mark.parametrize(
+    "one_round",
+    [
+        lambda name: (("assistant", [call(name)]), ("assistant", "Looking."), ("user", [result(name, LONG)])),
+        lambda name: (("user", [result(name, LONG)]), ("assistant", [call(name)]), ("user", "go on")),
+    ],
+    ids=["a call before text", "a result before its call"],
+)
+def test_what_repair_has_moved_is_written_with_what_it_was_moved_to(
+    one_round: Callable[[str], tuple[tuple[str, Any], ...]],
+) -> None:
+    """The message that had it is covered: the tail would have it no more."""
+    stored = rows(("user", "go"), *(message for name in "abcd" for message in one_round(name)))
+    built = build(Snapshot(), stored, POLICY)
+    found = cut_tool_results(built.view, 500)
+    assert found.results == 3
+    new = settle(built, found.view, run_id="run-1", truncated=[built.view[index].seq for index in found.indices])
+    after = build(head(new), [row for row in stored if row.seq > new.covers_through], POLICY)
+    assert [message.as_message() for message in after.view] == [message.as_message() for message in found.view]
+    assert LONG in dump_messages(after.view)
 
 
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
