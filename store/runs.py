@@ -204,14 +204,17 @@ def add_step(connection: Connection, lease: Lease, step: StepRecord) -> None:
     )
 
 
-def written_step(connection: Connection, lease: Lease, name: str) -> AnyRow | None:
-    """Return the step of this attempt that wrote a snapshot; each attempt takes a step of one name once."""
+def written_step(connection: Connection, lease: Lease, name: str, *, after_version: int) -> AnyRow | None:
+    """Return the step of that name by which this attempt wrote a snapshot later than a version.
+
+    A run that was handed over, or retried by hand, counts its attempts from one again: the version tells whose it is.
+    """
     return connection.execute(
         select(run_steps).where(
             run_steps.c.run_id == lease.run_id,
             run_steps.c.attempt == lease.attempt,
             run_steps.c.name == name,
-            run_steps.c.snapshot_version.is_not(None),
+            run_steps.c.snapshot_version > after_version,
         )
     ).one_or_none()
 

@@ -169,6 +169,21 @@ def test_where_the_summary_then_fails_the_cut_comes_before_an_extract(chat: Chat
     assert [step.name for step in chat.steps(second.id)][:2] == ["summary", "tool_results"]
 
 
+def test_a_run_that_was_handed_over_may_cut_once_more(chat: Chat) -> None:
+    """It counts its attempts anew, so a step of the checks' attempt has the same number and name."""
+    conversation = chat.begin(SPARING)
+    workers = Workers(chat, StubSummarizer(error=SummaryError("model_error", "no")))
+    chat.append(conversation, [request("go", 4_500), *rounds(6, 400)])
+    lease = workers.hand_over(conversation)
+    chat.append(conversation, [*rounds(6, 600, start=6), answer("so far", 100)])
+    workers.compactor.execute(lease)
+    cuts = [step for step in chat.steps(lease.run_id) if step.name == "tool_results"]
+    assert [(step.attempt, step.state, step.snapshot_version) for step in cuts] == [
+        (1, "committed", 1),
+        (1, "committed", 2),
+    ]
+
+
 def test_where_there_are_no_summaries_it_is_made_all_the_same(chat: Chat) -> None:
     conversation = chat.begin(SPARING | {"compaction_enabled": False})
     workers = Workers(chat)

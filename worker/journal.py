@@ -155,7 +155,7 @@ class Journal:
         recorded: list[StepRecord] = []
 
         def write(connection: Connection) -> snapshots.Outcome:
-            written = runs.written_step(connection, self._lease, record.name)
+            written = runs.written_step(connection, self._lease, record.name, after_version=material.last_version)
             if written is not None:
                 return snapshots.Outcome(written.snapshot_version, pending=written.reason == WAITS)
             outcome = snapshots.commit(
