@@ -186,7 +186,7 @@ class HotPool:
 
     def _count_out(self) -> None:
         self._open -= 1
-        if not self._open:
+        if self._closed and not self._open:
             self._ended.set()
 
     def _close_idle(self) -> None:

@@ -197,7 +197,13 @@ def test_no_server_is_no_reason_to_wait(database_url: str) -> None:
 
 
 def test_closing_lets_calls_end(database_url: str) -> None:
+    """Also of a pool that was without a connection before, as after an outage."""
+
     async def test(pool: HotPool, signals: Signals) -> None:
+        gone = await pid(pool)
+        with psycopg.connect(database_url, autocommit=True) as other:
+            other.execute("select pg_terminate_backend(%s, 10000)", [gone])
+        await signals.ended.wait()
         with psycopg.connect(database_url, autocommit=True) as holder:
             holder.execute("select pg_advisory_lock(1)")
             call, waiting = (asyncio.create_task(pool.fetchrow(HOLD)) for _ in range(2))
