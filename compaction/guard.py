@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.messages import is_request, result_text_chars
+from compaction.pins import only_frames
 from compaction.repair import repair
-from compaction.trimming import drop_oldest, exchanges, rounds
-from compaction.view import MARKER, View, ViewMessage, map_blocks, strip_thinking, truncate_result
+from compaction.trimming import Trim, drop_oldest, exchanges, rounds
+from compaction.view import MARKER, View, ViewMessage, map_blocks, signed_summary, strip_thinking, truncate_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ class Fitted(NamedTuple):
     """Responses and results that were cut."""
     rounds_dropped: bool
     """Whether older rounds of the last exchange were left out."""
+    opening_dropped: bool = False
+    """Whether of a first message with a summary only the summary is left."""
 
 
 def fit_history(
@@ -40,13 +43,23 @@ def fit_history(
     """Return `view` within `room` tokens.
 
     The oldest whole exchanges go first, then the oldest rounds of the last one; its request and newest round stay, and
-    so does a first message with a summary. If that is not enough, long responses and results are cut to their start.
-    What is left may still be over: the caller warns. A larger room never leaves less. With `lacks_rounds` the view
-    holds only the newest rounds of its last exchange already.
+    so does a first message with a summary. Where that one leaves no room for them, only its summary stays, and more of
+    the others. If that is not enough, long responses and results are cut to their start. What is left may still be
+    over: the caller warns. A larger room never leaves less but for this first message's sake. With `lacks_rounds` the
+    view holds only the newest rounds of its last exchange already.
     """
-    trim = drop_oldest(
-        view, lambda _, measured: measured <= room, measure=lambda m: _ceil(weigh(m)), carries_summary=carries_summary
-    )
+
+    def drop(whole: Sequence[ViewMessage]) -> Trim:
+        return drop_oldest(
+            whole,
+            lambda _, measured: measured <= room,
+            measure=lambda message: _ceil(weigh(message)),
+            carries_summary=carries_summary,
+        )
+
+    trim, opening = drop(view), None
+    if carries_summary and _tokens(trim.view, weigh) > room and (opening := _only_summary(view)) is not None:
+        trim = drop((opening, *view[1:]))
     kept, cut = trim.view, 0
     if _tokens(kept, weigh) > room:
         for level in LEVELS:
@@ -59,7 +72,14 @@ def fit_history(
         kept, _ = repair(kept)
     gone = set(trim.dropped)
     dropped = lacks_rounds or (bool(gone) and any(part.start in gone for part in rounds(view, exchanges(view)[-1])))
-    return Fitted(kept, _tokens(kept, weigh), count_exchanges(kept), cut, dropped)
+    return Fitted(kept, _tokens(kept, weigh), count_exchanges(kept), cut, dropped, opening is not None)
+
+
+def _only_summary(view: Sequence[ViewMessage]) -> ViewMessage | None:
+    """Return the first message without its own words, None where these are asked for still, or there are none."""
+    if not view or signed_summary(view) is not None or exchanges(view)[-1].start == 0:
+        return None
+    return only_frames(view[0])
 
 
 def count_exchanges(view: Sequence[ViewMessage]) -> int:

@@ -201,6 +201,21 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     return _replaced(view, host, [*content[:at], *content[at + 1 :]])
 
 
+def only_frames(first: ViewMessage) -> ViewMessage | None:
+    """Return a first user message with a summary as the frames in it, the summary's and the pins'; None for no others.
+
+    The break before them stays, as it is what frames are found again by.
+    """
+    content = first.content
+    if isinstance(content, str):
+        at = _summary_at(content)
+        rest: Any = content[next((start for start, _ in _frames(content, at)), at) :]
+    else:
+        at = _summary_block(content)
+        rest = content[at - (at > 0 and _parsed(_block_text(content[at - 1])) is not None) :]
+    return ViewMessage(first.role, rest) if rest and len(rest) < len(content) else None
+
+
 def _stands_in(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> bool:
     return without_pins(view, pins) != tuple(view)
 

@@ -12,10 +12,13 @@ from compaction.assembly import Assembly, History, Layers, assemble, fixed_token
 from compaction.guard import fit_history
 from compaction.messages import is_request
 from compaction.outline import ContextBlock
+from compaction.pins import Pin, message_text, with_pins, without_pins
 from compaction.policy import merge
 from compaction.repair import repair
+from compaction.summary import framed, with_summary, without_summary
 from compaction.tokens import content_tokens
 from compaction.view import MARKER, View, ViewMessage, view_tokens
+from tests.blocks import text_block
 from tests.messages_api import problems
 from tests.strategies import any_conversations
 
@@ -76,6 +79,33 @@ def test_a_larger_room_never_leaves_less(conversation: list[dict[str, Any]], bud
         fit_history(history, room, weigh, carries_summary=False).view for room in (min(budgets), max(budgets))
     )
     assert {message.seq for message in small} <= {message.seq for message in large}
+
+
+@pytest.mark.parametrize("as_blocks", [False, True])
+@pytest.mark.parametrize("pinned", [(), (Pin("pin_1", 3, "Never before nine."),)])
+def test_a_first_message_that_leaves_no_room_gives_way_to_its_summary(
+    *, as_blocks: bool, pinned: tuple[Pin, ...]
+) -> None:
+    """What a summary was put into stays, but not when the others would have to go for it and it would be over still."""
+    words = "w" * 40_000
+    first = ViewMessage("user", [text_block(words)] if as_blocks else words, 0)
+    rest = tuple(message for message in chat(9) if message.seq > 0)
+    history = with_pins((with_summary(first, "They spoke."), *rest), pinned)
+    fitted = fit_history(history, 5_000, weigh, carries_summary=True)
+    assert fitted.opening_dropped
+    assert fitted.tokens <= 5_000
+    shown = [message.as_message() for message in fitted.view]
+    assert problems(shown) == []
+    assert words not in str(shown)
+    assert framed("They spoke.") in str(message_text(fitted.view[0].content))
+    assert all(pin.text in message_text(fitted.view[0].content) for pin in pinned)
+    assert fitted.view[1:] == rest
+    # The next compaction finds both frames again, so that neither is there twice.
+    bare = without_pins(fitted.view, pinned)
+    assert message_text(without_summary(bare[0], "They spoke.").content) == ""
+    assert not fit_history(history, 20_000, weigh, carries_summary=True).opening_dropped
+    alone = fit_history(history[:2], 5_000, weigh, carries_summary=True)
+    assert words in str(alone.view[0].content)  # it is what was asked last
 
 
 @pytest.mark.requirement("P5", "P6")
