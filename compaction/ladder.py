@@ -158,9 +158,10 @@ def strategy_names(strategy: str | None, policy: Policy) -> tuple[str, ...]:
 def must_wait(tokens: float, policy: Policy, *, in_signed_loop: bool) -> bool:
     """Tell whether a new snapshot has to wait: the API refuses signed thinking whose prefix has changed.
 
-    A context of `tokens` at or over the trim threshold cannot wait: there the thinking is left out.
+    `tokens` are those of the next call. From the trim threshold on, or once they would be dropped for want of room, it
+    cannot wait: there the thinking is left out.
     """
-    return in_signed_loop and tokens < policy.trim_threshold_tokens
+    return in_signed_loop and tokens < policy.pending_limit_tokens
 
 
 def prune_threshold(policy: Policy) -> int:

@@ -60,7 +60,7 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
 
     fixed = _ceil((stage.fixed_tokens + frame) * factor)
     # What was refused had been fitted into the budget before it was served.
-    room = policy.total_token_budget - policy.reserved_output_tokens - fixed
+    room = policy.context_limit_tokens - fixed
     served = fit_history(view, room, weigh, carries_summary=carries_summary).tokens
     target = _target(served, fixed, overflows, refused)
     fitted = fit_history(view, target, weigh, carries_summary=carries_summary)

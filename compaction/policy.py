@@ -112,6 +112,16 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Tokens at which the trim runs although the context was measured (seed 004, R3)."""
         return int(self.model_context_tokens * self.trim_threshold_ratio)
 
+    @property
+    def context_limit_tokens(self) -> int:
+        """Tokens that system prompt, tools and messages may have together: the budget but for the answer's share."""
+        return self.total_token_budget - self.reserved_output_tokens
+
+    @property
+    def pending_limit_tokens(self) -> int:
+        """Tokens from which no snapshot waits for the end of a tool loop, as thinking is left out there anyway."""
+        return min(self.trim_threshold_tokens, self.context_limit_tokens)
+
 
 class PolicyError(ValueError):
     """A policy that cannot hold.

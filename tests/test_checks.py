@@ -266,8 +266,8 @@ def test_a_turn_between_reading_and_clearing_is_looked_at_again(chat: Chat, monk
 class TestRunningToolLoopWithSignedThinking:
     """Moving the prefix under it would make the API refuse the thinking: the snapshot waits."""
 
-    def begin(self, chat: Chat, workers: Workers) -> UUID:
-        conversation = chat.begin()
+    def begin(self, chat: Chat, workers: Workers, policy: dict[str, int] | None = None) -> UUID:
+        conversation = chat.begin(policy)
         chat.append(conversation, [*agent(4), *rounds(2, 600, start=4, thinking=True)])
         workers.settle(conversation)
         return conversation
@@ -305,9 +305,14 @@ class TestRunningToolLoopWithSignedThinking:
         assert head(chat, conversation).version > 1
         assert chat.context(conversation)["tokens"]["context"] < 2_400
 
-    def test_the_check_promotes_it_past_the_trim_threshold_with_a_warning(self, chat: Chat) -> None:
+    @pytest.mark.parametrize(
+        "policy",
+        [{}, {"model_context_tokens": 1_000_000, "total_token_budget": 10_500, "reserved_output_tokens": 900}],
+        ids=["trim threshold", "budget, in a window that is far larger"],
+    )
+    def test_the_check_promotes_it_past_the_limit_with_a_warning(self, chat: Chat, policy: dict[str, int]) -> None:
         workers = Workers(chat)
-        conversation = self.begin(chat, workers)
+        conversation = self.begin(chat, workers, policy)
         chat.append(conversation, rounds(9, 700, start=6, thinking=True))  # over 9,600 tokens now
         with capture_logs() as events:
             workers.check(conversation)

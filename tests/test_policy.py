@@ -189,3 +189,9 @@ def test_what_a_later_layer_replaces_is_not_in_the_way() -> None:
 def test_the_trim_threshold_is_a_share_of_the_window() -> None:
     assert Policy().trim_threshold_tokens == 120_000
     assert Policy(model_context_tokens=16_000, trim_threshold_ratio=0.5).trim_threshold_tokens == 8_000
+
+
+def test_no_snapshot_waits_for_the_end_of_a_loop_when_there_is_no_room_left() -> None:
+    assert Policy().pending_limit_tokens == 120_000
+    large = Policy(model_context_tokens=1_000_000)
+    assert large.pending_limit_tokens == large.context_limit_tokens == 128_000 - 4_096

@@ -107,7 +107,7 @@ class Checker:
         if _is_miscounted(state, policy):
             return False
         if state.pending_version is not None:
-            return state.load.input_tokens < policy.trim_threshold_tokens
+            return state.load.input_tokens < policy.pending_limit_tokens
         return state.has_active_run or not decide(state.load, policy)
 
     def _want_batches(self, connection: Connection, idle: Sequence[CheckState]) -> list[tuple[UUID, UUID]]:

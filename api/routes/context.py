@@ -80,7 +80,7 @@ async def answer_context(
     policy, _, ignored = request.user.policy_of(found.policy, found.model)
     if ignored:
         # The database has reckoned with overrides that are not in force.
-        room = policy.total_token_budget - policy.reserved_output_tokens
+        room = policy.context_limit_tokens
         found = await read(conversation_id=conversation, etag=None, policy=policy, room=room) or found
     served = serve(found, policy, ignored)
     if (fitted := served.fitted) is not None and fitted.gave_way:
@@ -115,7 +115,7 @@ def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = ()) -> Se
         messages, warnings = dump_messages(fitted.history.view), list(fitted.warnings)
         tokens_served = fitted.fixed + fitted.history.tokens
     warnings += ignored
-    room = policy.total_token_budget - policy.reserved_output_tokens
+    room = policy.context_limit_tokens
     if tokens_served > room:
         warnings.append(
             f"the context has {tokens_served:,} tokens, {tokens_served - room:,} over the budget of "
@@ -133,7 +133,7 @@ def _fit(found: ContextRead, policy: Policy) -> FittedContext:
     fixed = math.ceil(found.fixed_tokens * found.factor)
     fitted = fit_history(
         working.view,
-        policy.total_token_budget - policy.reserved_output_tokens - fixed,
+        policy.context_limit_tokens - fixed,
         lambda message: message.tokens * found.factor,
         carries_summary=about.carries_summary,
         lacks_rounds=about.lacks_rounds,
