@@ -195,11 +195,13 @@ async def append_turn(
         policy.reserved_output_tokens if policy else None,
     )
     try:
-        row = await pool.fetchrow(_APPEND, *arguments)
+        done = Appended(*await pool.fetchrow(_APPEND, *arguments))
     except asyncpg.UniqueViolationError:
-        # A request with the same idempotency key committed in between: this time its answer is found.
-        row = await pool.fetchrow(_APPEND, *arguments)
-    return Appended(*row)
+        may_be_stored = True
+    else:
+        may_be_stored = idempotency_key is not None and done.outcome == "out_of_order"
+    # A request with the same idempotency key may have committed in between: this time its answer is found.
+    return Appended(*await pool.fetchrow(_APPEND, *arguments)) if may_be_stored else done
 
 
 async def read_context(

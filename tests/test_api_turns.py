@@ -6,11 +6,16 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
+from store import ids
+from tests.eventually import eventually
 from tests.problem_documents import REQUEST_ID, problem
 
 if TYPE_CHECKING:
+    import httpx2
+
     from tests.running_api import Service
 
 HELLO = {"role": "user", "content": "Hello."}
@@ -75,6 +80,31 @@ def test_duplicates_at_once_are_one_turn(service: Service) -> None:
     assert len({(answer.json()["first_seq"], answer.json()["last_seq"]) for answer in answers}) == 1
     assert sum("idempotency-replayed" not in answer.headers for answer in answers) == 1
     assert service.client.get(path).json()["last_seq"] == 1
+
+
+def test_requests_with_one_key_that_wait_for_each_other_store_once(service: Service) -> None:
+    path = service.conversation()
+    body = {"messages": [HELLO], "expected_next_seq": 0}
+
+    def send(_: int) -> httpx2.Response:
+        return service.client.post(f"{path}/turns", json=body, headers={"idempotency-key": "once"})
+
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with (
+        psycopg.connect(service.database_url, autocommit=True) as watch,
+        psycopg.connect(service.database_url) as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        other.execute(
+            "select from conversations where id = %s for update", [ids.parse("conv", path.rpartition("/")[2])]
+        )
+        sent = pool.map(send, range(2))
+        # Both have looked for the key by now, and neither has found it.
+        eventually(lambda: watch.execute(waiting).fetchone() == (2,))
+        other.rollback()
+        answers = list(sent)
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert sum("idempotency-replayed" in answer.headers for answer in answers) == 1
 
 
 @pytest.mark.parametrize("key", ["", '""', "k" * 256])
