@@ -8,12 +8,12 @@ import struct
 import threading
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 import httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host"}
 
@@ -35,9 +35,9 @@ class Seen(NamedTuple):
     body: bytes
 
 
-Fault = Refused | Literal["lose", "drop", "trickle"]
+Fault = Union[Refused, Literal["lose", "drop", "trickle"], "Callable[[], object]"]
 """`lose`: the service does it, the answer never arrives. `drop`: the service never sees it. `trickle`: an
-answer comes byte by byte and has no end."""
+answer comes byte by byte and has no end. A function: it is called, and then the request passed on."""
 
 
 class FaultyProxy(ThreadingHTTPServer):
@@ -80,6 +80,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._trickle()
         if isinstance(fault, Refused):
             return self._reply(fault.status, fault.headers, fault.body)
+        if callable(fault):
+            fault()
         headers["accept-encoding"] = "identity"
         answer = self.server.upstream.request(self.command, self.path, headers=headers, content=body)
         if fault == "lose":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -14,7 +15,7 @@ from palimpsest_client.errors import ApiError, AuthenticationError, PermissionDe
 from palimpsest_client.steps import Answer, Flow, Pause, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ATTEMPTS: Final = 3
 """Times one call is sent before its error counts."""
@@ -58,6 +59,22 @@ def decode(answer: Answer) -> Any:
         raise UnreachableError("the answer is not JSON: something else answers at this address") from error
 
 
+@contextlib.contextmanager
+def as_documented() -> Iterator[None]:
+    """Read what an answer says; one of another shape is not the service's, and raises UnreachableError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreachableError("the answer has another shape: something else answers at this address") from error
+
+
+def _check_status(answer: Answer) -> None:
+    if answer.status >= HTTPStatus.BAD_REQUEST:
+        raise error_of(answer.status, answer.headers, answer.body)
+    if answer.status >= HTTPStatus.MULTIPLE_CHOICES and answer.status != HTTPStatus.NOT_MODIFIED:
+        raise UnreachableError(f"a redirect ({answer.status}): something else answers at this address")
+
+
 def is_passing(error: Exception) -> bool:
     """Tell whether a turn that failed so is to be kept: the fault is not the turn's own."""
     if isinstance(error, ApiError):
@@ -76,10 +93,21 @@ class Caller:
         self._away_until = 0.0
         self._cool_off = COOL_OFF_SECONDS
 
-    @property
-    def is_cooling_off(self) -> bool:
-        """Whether the service failed to answer a moment ago."""
-        return self._clock() < self._away_until
+    def check(self) -> None:
+        """Raise if the service failed to answer a moment ago."""
+        if self._clock() < self._away_until:
+            raise UnreachableError("the service did not answer a moment ago")
+
+    def ends_in(self, seconds: float) -> float:
+        """Return when so many seconds will have passed."""
+        return self._clock() + seconds
+
+    def left(self, ends: float, at_least: float = LEAST_SECONDS) -> float:
+        """Return the seconds until `ends`; raise if there are not even so many."""
+        seconds = ends - self._clock()
+        if seconds < at_least:
+            raise UnreachableError("the time is up")
+        return seconds
 
     def send(self, request: Request, *, safe: bool = True) -> Flow[Answer]:
         """Send until there is an answer, an error that stays, or no time left.
@@ -90,15 +118,15 @@ class Caller:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 answer: Answer = yield replace(request, deadline=max(ends - self._clock(), LEAST_SECONDS))
-                if answer.status < HTTPStatus.BAD_REQUEST:
-                    self._cool_off, self._away_until = COOL_OFF_SECONDS, 0.0
-                    return answer
-                raise error_of(answer.status, answer.headers, answer.body)
+                _check_status(answer)
             except (ApiError, UnreachableError) as error:
                 pause = self._pause(error, attempt, safe=safe)
                 if pause is None or attempt == ATTEMPTS or self._clock() + pause + LEAST_SECONDS > ends:
                     self._note(error)
                     raise
+            else:
+                self._cool_off, self._away_until = COOL_OFF_SECONDS, 0.0
+                return answer
             yield Pause(pause)
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 

@@ -34,6 +34,7 @@ L = TypeVar("L")
 CONNECT_SECONDS: Final = 1.0
 """A service in the same network accepts a connection in milliseconds."""
 AGENT: Final = "palimpsest-client/0.1.0"
+OCCUPIED: Final = "other turns of the conversation are still being sent"
 
 
 def _blocking(flow: Callable[Concatenate[Operations, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
@@ -108,7 +109,8 @@ class Client:
             return time.sleep(step.seconds)
         if isinstance(step, Acquire):
             lock = self._locks.get(step.name)
-            lock.acquire()
+            if not lock.acquire(timeout=-1 if step.deadline is None else step.deadline):
+                raise UnreachableError(OCCUPIED)
             return lock
         return self._send(step)
 
@@ -198,7 +200,10 @@ class AsyncClient:
             return await asyncio.sleep(step.seconds)
         if isinstance(step, Acquire):
             lock = self._locks.get(step.name)
-            await lock.acquire()
+            try:
+                await asyncio.wait_for(lock.acquire(), step.deadline)
+            except asyncio.TimeoutError as error:
+                raise UnreachableError(OCCUPIED) from error
             return lock
         return await self._send(step)
 

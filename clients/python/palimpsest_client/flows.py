@@ -9,8 +9,14 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
 
 from palimpsest_client.answers import Context, KeptTurn, Message, ModelCall, Turn
-from palimpsest_client.calls import Caller, decode, encode, given, is_passing, path_of
-from palimpsest_client.errors import ApiError, PalimpsestError, UnexpectedSeqError, UnreachableError
+from palimpsest_client.calls import Caller, as_documented, decode, encode, given, is_passing, path_of
+from palimpsest_client.errors import (
+    ApiError,
+    PalimpsestError,
+    PermissionDeniedError,
+    UnexpectedSeqError,
+    UnreachableError,
+)
 from palimpsest_client.outbox import Outbox, log
 from palimpsest_client.remembered import ContextMemory, Remembered
 from palimpsest_client.steps import Acquire, Answer, Ask, Flow, Request
@@ -26,6 +32,10 @@ APPEND_SECONDS: Final = 5.0
 """What a turn is waited for; by then the reply has been shown."""
 CALL_SECONDS: Final = 30.0
 """What every other call may take."""
+FAIR_SECONDS: Final = 1.0
+"""With less time, or less than half of what there was, no further turn is begun: the service would not be at fault."""
+OVERTAKEN: Final = 10
+"""Times a turn that others overtake is sent again at once."""
 REMEMBERED_BYTES: Final = 32 * 1024 * 1024
 NOTED_CONVERSATIONS: Final = 10_000
 """Conversations of which the next seq is known, so that a turn that waits finds its place."""
@@ -72,7 +82,7 @@ class Flows:
 
         fallback: called for the caller's own history when the service does not answer as it should, whatever the
             reason; `is_fallback` is set then. Without it, and when it fails, errors are raised.
-        timeout: seconds, retries included.
+        timeout: seconds in all: for turns that wait to be sent, retries included.
         """
         try:
             can_do_without = fallback is not None
@@ -186,18 +196,26 @@ class Flows:
             self._next_seqs.pop(next(iter(self._next_seqs)), None)
 
     def _read_with_kept(self, conversation_id: str, timeout: float, *, can_do_without: bool) -> Flow[Context]:
-        """Send what waits, and return the context with what still does; meanwhile nobody else sends it."""
-        lock = yield Acquire(conversation_id)
+        """Send what waits, and return the context with what still does; meanwhile nobody else sends it.
+
+        Half of the time may pass until nobody else does, and half of the rest with sending: some is left to read.
+        """
+        ends = self._caller.ends_in(timeout)
+        if can_do_without:
+            self._caller.check()
+        lock = yield Acquire(conversation_id, timeout / 2)
         try:
-            yield from self._send_line(conversation_id, timeout)
-            context = yield from self._read_context(conversation_id, timeout, can_do_without=can_do_without)
+            yield from self._send_line(conversation_id, self._caller.left(ends) / 2)
+            context = yield from self._read_context(
+                conversation_id, self._caller.left(ends), can_do_without=can_do_without
+            )
             return self._with_kept(context, conversation_id)
         finally:
             lock.release()
 
     def _read_context(self, conversation_id: str, timeout: float, *, can_do_without: bool) -> Flow[Context]:
-        if can_do_without and self._caller.is_cooling_off:
-            raise UnreachableError("the service did not answer a moment ago")
+        if can_do_without:
+            self._caller.check()
         known = self._memory.get(conversation_id)
         headers = {"if-none-match": known.etag} if known else {}
         path = path_of("conversations", conversation_id, "context")
@@ -211,34 +229,38 @@ class Flows:
         return context
 
     def _context_of(self, conversation_id: str, body: bytes) -> Context:
-        found = decode(Answer(HTTPStatus.OK, {}, body))
-        head = found["snapshot"] or {"version": 0, "covers_through": None}
-        self._note_last(conversation_id, found["last_seq"])
-        return Context(
-            found["messages"],
-            head["version"],
-            head["covers_through"],
-            found["last_seq"],
-            found["tokens"],
-            found["warnings"],
-        )
+        with as_documented():
+            found = decode(Answer(HTTPStatus.OK, {}, body))
+            head = found["snapshot"] or {"version": 0, "covers_through": None}
+            self._note_last(conversation_id, found["last_seq"])
+            return Context(
+                [dict(message) for message in found["messages"]],
+                head["version"],
+                head["covers_through"],
+                found["last_seq"],
+                found["tokens"],
+                found["warnings"],
+            )
 
     def _with_kept(self, context: Context, conversation_id: str) -> Context:
         """Return a context with the turns that the service does not know yet."""
-        turns = self.outbox.waiting(conversation_id)
-        if any("replace_from" in turn.body for turn in turns):
-            raise UnreachableError("an edit waits to be sent, so that the service's context is an old one")
-        messages: list[Message] = [message for turn in turns for message in turn.body["messages"]]
+        messages: list[Message] = []
+        for turn in self.outbox.waiting(conversation_id):
+            if "replace_from" in turn.body:
+                raise UnreachableError("an edit waits to be sent, so that the service's context is an old one")
+            if not (turn.begun and _shows(context, turn)):
+                messages += turn.body["messages"]
         return replace(context, messages=[*context.messages, *messages], kept=len(messages))
 
     def _append(self, conversation_id: str, body: dict[str, Any], key: str, timeout: float) -> Flow[Turn]:
         path = path_of("conversations", conversation_id, "turns")
         request = Request("POST", path, {}, {"idempotency-key": key}, body, timeout)
         answer: Answer = yield from self._caller.send(request)
-        found = decode(answer)
-        self._note_last(conversation_id, found["last_seq"])
         replayed = answer.headers.get("idempotency-replayed") == "true"
-        return Turn(found["first_seq"], found["last_seq"], found["context_tokens"], found["check"], replayed)
+        with as_documented():
+            found = decode(answer)
+            self._note_last(conversation_id, found["last_seq"])
+            return Turn(found["first_seq"], found["last_seq"], found["context_tokens"], found["check"], replayed)
 
     def _send_line_locked(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
         lock = yield Acquire(conversation_id)
@@ -251,65 +273,83 @@ class Flows:
 
     def _send_line(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
         """Send the turns of a conversation in order; return what became of the last one, None if it stays."""
+        ends = self._caller.ends_in(timeout)
         done: Turn | None = None
         while turns := self.outbox.waiting(conversation_id):
             turn = turns[0]
             is_own = own is not None and turn.idempotency_key == own.idempotency_key
-            failed: Exception | None = UnreachableError("the service did not answer a moment ago")
             try:
-                if not self._caller.is_cooling_off:
-                    done = yield from self._send_kept(turn, timeout)
-                    failed = None
+                self._caller.check()
+                self._caller.left(ends, min(timeout / 2, FAIR_SECONDS))
+                done = yield from self._send_kept(turn, ends)
             except PalimpsestError as error:
                 if isinstance(error, ApiError) and not is_passing(error):
                     self.outbox.refuse(self.outbox.waiting(conversation_id)[0], error, told=is_own)
                     if is_own:
                         raise
                     continue
-                failed = error
+                for each in self.outbox.waiting(conversation_id):
+                    self.outbox.keep(each, error)
+                return None
             except BaseException:
                 # Cut off: nobody knows whether it arrived, and its key makes it safe to ask.
                 self.outbox.keep(self.outbox.waiting(conversation_id)[0], None)
                 raise
-            if failed is not None:
-                for each in self.outbox.waiting(conversation_id):
-                    self.outbox.keep(each, failed)
-                return None
             self.outbox.sent(self.outbox.waiting(conversation_id)[0])
         return done
 
-    def _send_kept(self, turn: KeptTurn, timeout: float) -> Flow[Turn]:
-        if not turn.begun:
-            expected = given(expected_next_seq=self._next_seqs.get(turn.conversation_id))
-            turn = replace(turn, begun=True, body={**expected, **turn.body})
-            self.outbox.change(turn)
-        try:
-            return (yield from self._append(turn.conversation_id, turn.body, turn.idempotency_key, timeout))
-        except UnexpectedSeqError as error:
-            stored = yield from self._find(turn)
-            if stored is not None:
-                return stored
-            if turn.pinned:
-                raise
-            # It could be stored at the expected seq alone, and is not: others have written meanwhile.
-            body = {**turn.body, "expected_next_seq": error.next_seq}
-            turn = replace(turn, idempotency_key=uuid.uuid4().hex, body=body)
-            self.outbox.change(turn)
-        return (yield from self._append(turn.conversation_id, turn.body, turn.idempotency_key, timeout))
+    def _send_kept(self, turn: KeptTurn, ends: float) -> Flow[Turn]:
+        for _ in range(OVERTAKEN):
+            was_begun = turn.begun
+            if not was_begun:
+                expected = given(expected_next_seq=self._next_seqs.get(turn.conversation_id))
+                turn = replace(turn, begun=True, body={**expected, **turn.body})
+                self.outbox.change(turn)
+            seconds = self._caller.left(ends)
+            try:
+                return (yield from self._append(turn.conversation_id, turn.body, turn.idempotency_key, seconds))
+            except UnexpectedSeqError as error:
+                # What was not begun before can't stand there: the same words would be another's.
+                stored = (yield from self._find(turn, ends)) if was_begun else None
+                if stored is not None:
+                    return stored
+                if turn.pinned:
+                    raise
+                # It could be stored at the expected seq alone, and is not: others have written meanwhile.
+                self._note_last(turn.conversation_id, error.next_seq - 1)
+                body = {name: value for name, value in turn.body.items() if name != "expected_next_seq"}
+                turn = replace(turn, begun=False, idempotency_key=uuid.uuid4().hex, body=body)
+                self.outbox.change(turn)
+        raise UnreachableError("others wrote to the conversation each time that the turn was sent")
 
-    def _find(self, turn: KeptTurn) -> Flow[Turn | None]:
+    def _find(self, turn: KeptTurn, ends: float) -> Flow[Turn | None]:
         """Return where a turn stands that was stored so long ago that its key has been forgotten."""
         first, messages = turn.body["expected_next_seq"], turn.body["messages"]
         path = path_of("conversations", turn.conversation_id)
         query = {"after": first - 1, "limit": len(messages)}
-        page: dict[str, Any] = yield from self.call("GET", f"{path}/messages", dict, query=query)
-        if [(each["role"], each["content"]) for each in page["data"]] != [
-            (each["role"], each["content"]) for each in messages
-        ]:
+        try:
+            page = yield from self.call("GET", f"{path}/messages", dict, query=query, deadline=self._caller.left(ends))
+        except PermissionDeniedError:
+            # A key for chats alone may not read originals, and the turn must not wait for ever.
             return None
-        now: dict[str, Any] = yield from self.call("GET", path, dict)
-        self._note_last(turn.conversation_id, now["last_seq"])
-        return Turn(first, first + len(messages) - 1, now["context_tokens"], "coalesced", replayed=True)
+        with as_documented():
+            found = [(each["role"], each["content"]) for each in page["data"]]
+        if found != [(each["role"], each["content"]) for each in messages]:
+            return None
+        now = yield from self.call("GET", path, dict, deadline=self._caller.left(ends))
+        with as_documented():
+            self._note_last(turn.conversation_id, now["last_seq"])
+            return Turn(first, first + len(messages) - 1, now["context_tokens"], "coalesced", replayed=True)
+
+
+def _shows(context: Context, turn: KeptTurn) -> bool:
+    """Tell whether a turn stands in a context where it was to be stored: then its answer was lost."""
+    messages: list[Message] = turn.body["messages"]
+    next_seq = 0 if context.last_seq is None else context.last_seq + 1
+    # Compaction leaves the end of a context as it was stored. Sent without a seq, the turn would be the last one.
+    back = next_seq - turn.body.get("expected_next_seq", next_seq - len(messages))
+    start = len(context.messages) - back
+    return start >= 0 and context.messages[start : start + len(messages)] == messages
 
 
 def plain(value: Any) -> Any:

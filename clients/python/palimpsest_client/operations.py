@@ -21,7 +21,7 @@ from palimpsest_client.answers import (
     StoredMessage,
     UserErasure,
 )
-from palimpsest_client.calls import given, path_of
+from palimpsest_client.calls import as_documented, given, path_of
 from palimpsest_client.flows import CALL_SECONDS, Flows, plain
 
 if TYPE_CHECKING:
@@ -234,7 +234,8 @@ class Operations(Flows):
     def _page(self, path: str, _item: type[T], query: Mapping[str, Any]) -> Flow[Page[T]]:
         found = yield from self.call("GET", path, Page, query=query)
         # What a list holds is as its item's type says; a typed dictionary is a dictionary.
-        return Page(**{name: found[name] for name in ("data", "has_more", "first_id", "last_id")})  # type: ignore[index]
+        with as_documented():
+            return Page(**{name: found[name] for name in ("data", "has_more", "first_id", "last_id")})  # type: ignore[index]
 
 
 def _span(limit: int | None, after_id: str | int | None, before_id: str | int | None) -> dict[str, Any]:

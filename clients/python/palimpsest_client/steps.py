@@ -52,9 +52,13 @@ class Pause:
 
 @dataclass(frozen=True)
 class Acquire:
-    """Wait for the lock of that name; answered with the lock, which the flow releases."""
+    """Wait for the lock of that name; answered with the lock, which the flow releases.
+
+    `deadline` is in seconds from now; after it UnreachableError is raised. None: however long it takes.
+    """
 
     name: str
+    deadline: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
 import { Outbox, type KeptTurn } from "./outbox.js";
 import type { ContextOut, ContextTokens, MessageOut, Operations, TurnOut } from "./schema.js";
-import { type Operation, Transport } from "./transport.js";
+import { type Operation, Transport, left } from "./transport.js";
 
 export type TurnBody = Operations["POST /v1/conversations/{conversation_id}/turns"]["body"];
 export type Message = TurnBody["messages"][number];
@@ -37,7 +37,7 @@ export interface TurnOptions extends Omit<TurnBody, "messages"> {
 export interface ContextOptions {
   /** Returns the caller's own history, used when the service does not answer as it should. */
   readonly fallback?: () => readonly Message[] | Promise<readonly Message[]>;
-  /** Milliseconds, retries included. */
+  /** Milliseconds in all: for turns that wait to be sent, retries included. */
   readonly timeout?: number;
 }
 
@@ -51,7 +51,10 @@ export interface ClientOptions {
 /** What a person who waits for a reply is made to wait for the context at the most. */
 const CONTEXT_TIMEOUT = 2_000;
 const APPEND_TIMEOUT = 5_000;
+/** With less time, or less than half of what there was, no further turn is begun: the service would not be at fault. */
+const FAIR = 1_000;
 const OVERFLOWS = 3;
+const OTHER_SHAPE = "the answer has another shape: something else answers at this address";
 const TURNS = "POST /v1/conversations/{conversation_id}/turns";
 const TOO_LONG = ["prompt is too long", "exceed context limit", "context_length_exceeded", "maximum context length"];
 
@@ -79,14 +82,18 @@ export class Client {
   /** Return what to send to the model as `messages`. */
   async context(conversationId: string, options: ContextOptions = {}): Promise<Context> {
     const timeout = options.timeout ?? CONTEXT_TIMEOUT;
+    const ends = performance.now() + timeout;
     try {
-      const read = () => this.#readContext(conversationId, timeout, options.fallback !== undefined);
+      if (options.fallback) this.#transport.check();
+      const read = () => this.#readContext(conversationId, left(ends), options.fallback !== undefined);
       if (!this.outbox.waiting(conversationId).length) return await read();
-      // What waits is sent first, and meanwhile nobody else sends it.
-      return await this.#inTurn(conversationId, async () => {
-        await this.#sendTurns(conversationId, timeout);
+      // What waits is sent first, and meanwhile nobody else sends it. Half of the time may pass until nobody else does,
+      // and half of the rest with sending: some is left to read.
+      const send = async () => {
+        await this.#sendTurns(conversationId, left(ends) / 2);
         return this.#withKept(conversationId, await read());
-      });
+      };
+      return await this.#inTurn(conversationId, send, timeout / 2);
     } catch (error) {
       if (!options.fallback || !(error instanceof PalimpsestError)) throw error;
       const messages = [...(await options.fallback())];
@@ -247,16 +254,16 @@ export class Client {
   }
 
   async #readContext(conversationId: string, timeout: number, canDoWithout: boolean): Promise<Context> {
-    if (canDoWithout && this.#transport.isCoolingOff)
-      throw new UnreachableError("the service did not answer a moment ago");
+    if (canDoWithout) this.#transport.check();
     const known = this.#remembered.get(conversationId);
     const headers = known ? { "if-none-match": known.etag } : {};
     const operation = "GET /v1/conversations/{conversation_id}/context";
     const answer = await this.#transport.send(operation, { path: [conversationId], headers, timeout });
     if (answer.status === 304 && known) return contextOf(known.text);
+    const context = contextOf(answer.text);
     const etag = answer.headers.get("etag");
     if (etag) this.#remember(conversationId, etag, answer.text);
-    return contextOf(answer.text);
+    return context;
   }
 
   /** The text is kept, so that nobody's changes to a context reach the next one. */
@@ -279,38 +286,48 @@ export class Client {
     const turns = this.outbox.waiting(conversationId);
     if (turns.some((turn) => turn.body.replace_from != null))
       throw new UnreachableError("an edit waits to be sent, so that the service's context is an old one");
-    const messages = turns.flatMap((turn) => turn.body.messages);
+    const unknown = turns.filter((turn) => !(turn.begun && shows(context, turn)));
+    const messages = unknown.flatMap((turn) => turn.body.messages);
     return { ...context, messages: [...context.messages, ...messages], kept: messages.length };
   }
 
   async #append(conversationId: string, body: TurnBody, key: string, timeout: number): Promise<Turn> {
     const headers = { "idempotency-key": key };
     const answer = await this.#transport.send(TURNS, { path: [conversationId], headers, body, timeout });
-    const turn = parse(answer.text) as TurnOut;
+    const turn = parse(answer.text) as TurnOut | null;
+    if (typeof turn?.last_seq !== "number") throw new UnreachableError(OTHER_SHAPE);
     return { ...turn, replayed: answer.headers.get("idempotency-replayed") === "true" };
   }
 
-  /** Do something with a conversation's line when those who came before are done with it. */
-  #inTurn<R>(conversationId: string, task: () => Promise<R>): Promise<R> {
-    const before = this.#lines.get(conversationId) ?? Promise.resolve();
-    const doing = before.catch(() => undefined).then(task);
-    this.#lines.set(conversationId, doing);
-    const ended = () => {
-      if (this.#lines.get(conversationId) === doing) this.#lines.delete(conversationId);
-    };
-    doing.then(ended, ended);
-    return doing;
+  /** Do something with a conversation's line when those who came before are done with it, if that is soon enough. */
+  async #inTurn<R>(conversationId: string, task: () => Promise<R>, patience?: number): Promise<R> {
+    const before = this.#lines.get(conversationId);
+    let leave = () => {};
+    const done = Promise.all([before, new Promise<void>((resolve) => (leave = resolve))]);
+    this.#lines.set(conversationId, done);
+    void done.then(() => {
+      if (this.#lines.get(conversationId) === done) this.#lines.delete(conversationId);
+    });
+    try {
+      if (before) await (patience === undefined ? before : within(before, patience));
+      return await task();
+    } finally {
+      leave();
+    }
   }
 
   /** Send the turns of a conversation in order; return what became of the last one. */
   async #sendTurns(conversationId: string, timeout: number, own?: KeptTurn): Promise<Turn | undefined> {
     if (own) this.outbox.add(own);
+    const ends = performance.now() + timeout;
     let done: Turn | undefined;
     for (let turn = this.outbox.waiting(conversationId)[0]; turn; turn = this.outbox.waiting(conversationId)[0]) {
       const isOwn = turn.idempotencyKey === own?.idempotencyKey;
       try {
-        if (this.#transport.isCoolingOff) throw new UnreachableError("the service did not answer a moment ago");
-        done = await this.#append(conversationId, turn.body, turn.idempotencyKey, timeout);
+        this.#transport.check();
+        const time = left(ends, Math.min(timeout / 2, FAIR));
+        this.outbox.begin(turn);
+        done = await this.#append(conversationId, turn.body, turn.idempotencyKey, time);
       } catch (error) {
         if (error instanceof ApiError && !error.isPassing) {
           this.outbox.refuse(turn, error, isOwn);
@@ -327,7 +344,8 @@ export class Client {
 }
 
 function contextOf(text: string): Context {
-  const found = parse(text) as ContextOut;
+  const found = parse(text) as ContextOut | null;
+  if (!Array.isArray(found?.messages) || typeof found.last_seq !== "number") throw new UnreachableError(OTHER_SHAPE);
   return {
     messages: found.messages as unknown as Message[],
     version: found.snapshot?.version ?? 0,
@@ -338,6 +356,30 @@ function contextOf(text: string): Context {
     isFallback: false,
     error: undefined,
   };
+}
+
+/** Tell whether a turn stands in a context where it was to be stored: then its answer was lost. */
+function shows(context: Context, turn: KeptTurn): boolean {
+  const { messages, expected_next_seq: expected } = turn.body;
+  const next = (context.lastSeq ?? -1) + 1;
+  // Compaction leaves the end of a context as it was stored. Sent without a seq, the turn would be the last one.
+  const start = context.messages.length - (next - (expected ?? next - messages.length));
+  const plain = (message: Message | undefined) => JSON.stringify([message?.role, message?.content]);
+  return start >= 0 && messages.every((message, at) => plain(context.messages[start + at]) === plain(message));
+}
+
+/** Wait for what never fails, and no longer than so many milliseconds. */
+async function within(promise: Promise<unknown>, timeout: number): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => {
+    const error = new UnreachableError("other turns of the conversation are still being sent");
+    timer = setTimeout(() => reject(error), timeout);
+  });
+  try {
+    await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 function parse(text: string): unknown {

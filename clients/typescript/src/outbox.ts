@@ -6,12 +6,14 @@ export interface KeptTurn {
   readonly conversationId: string;
   readonly idempotencyKey: string;
   readonly body: TurnBody;
+  /** It may have arrived. */
+  readonly begun?: boolean;
 }
 
 export interface OutboxOptions {
   /** Turns that may wait; one more throws OutboxFullError. */
   readonly limit?: number;
-  /** Called when a turn could not be sent. */
+  /** Called when a turn could not be sent, and again with its new form before it is tried once more. */
   readonly onKept?: (turn: KeptTurn, error: unknown) => void;
   /** Called when such a turn was sent after all, or was refused. */
   readonly onSent?: (turn: KeptTurn) => void;
@@ -54,6 +56,14 @@ export class Outbox {
     const limit = this.#options.limit ?? 1_000;
     if (this.size >= limit) throw new OutboxFullError(`${limit} turns wait to be sent already`);
     this.#lines.set(turn.conversationId, [...this.waiting(turn.conversationId), turn]);
+  }
+
+  /** Note that the first turn of a line may have arrived from now on. */
+  begin(turn: KeptTurn): void {
+    if (turn.begun) return;
+    const begun = { ...turn, begun: true };
+    this.#lines.set(turn.conversationId, [begun, ...this.waiting(turn.conversationId).slice(1)]);
+    if (this.#told.has(turn.idempotencyKey)) this.#tellKept(begun, undefined);
   }
 
   /** Note that a turn stays here because of `error`. */

@@ -1,4 +1,4 @@
-import { ApiError, PASSING, UNDONE, UnreachableError, errorOf } from "./errors.js";
+import { ApiError, PASSING, PalimpsestError, UNDONE, UnreachableError, errorOf } from "./errors.js";
 import type { Operations } from "./schema.js";
 
 export type Operation = keyof Operations;
@@ -45,9 +45,9 @@ export class Transport {
     this.#fetch = fetcher;
   }
 
-  /** Whether the service failed to answer a moment ago. */
-  get isCoolingOff(): boolean {
-    return performance.now() < this.#awayUntil;
+  /** Throw if the service failed to answer a moment ago. */
+  check(): void {
+    if (performance.now() < this.#awayUntil) throw new UnreachableError("the service did not answer a moment ago");
   }
 
   async send<K extends Operation>(operation: K, options: Options<K>): Promise<Answer<K>> {
@@ -85,9 +85,11 @@ export class Transport {
     try {
       const response = await this.#fetch(this.#url + path + search, init);
       if (response.status >= 400) throw await errorOf(response);
+      if (!response.ok && response.status !== 304)
+        throw new UnreachableError(`a redirect (${response.status}): something else answers at this address`);
       return { status: response.status, headers: response.headers, text: await response.text() };
     } catch (error) {
-      if (error instanceof ApiError) throw error;
+      if (error instanceof PalimpsestError) throw error;
       throw new UnreachableError(`the service did not answer: ${String(error)}`, { cause: error });
     }
   }
@@ -107,6 +109,13 @@ export class Transport {
     this.#awayUntil = performance.now() + after;
     this.#coolOff = Math.min(this.#coolOff * 2, LONGEST_COOL_OFF);
   }
+}
+
+/** Return the milliseconds until `ends`; throw if there are not even so many. */
+export function left(ends: number, atLeast = LEAST): number {
+  const time = ends - performance.now();
+  if (time < atLeast) throw new UnreachableError("the time is up");
+  return time;
 }
 
 /** Tell whether no connection was made; Node's fetch keeps the system's code in the cause of its error. */

@@ -8,7 +8,7 @@ const key = process.env["PALIMPSEST_KEY"]!;
 const OWN: Message[] = [{ role: "user", content: "what I remember myself" }];
 const TOO_LONG = "prompt is too long: 10000 tokens > 8000 maximum";
 
-type Fault = "lose" | "drop" | Response | undefined;
+type Fault = "lose" | "drop" | "hang" | Response | undefined;
 
 /** A client whose next requests meet `faults`, and all of them `always`. */
 function faulty(outbox = new Outbox()) {
@@ -17,7 +17,13 @@ function faulty(outbox = new Outbox()) {
     line.seen.push({ url: String(input), init: init! });
     const fault = line.faults.length ? line.faults.shift() : line.always;
     if (fault === "drop") throw new TypeError("fetch failed", { cause: new Error("reset") });
-    if (fault instanceof Response) return fault;
+    if (fault === "hang") {
+      const connection = setInterval(() => {}, 1_000); // a signal's own timer does not keep the process
+      const { signal } = init as { signal: AbortSignal };
+      const hung = new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+      await hung.finally(() => clearInterval(connection));
+    }
+    if (fault instanceof Response) return fault.clone();
     const response = await fetch(input, init);
     if (fault === "lose") throw new TypeError("fetch failed", { cause: new Error("reset") });
     return response;
@@ -131,6 +137,62 @@ test("a context has the turns that wait", async () => {
   const found = await client.context(id);
   assert.deepEqual([words(found.messages), found.kept], [["a", "b"], 1]);
 });
+
+test("nobody waits for turns that are being sent", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  client.outbox.restore([{ conversationId: id, idempotencyKey: "kept", body: { messages: [user("a")] } }]);
+  line.always = "hang";
+  let isFlushed = false;
+  const flushing = client.flush(3_000).finally(() => (isFlushed = true));
+  const found = await client.context(id, { fallback: () => OWN, timeout: 200 });
+  assert.deepEqual([found.messages, found.isFallback], [OWN, true]);
+  await assert.rejects(client.context(id, { timeout: 200 }), UnreachableError);
+  assert.equal(isFlushed, false);
+  assert.equal(await flushing, 1);
+  line.always = undefined;
+  await eventually(async () => (await client.flush()) === 0);
+  assert.deepEqual(await stored(client, id), ["a"]);
+});
+
+test("turns that wait share the time of a context", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  for (const text of ["a", "b", "c"])
+    client.outbox.restore([{ conversationId: id, idempotencyKey: text, body: { messages: [user(text)] } }]);
+  // Each of them takes a second, and there are two for sending.
+  const later = new Response("", { status: 503, headers: { "retry-after": "1" } });
+  line.faults.push(later, undefined, later, undefined, later, undefined);
+  const found = await client.context(id, { timeout: 4_000 });
+  assert.deepEqual(words(found.messages), ["a", "b", "c"]);
+  assert.ok(found.kept > 0);
+});
+
+test("a turn whose answer was lost is shown once", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  await client.append(id, [user("a")]);
+  line.always = "lose";
+  assert.equal(await client.deliver(id, [user("b")]), undefined);
+  assert.equal(await client.deliver(id, [user("b")]), undefined); // the same again, and this one was not sent
+  assert.deepEqual(client.outbox.waiting(id).map((turn) => turn.begun), [true, undefined]);
+  line.always = undefined;
+  // Within the time in which nobody tries to write.
+  assert.deepEqual(words((await client.context(id)).messages), ["a", "b", "b"]);
+});
+
+for (const [status, text] of [[308, null], [200, ""], [200, "null"], [200, "[]"], [200, "{}"]] as const)
+  test(`what is not the service's answer is none: ${status} ${text}`, async () => {
+    const { client, line } = faulty();
+    const id = await begin(client);
+    line.always = new Response(text, { status });
+    const found = await client.context(id, { fallback: () => OWN });
+    assert.ok(found.isFallback && found.error instanceof UnreachableError);
+    assert.equal(await client.deliver(id, [user("a")]), undefined);
+    line.always = undefined;
+    await eventually(async () => (await client.flush()) === 0);
+    assert.deepEqual(await stored(client, id), ["a"]);
+  });
 
 test("kept turns survive a restart of the caller", async () => {
   const before = faulty();
