@@ -26,7 +26,7 @@ class Filter:
     class Valves(BaseModel):
         """What an administrator sets."""
 
-        url: str = Field(default="http://localhost:8000", description="Where Palimpsest is")
+        url: str = Field(default="http://localhost:8080", description="Where Palimpsest is")
         key: str = Field(default="", description="An API key of Palimpsest")
         priority: int = Field(default=100, description="After the filters that change what is said")
 
