@@ -205,10 +205,7 @@ def add_step(connection: Connection, lease: Lease, step: StepRecord) -> None:
 
 
 def written_step(connection: Connection, lease: Lease, name: str, *, after_version: int) -> AnyRow | None:
-    """Return the step of that name by which this attempt wrote a snapshot later than a version.
-
-    A run that was handed over, or retried by hand, counts its attempts from one again: the version tells whose it is.
-    """
+    """Return the step of a name by which this attempt wrote a snapshot after a version; attempts may count anew."""
     return connection.execute(
         select(run_steps).where(
             run_steps.c.run_id == lease.run_id,
