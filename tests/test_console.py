@@ -75,6 +75,8 @@ def test_signing_in_leads_back_and_sets_a_cookie_that_scripts_and_other_sites_ca
         "/v1/tenant",
         "javascript:0",
         "\n",
+        "//[x",
+        "http://[x/console",
     ],
 )
 def test_signing_in_leads_nowhere_else(service: Service, elsewhere: str) -> None:
@@ -82,6 +84,25 @@ def test_signing_in_leads_nowhere_else(service: Service, elsewhere: str) -> None
     with visitor(service) as client:
         done = client.post("/console/sign-in", data={"key": key, "next": elsewhere})
         assert done.headers["location"] == "/console"
+
+
+def test_signing_in_leads_to_a_page_in_any_script(service: Service) -> None:
+    _, key = make_key(service)
+    for asked, led in (
+        ("/console/conversations?q=日本 1", "/console/conversations?q=%E6%97%A5%E6%9C%AC%201"),
+        ("/console/runs?reason=a%20b&state=dead", "/console/runs?reason=a%20b&state=dead"),
+    ):
+        with visitor(service) as client:
+            done = client.post("/console/sign-in", data={"key": key, "next": asked})
+            assert (done.status_code, done.headers["location"]) == (303, led)
+            assert client.get("/console/sign-in", params={"next": asked}).headers["location"] == led
+
+
+@pytest.mark.parametrize("headers", [{"referer": "http://[x"}, {"hx-current-url": "//[x"}])
+def test_where_somebody_was_need_not_be_readable(service: Service, headers: dict[str, str]) -> None:
+    with visitor(service) as client:
+        done = client.post("/console/sign-out", headers=headers)
+        assert (done.status_code, done.headers["location"]) == (303, "/console/sign-in?next=%2Fconsole")
 
 
 @pytest.mark.parametrize("key", ["", "nonsense", "key_" + "0" * 32 + ".secret", "\x00", "<script>alert(1)</script>"])
@@ -254,6 +275,26 @@ def test_the_console_is_not_in_the_document(service: Service) -> None:
     assert not [path for path in document["paths"] if path.startswith("/console")]
 
 
+def test_an_empty_filter_is_none(service: Service) -> None:
+    conversation = service.conversation().removeprefix("/v1")
+    with signed_in(service) as client:
+        for path in (
+            "/console?days=",
+            "/console/conversations?q=&sort=&page=",
+            "/console/runs?state=&reason=&conversation=&after=",
+            "/console/operators?after=",
+            "/console/keys?after=",
+            "/console/spending?days=",
+            f"/console{conversation}/context?show=&from=",
+            f"/console{conversation}/diff?from=&to=",
+            f"/console{conversation}/snapshots?before=",
+        ):
+            assert client.get(path).status_code == 200, path
+        assert "<option selected>" not in client.get("/console/runs?state=&reason=lost").text
+        assert "<option selected>dead" in client.get("/console/runs?state=dead&reason=").text
+        assert 'value="a=b="' in client.get("/console/runs?state=&reason=a=b=").text
+
+
 def test_what_there_is_not_and_what_cannot_be_taken(service: Service) -> None:
     conversation = service.conversation().removeprefix("/v1")
     odd = {
@@ -287,12 +328,18 @@ def test_what_there_is_not_and_what_cannot_be_taken(service: Service) -> None:
         f"/console{conversation}/compact?strategy=guess": 422,
         f"/console{conversation}/compact?strategy=auto&min_savings_tokens=many": 422,
         f"/console{conversation}/compact?strategy=auto&compaction_threshold_tokens=0": 422,
+        f"/console{conversation}/compact?strategy=auto&compaction_threshold_tokens={'9' * 5_000}": 422,
+        f"/console{conversation}/context?from={'9' * 5_000}": 422,
     }
     with signed_in(service) as client:
         assert {path: client.get(path).status_code for path in odd} == odd
         forms = {
             f"/console{conversation}/restore": ({"version": "x"}, 422),
             f"/console{conversation}/compact": ({"strategy": "drop", "instructions": "Be brief."}, 422),
+            f"/console{conversation}/compact?": ({"strategy": "summary", "instructions": "Be\0brief."}, 422),
+            f"/console{conversation}/restore?": ({"version": "9" * 5_000}, 422),
+            f"/console{conversation}/restore?2": ({"version": "-1"}, 422),
+            f"/console{conversation}/restore?3": ({}, 422),
             f"/console/runs/{external('run', service.tenant_id)}/retry": ({}, 404),
             "/console/runs/x/retry": ({}, 404),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from api.problems import ProblemError
 from store import console_sessions
@@ -25,6 +25,8 @@ READ: Final = "audit:read"
 """Scope that a key needs to sign in and to see."""
 ACT: Final = "admin"
 """Scope that a key needs to change anything."""
+_KEPT: Final = "/?#[]@!$&'()*+,;=:%"
+"""What of a path is not encoded: the delimiters of RFC 3986, and what is encoded already."""
 
 
 class SignInNeededError(Exception):
@@ -83,7 +85,7 @@ def refuse_other_sites(headers: Mapping[str, str]) -> None:
     """
     site = headers.get("sec-fetch-site")
     origin = headers.get("origin")
-    ours = site == "same-origin" if site else origin is not None and urlsplit(origin).netloc == headers.get("host")
+    ours = site == "same-origin" if site else origin is not None and _split(origin).netloc == headers.get("host")
     if not ours:
         raise ProblemError(403, "cross_site", "This form was not sent from a page of this console.")
 
@@ -104,10 +106,18 @@ def is_secure(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
 
 
 def own_path(path: str) -> str:
-    """Return a path of the console to lead on to; anything else is the console's home."""
-    parts = urlsplit(path)
+    """Return a path of the console to lead on to, as a header can have it; anything else is the console's home."""
+    parts = _split(path)
     is_own = not parts.scheme and not parts.netloc and (parts.path == HOME or parts.path.startswith(f"{HOME}/"))
-    return path if is_own and path.isprintable() and "\\" not in path else HOME
+    return quote(path, safe=_KEPT) if is_own and path.isprintable() and "\\" not in path else HOME
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of a URL that a browser sent, none of one that cannot be read."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def _method(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
@@ -119,5 +129,5 @@ def _shown(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
     current = connection.headers.get("hx-current-url") or (
         connection.headers.get("referer", HOME) if _method(connection) == "POST" else None
     )
-    url = urlsplit(current if current is not None else str(connection.url))
+    url = _split(current if current is not None else str(connection.url))
     return own_path(url.path + (f"?{url.query}" if url.query else ""))

@@ -11,6 +11,7 @@ from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.compaction_types import CompactionIn
+from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.routes.snapshots import read_sides
 from api.console.sessions import ACT, READ, may, operator_of
@@ -78,11 +79,11 @@ async def restore(request: Request[Principal, Any, Any], conversation_id: Conver
     """Go back to a version, and write down who did."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    version = str((await request.form()).get("version", ""))
-    if not version.isdecimal() or int(version) >= 2**31:
-        raise invalid("The version to go back to is missing.", "version")
+    version = _number("version", str((await read_form(request)).get("version", "")))
+    if not 0 <= version < 2**31:
+        raise invalid("There is no such version.", "version")
     try:
-        done = await services.run(tenant, _restore, request, identifier, int(version)) if identifier else False
+        done = await services.run(tenant, _restore, request, identifier, version) if identifier else False
     except branches.SupersededError:
         detail = "This version shows messages that were replaced since."
         raise ProblemError(409, "superseded", detail) from None
@@ -124,7 +125,7 @@ async def compact(request: Request[Principal, Any, Any], conversation_id: Conver
     """Queue a run, write down who did, and lead to its page."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    wanted = _wanted({name: str(value) for name, value in (await request.form()).items()})
+    wanted = _wanted({name: str(value) for name, value in (await read_form(request)).items()})
     queue: Queue = SUMMARIES if wanted.strategy == "summary" else CHECKS
     run_id, is_ours = await services.run(tenant, _compact, request, identifier, wanted, queue)
     if is_ours:
