@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sqlalchemy import Connection, func, insert, or_, select, text, update
 
 from store import ids
-from store.tables import api_keys
+from store.tables import api_keys, tenants
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +28,8 @@ SCOPES: Final = ("turns:write", "context:read", "audit:read", "admin")
 """What a key may be allowed; `admin` includes the others."""
 MAXIMUM: Final = 1_000
 """Keys that a tenant may have in force at a time: each is a row that nothing ever removes."""
+ROTATING: Final = 2
+"""Times as many may be in force through rotations: every key may be on its way out beside the one that replaces it."""
 
 FURTHEST: Final = timedelta(days=36_525)
 """The longest life of a key that expires at all."""
@@ -54,7 +56,7 @@ class ApiKey(NamedTuple):
 
 
 class TooManyKeysError(Exception):
-    """The tenant has `MAXIMUM` keys in force."""
+    """The tenant has as many keys in force as it may."""
 
 
 class AlreadyReplacedError(Exception):
@@ -97,8 +99,21 @@ def create(
 
     Raise TooManyKeysError if the tenant has as many as it may.
     """
+    return _create(connection, tenant_id, name, scopes, expires_at, at_most=MAXIMUM)
+
+
+def _create(
+    connection: Connection,
+    tenant_id: UUID,
+    name: str,
+    scopes: Collection[str],
+    expires_at: datetime | None,
+    *,
+    at_most: int,
+) -> tuple[ApiKey, str]:
+    lock(connection, tenant_id)
     others = select(func.count()).where(_k.tenant_id == tenant_id, _in_force())
-    if connection.execute(others).scalar_one() >= MAXIMUM:
+    if connection.execute(others).scalar_one() >= at_most:
         raise TooManyKeysError
     identifier, secret = ids.new_id(), secrets.token_urlsafe(32)
     row = connection.execute(
@@ -132,13 +147,18 @@ def rotate(
         raise AlreadyReplacedError(old.replaced_by)
     if expires_at is None and old.expires_at is not None:
         expires_at = datetime.now(UTC) + (old.expires_at - old.created_at)
-    made = create(connection, tenant_id, old.name, old.scopes, expires_at)
+    made = _create(connection, tenant_id, old.name, old.scopes, expires_at, at_most=ROTATING * MAXIMUM)
     connection.execute(
         update(api_keys)
         .where(_k.id == key_id, _k.tenant_id == tenant_id)
         .values(expires_at=func.least(_k.expires_at, func.now() + overlap), replaced_by=made[0].id)
     )
     return made
+
+
+def lock(connection: Connection, tenant_id: UUID) -> None:
+    """Have nobody else make a key of the tenant until the transaction ends: two that count at once would both pass."""
+    connection.execute(select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True))
 
 
 def all_of(connection: Connection, tenant_id: UUID) -> list[ApiKey]:

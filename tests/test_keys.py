@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tests.running_api import Service
 
 DAY = timedelta(days=1)
+LOCKED = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 def make(service: Service, **fields: Any) -> dict[str, Any]:
@@ -213,6 +215,41 @@ class TestByHttp:
         problem(service.client.post("/v1/keys", json=wanted), 409, "too_many_keys")
         problem(service.client.post(f"/v1/keys/{first['id']}/rotate", json={}), 409, "too_many_keys")
         assert listed(service, first["id"])["expires_at"] is None
+
+
+def test_whoever_has_as_many_keys_as_may_be_can_rotate_them(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_keys, "MAXIMUM", 2)
+    with transaction(engine, tenant.id) as connection:
+        first, _ = api_keys.create(connection, tenant.id, "first")
+        with pytest.raises(TooManyKeysError):
+            api_keys.create(connection, tenant.id, "one more")
+        own, _ = api_keys.split(tenant.key) or (first.id, "")
+        assert api_keys.rotate(connection, tenant.id, own, DAY)
+        made = api_keys.rotate(connection, tenant.id, first.id, DAY)
+        assert made
+        # A key may be rotated again and again, each for a while beside the next: not without end.
+        with pytest.raises(TooManyKeysError):
+            api_keys.rotate(connection, tenant.id, made[0].id, DAY)
+
+
+def test_two_that_make_the_last_key_at_once(
+    engine: Engine, tenant: Tenant, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_keys, "MAXIMUM", 2)
+
+    def make_last() -> None:
+        with transaction(engine, tenant.id) as connection:
+            api_keys.create(connection, tenant.id, "last")
+
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(database_url, autocommit=True) as looking:
+        with transaction(engine, tenant.id) as connection:
+            api_keys.create(connection, tenant.id, "last")
+            other = pool.submit(make_last)
+            eventually(lambda: other.done() or looking.execute(LOCKED).fetchall())
+        with pytest.raises(TooManyKeysError):
+            other.result()
 
 
 def uuid_of(text: str) -> UUID:

@@ -11,6 +11,7 @@ from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, SIGN_IN, may, operator_of
 from api.key_types import KeyIn, RotationIn
@@ -62,21 +63,21 @@ async def list_keys(request: Request[Principal, Any, Any], after: _After = None)
 @get("/keys/new", include_in_schema=False, guards=[may(ACT)])
 async def show_new_key(request: Request[Principal, Any, Any]) -> Response[bytes]:
     """Show the form for a new key."""
-    newest = await _newest(request)
+    services: Services = request.app.state.services
+    newest = await services.run(request.user.tenant_id, _newest, request.user.tenant_id)
     return page(request, "key_new.html", scopes=SCOPES, lives=LIVES, newest=newest)
 
 
 @post("/keys", include_in_schema=False, guards=[may(ACT)])
 async def create_key(request: Request[Principal, Any, Any]) -> Response[bytes]:
     """Make a key and show it, this once; the same form sent again makes no other."""
-    form = await request.form()
+    form = await read_form(request)
     fields = {"name": str(form.get("name", "")).strip(), "scopes": [str(each) for each in form.getall("scopes", [])]}
     wanted = _read(fields, KeyIn)
     days = _choice(form, "days", LIVES)
-    if str(form.get("newest", "")) != await _newest(request):
-        raise ProblemError(409, "used_form", "Keys were made since this form was opened; look at the list first.")
     expires_at = datetime.now(UTC) + timedelta(days=days) if days else None
-    made: tuple[ApiKey, str] = await make_key(request, _create, operator_of(request), wanted, expires_at)
+    newest = str(form.get("newest", ""))
+    made: tuple[ApiKey, str] = await make_key(request, _create, operator_of(request), newest, wanted, expires_at)
     _log.info("key.created", key_id=str(made[0].id), by=str(request.user.key_id), scopes=made[0].scopes)
     return _show_once(request, made, None)
 
@@ -91,7 +92,7 @@ async def show_rotation(request: Request[Principal, Any, Any], key_id: KeyId) ->
 async def rotate_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[bytes]:
     """Make a key like another one and show it, this once; the other goes on for as long as was chosen."""
     services: Services = request.app.state.services
-    form = await request.form()
+    form = await read_form(request)
     wanted = _read({"overlap_seconds": _choice(form, "overlap", OVERLAPS)}, RotationIn)
     old = await _in_force(request, key_id)
     if wanted.overlap_seconds == 0:
@@ -116,7 +117,7 @@ async def revoke_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Re
     """Revoke a key, and lead back to the list, or out where it is the session's own."""
     services: Services = request.app.state.services
     key = await _in_force(request, key_id)
-    _agreed(request, key, await request.form())
+    _agreed(request, key, await read_form(request))
     tenant = request.user.tenant_id
     if not await services.run(tenant, _revoke, operator_of(request), key.id):
         raise not_found()
@@ -127,13 +128,6 @@ async def revoke_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Re
 
 def _show_once(request: Request[Principal, Any, Any], made: tuple[ApiKey, str], old: ApiKey | None) -> Response[bytes]:
     return page(request, "key_made.html", status=201, key=made[0], secret=made[1], old=old)
-
-
-async def _newest(request: Request[Principal, Any, Any]) -> str:
-    """Return what tells whether a key was made since a form was opened: the newest one's id."""
-    services: Services = request.app.state.services
-    tenant = request.user.tenant_id
-    return ids.external("key", (await services.run(tenant, api_keys.page, tenant, limit=1))[0].id)
 
 
 async def _in_force(request: Request[Principal, Any, Any], key_id: str) -> ApiKey:
@@ -171,9 +165,23 @@ def _list(connection: Connection, tenant_id: UUID, after: UUID | None) -> _Liste
     return _Listed(keys, operator_actions.on_keys(connection, tenant_id, [key.id for key in keys]))
 
 
+def _newest(connection: Connection, tenant_id: UUID) -> str:
+    """Return what tells whether a key was made since a form was opened: the newest one's id."""
+    return ids.external("key", api_keys.page(connection, tenant_id, limit=1)[0].id)
+
+
 def _create(
-    connection: Connection, tenant_id: UUID, operator: Operator, wanted: KeyIn, expires_at: datetime | None
+    connection: Connection,
+    tenant_id: UUID,
+    operator: Operator,
+    newest: str,
+    wanted: KeyIn,
+    expires_at: datetime | None,
 ) -> tuple[ApiKey, str]:
+    # Compared under the lock: of two that come at once the second sees the key of the first.
+    api_keys.lock(connection, tenant_id)
+    if newest != _newest(connection, tenant_id):
+        raise ProblemError(409, "used_form", "Keys were made since this form was opened; look at the list first.")
     made = api_keys.create(connection, tenant_id, wanted.name, wanted.scopes, expires_at)
     operator_actions.record(connection, operator, "key_create", subject_key_id=made[0].id)
     return made
