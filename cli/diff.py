@@ -12,7 +12,7 @@ from api.console.views.comparison import compared, viewed
 from api.console.views.text_diff import compare
 from cli.client import ServiceClient
 from cli.client_types import UNCOMPACTED
-from cli.output import print_json
+from cli.output import print_json, printable
 from compaction.view import WRITTEN
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _lines(section: Section, fates: Mapping[int, str]) -> Iterator[Text]:
     }[section.kind]
     yield Text.assemble((f"{mark} {which}{role}", style if section.kind == "same" else f"bold {style}"), f": {tokens}")
     for seq, whose, beginning in section.beginnings if section.kind != "same" else ():
-        yield Text(f"    {seq} {whose}: {beginning}", style=style)
+        yield Text(printable(f"    {seq} {whose}: {beginning}"), style=style)
     if (left := section.messages - len(section.beginnings)) > 0 and section.beginnings and section.kind != "same":
         yield Text(f"    and {left:,} more", style="dim")
     if section.pieces:
@@ -188,5 +188,5 @@ def _text(pieces: Sequence[Piece], indent: str) -> Text:
         shown = {"out": f"[-{piece.text}-]", "in": f"{{+{piece.text}+}}", "skip": f" […{piece.text}…] "}.get(
             piece.change, piece.text
         )
-        text.append(shown.replace("\n", f"\n{indent}"), style=_STYLES[piece.change])
+        text.append(printable(shown).replace("\n", f"\n{indent}"), style=_STYLES[piece.change])
     return text

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from api.console.views.budgets import lines
@@ -16,11 +15,13 @@ from cli.context_plot import MARK, Point, Threshold, context_plot
 from cli.layers_bar import layer_rows, layers_bar
 from cli.output import print_json
 from cli.snapshots import snapshots_table
-from cli.tables import columns, print_table
+from cli.tables import PlainTable, columns, print_table
 from compaction.overrides import in_force
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
     from cli.client_types import Assembly, Context, Conversation, Run, Snapshot, StoredMessage
 
@@ -102,7 +103,7 @@ def _as_json(life: Life) -> dict[str, Any]:
 
 def _print_life(life: Life, console: Console) -> None:
     stored = sum(message.tokens for message in life.messages)
-    grid = Table.grid(padding=(0, 2))
+    grid = PlainTable.grid(padding=(0, 2))
     conversation, context = life.conversation, life.context
     rows = [
         ("conversation", conversation.id),
@@ -141,7 +142,7 @@ def _print_assembly(assembly: Assembly, console: Console) -> None:
     over = f", {assembly.total - within:,} over" if assembly.total > within else ""
     console.print(Text.assemble((told, "bold"), (over, "bold red"), (f"  {assembly.at}", "dim")))
     console.print(layers_bar(assembly, width=max(20, min(120, console.width - 2))))
-    grid = Table.grid(padding=(0, 2))
+    grid = PlainTable.grid(padding=(0, 2))
     for name in ("layer", "tokens", "share"):
         grid.add_column(name, justify="left" if name == "layer" else "right")
     for row in layer_rows(assembly):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from cli.output import print_json
-from cli.tables import columns, print_table
+from cli.output import print_json, printable
+from cli.tables import PlainTable, columns, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from rich.table import Table
 
     from store.tables import AnyRow
 
@@ -51,17 +52,17 @@ def show_run(told: Mapping[str, Any], row: AnyRow, steps: Sequence[AnyRow], *, a
         print_json({**whole, "steps": [one | other for one, other in zip(shown, cost, strict=True)]})
         return
     console = Console()
-    grid = Table.grid(padding=(0, 2))
+    grid = PlainTable.grid(padding=(0, 2))
     for name, value in whole.items():
         if value is not None and name != "policy":
             written = f"{value:,}" if isinstance(value, int) else str(value)
-            grid.add_row(Text(name.replace("_", " "), style="dim"), Text(written))
+            grid.add_row(Text(name.replace("_", " "), style="dim"), written)
     console.print(grid)
     print_table(_table(steps), console)
     for step in steps:
         for name in ("detail", "error"):
             if (text := getattr(step, name)) is not None:
-                console.print(Text(f"step {step.step_no}, {name}: {text}"), soft_wrap=True)
+                console.print(Text(printable(f"step {step.step_no}, {name}: {text}")), soft_wrap=True)
 
 
 def _table(steps: Sequence[AnyRow]) -> Table:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.exceptions import RedisError
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cli.client import ServiceClient
 from cli.output import failed, print_json
-from cli.tables import columns, print_table
+from cli.tables import PlainTable, columns, print_table
 from store import diagnosis, processes, statistics, tenants
 from store.broker import QUEUES, QueueDepths
 from store.engine import owner_engine, transaction
@@ -74,7 +73,8 @@ def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
     of = {name: "" if limits[name] is None else f" of {limits[name]}" for name in limits}
     console.print(
         f"Today: {today['spent']['tokens']:,} tokens{of['tokens']} and {today['spent']['cost_usd']} USD{of['cost_usd']}"
-        f" for summaries; {today['waiting_summaries']:,} wait for another day's budget"
+        f" for summaries; {today['waiting_summaries']:,} wait for another day's budget",
+        markup=False,
     )
     counts = ("calls", "read", "written", "USD")
     table = columns(("day", *counts), numbers=counts, title="Models, by day (UTC)")
@@ -149,7 +149,7 @@ def _print(found: Statistics, alive_seconds: float, console: Console) -> None:
     sizes, backlog = found.sizes, found.backlog
     saved = sizes.tokens_stored - sizes.tokens_served
     share = f" ({saved / sizes.tokens_stored:.0%})" if sizes.tokens_stored else ""
-    grid = Table.grid(padding=(0, 2))
+    grid = PlainTable.grid(padding=(0, 2))
     oldest = f", the oldest for {backlog.oldest_due_check_seconds:,.0f} s" if backlog.due_checks else ""
     for name, value in (
         ("tenants", f"{found.tenants:,}"),

@@ -10,16 +10,32 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from cli.output import printable
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+    from rich.console import RenderableType
+    from rich.style import StyleType
 
 _NO_LIMIT: Final = 10_000
 """Characters of a line: more than a table here can have."""
 
 
-def columns(names: Sequence[str], *, numbers: Collection[str] = (), title: str | None = None) -> Table:
+class PlainTable(Table):
+    """A table whose cells show strings as they are: names are other people's, and Rich would read them as markup."""
+
+    def add_row(
+        self, *renderables: RenderableType | None, style: StyleType | None = None, end_section: bool = False
+    ) -> None:
+        """Add a row; a cell that is to have a style is a Text."""
+        cells = (Text(printable(cell)) if isinstance(cell, str) else cell for cell in renderables)
+        super().add_row(*cells, style=style, end_section=end_section)
+
+
+def columns(names: Sequence[str], *, numbers: Collection[str] = (), title: str | None = None) -> PlainTable:
     """Return a table without rows; the columns named in `numbers` are flush right."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    made = PlainTable(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     for name in names:
         made.add_column(name, justify="right" if name in numbers else "left")
     return made
