@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from rich import box
@@ -220,8 +221,8 @@ def _survival_table(report: Report) -> Table:
 def _print_where_next(console: Console, conversation: str, service: Endpoint, *, keep: bool) -> None:
     url, key, database_url = service
     lines = [
-        f"palimpsest inspect {conversation} --url {url} --key {key}",
-        f"curl -H 'authorization: Bearer {key}' {url}/v1/conversations/{conversation}/context",
+        f"palimpsest inspect {conversation} --url {shlex.quote(url)} --key {key}",
+        f"curl -H 'authorization: Bearer {key}' {shlex.quote(f'{url}/v1/conversations/{conversation}/context')}",
     ]
     if database_url:
         identifier = conversation.partition("_")[2]

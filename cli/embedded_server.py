@@ -122,7 +122,7 @@ class EmbeddedServer(ABC):
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             except FileExistsError:
                 raise EmbeddedError(f"{self.directory} is not a directory") from None
-        lock = open(self.directory / "lock", "ab", opener=_no_link)  # noqa: SIM115  held until `undo`
+        lock = open(self.directory / "lock", "ab", opener=open_no_link)  # noqa: SIM115  held until `undo`
         undo.callback(lock.close)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,7 +164,7 @@ class EmbeddedServer(ABC):
         undo.callback(remove)
 
     def _open_log(self) -> IO[bytes]:
-        log = open(self.directory / "server.log", "ab", opener=_no_link)  # noqa: SIM115  the caller closes it
+        log = open(self.directory / "server.log", "ab", opener=open_no_link)  # noqa: SIM115  the caller closes it
         if log.tell() > _LOG_MAX_BYTES:
             log.truncate(0)
         self._log_start = log.seek(0, os.SEEK_END)
@@ -237,8 +237,8 @@ class EmbeddedServer(ABC):
                 return port
 
 
-def _no_link(path: str, flags: int) -> int:
-    """Open for root what lies in another user's directory: a link there must not lead elsewhere."""
+def open_no_link(path: str, flags: int) -> int:
+    """Open, as `open` calls an opener, what lies in another user's directory: a link there must not lead elsewhere."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 

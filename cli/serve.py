@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
+from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli.embedded import EmbeddedError, EmbeddedStack, free_port
+from cli.embedded_server import open_no_link
+from cli.output import noted
 from cli.processes import Supervisor
 from migrations.run import upgrade
-from store import api_keys, console_sessions, tenants
+from store import api_keys, console_sessions, ids, tenants
 from store.engine import owner_engine
 from store.settings import Settings
 
@@ -29,12 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import FrameType
+    from uuid import UUID
 
     from sqlalchemy import Connection
 
 TENANT = "local"
 """The tenant whose key `serve` hands out."""
 _KEY_FILE = "api-key"
+_REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, not bound
+"""Where a server that listens on all addresses of a kind is asked from here."""
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0  # then workers are killed; their leases expire and the work is done again
@@ -110,7 +116,10 @@ def running_service(
             upgrade(stack.database_url)
             _check(stopping)
             api_key = _api_key(stack.database_url, data_dir)
-        except SQLAlchemyError as error:
+            if data_dir is None and given.get("PALIMPSEST_DATABASE_URL"):
+                # The database stays, and nobody could find a key again that opens everything.
+                running.callback(_revoke, stack.database_url, api_key)
+        except (SQLAlchemyError, CommandError) as error:
             raise ServiceError(f"the database cannot be prepared: {_one_line(error)}") from error
         name = summarizer or given.get("PALIMPSEST_SUMMARIZER") or _default_summarizer(given)
         env = given | {
@@ -126,11 +135,11 @@ def running_service(
         for part, arguments in _PARTS.items():
             own = ["--port", str(chosen_port)] if part == "api" else []
             supervisor.start(part, [*_COMMAND, *arguments, *own], env)
-        reachable = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104  compared, not bound
+        reachable = _REACHABLE.get(host, host)
         _await_ready(reachable, chosen_port, supervisor, stopping)
         supervisor.keep_running()
         yield RunningService(
-            url=f"http://{reachable}:{chosen_port}",
+            url=f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{chosen_port}",
             api_key=api_key,
             database_url=stack.database_url,
             broker_url=stack.broker_url,
@@ -184,7 +193,8 @@ def _announce(service: RunningService) -> None:
         "Store": service.store,
         "Model": service.model,
         "Key": service.api_key,
-        "Try": f"curl -s {service.url}/v1/conversations -H {shlex.quote(f'x-api-key: {service.api_key}')}"
+        "Try": f"curl -s {shlex.quote(f'{service.url}/v1/conversations')}"
+        f" -H {shlex.quote(f'x-api-key: {service.api_key}')}"
         " -H 'content-type: application/json' -d '{}'",
     }
     sys.stderr.write("".join(f"{label:<8}{text}\n" for label, text in lines.items()))
@@ -193,15 +203,8 @@ def _announce(service: RunningService) -> None:
 
 def _console_ticket(service: RunningService) -> str:
     """Answer what signs a browser in once, with the key that is printed beside it."""
-    parts = api_keys.split(service.api_key)
-    assert parts is not None  # noqa: S101 - it was made here
-    engine = owner_engine(service.database_url)
-    try:
-        with engine.begin() as connection:
-            tenant = tenants.create_tenant(connection, TENANT)
-            return console_sessions.issue_ticket(connection, tenant.id, parts[0])
-    finally:
-        engine.dispose()
+    with _administration(service.database_url) as (connection, tenant):
+        return console_sessions.issue_ticket(connection, tenant.id, _id_of(service.api_key))
 
 
 def _claim_port(host: str, port: int) -> int:
@@ -218,30 +221,67 @@ def _claim_port(host: str, port: int) -> int:
     return port
 
 
-def _api_key(database_url: str, data_dir: Path | None) -> str:
-    """Answer the data directory's key while the database knows it, else make one and keep it there."""
-    path = data_dir / _KEY_FILE if data_dir is not None else None
+@contextlib.contextmanager
+def _administration(database_url: str) -> Iterator[tuple[Connection, tenants.Tenant]]:
+    """Open a transaction of the database's owner on behalf of the tenant."""
     engine = owner_engine(database_url)
     try:
         with engine.begin() as connection:
-            tenant = tenants.create_tenant(connection, TENANT)
-            kept = _kept_key(path)
-            if kept and _is_in_force(connection, tenant, kept):
-                return kept
-            _, key = api_keys.create(connection, tenant.id, "serve")
+            yield connection, tenants.create_tenant(connection, TENANT)
     finally:
         engine.dispose()
-    if path is not None:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(key)
-    return key
 
 
-def _kept_key(path: Path | None) -> str | None:
+def _api_key(database_url: str, data_dir: Path | None) -> str:
+    """Answer the data directory's key while the database knows it, else make one and keep it there."""
+    with _administration(database_url) as (connection, tenant):
+        kept = _kept_key(data_dir)
+        if kept and _is_in_force(connection, tenant, kept):
+            return kept
+        try:
+            _, key = api_keys.create(connection, tenant.id, "serve")
+        except api_keys.TooManyKeysError:
+            reason = f"the tenant {TENANT} has {api_keys.MAXIMUM:,} keys in force; revoke some"
+            raise ServiceError(reason) from None
+        # Before the commit: a key that cannot be kept is not made.
+        _keep_key(data_dir, key)
+        return key
+
+
+def _revoke(database_url: str, key: str) -> None:
+    identifier = _id_of(key)
     try:
-        return path.read_text().strip() if path is not None else None
+        with _administration(database_url) as (connection, tenant):
+            api_keys.revoke(connection, tenant.id, identifier)
+    except SQLAlchemyError as error:
+        name = ids.external("key", identifier)
+        noted(f"the key {name} of the tenant {TENANT} is still in force, revoke it: {_one_line(error)}")
+
+
+def _id_of(key: str) -> UUID:
+    parts = api_keys.split(key)
+    assert parts is not None  # noqa: S101 - it was made here
+    return parts[0]
+
+
+def _kept_key(data_dir: Path | None) -> str | None:
+    try:
+        return (data_dir / _KEY_FILE).read_text().strip() if data_dir is not None else None
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ServiceError(f"the key in {data_dir} cannot be read: {error.strerror}") from None
+
+
+def _keep_key(data_dir: Path | None, key: str) -> None:
+    if data_dir is None:
+        return
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(data_dir / _KEY_FILE, "w", opener=open_no_link) as file:
+            file.write(key)
+    except OSError as error:
+        raise ServiceError(f"the key cannot be kept in {data_dir}: {error.strerror}") from None
 
 
 def _is_in_force(connection: Connection, tenant: tenants.Tenant, key: str) -> bool:

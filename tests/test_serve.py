@@ -20,6 +20,8 @@ import pytest
 
 from cli import serve
 from cli.serve import ServiceError, ServiceStoppedError, running_service
+from store import api_keys
+from store.ids import external
 from tests.test_processes import SECONDS, await_end
 
 if TYPE_CHECKING:
@@ -142,19 +144,23 @@ def test_a_start_can_be_stopped() -> None:
         pytest.fail("it was stopped")
 
 
-def test_a_key_that_the_database_does_not_know_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Stands in for the parts: answers 200 to everything.
+@pytest.fixture
+def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for the parts: answer 200 to everything."""
     part = (
-        "import http.server, os\n"
+        "import http.server, os, signal, socket, sys\n"
         "class Ready(http.server.BaseHTTPRequestHandler):\n"
         "    def do_GET(self): self.send_response(200); self.send_header('content-length', '0'); self.end_headers()\n"
         "    def log_message(self, *_): pass\n"
-        "port = int(os.environ['PALIMPSEST_PORT'])\n"
-        "import sys, signal\n"
-        "http.server.HTTPServer(('127.0.0.1', port), Ready).serve_forever() if 'api' in sys.argv else signal.pause()\n"
+        "host, port = os.environ['PALIMPSEST_HOST'], int(os.environ['PALIMPSEST_PORT'])\n"
+        "http.server.HTTPServer.address_family = socket.AF_INET6 if ':' in host else socket.AF_INET\n"
+        "http.server.HTTPServer((host, port), Ready).serve_forever() if 'api' in sys.argv else signal.pause()\n"
     )
     monkeypatch.setattr(serve, "_COMMAND", [sys.executable, "-c", part])
 
+
+@pytest.mark.usefixtures("ready_parts")
+def test_a_key_that_the_database_does_not_know_is_replaced(tmp_path: Path) -> None:
     def key() -> str:
         with running_service(data_dir=tmp_path, durable=False, environ=ENVIRONMENT, log=io.StringIO()) as service:
             with psycopg.connect(service.database_url) as connection:
@@ -168,3 +174,79 @@ def test_a_key_that_the_database_does_not_know_is_replaced(monkeypatch: pytest.M
     second = key()
     assert second != first
     assert key() == second
+
+
+def elsewhere(database_url: str, broker_url: str) -> dict[str, str]:
+    return ENVIRONMENT | {"PALIMPSEST_DATABASE_URL": database_url, "PALIMPSEST_BROKER_URL": broker_url}
+
+
+def in_force(database_url: str) -> list[str]:
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute("select id from api_keys where revoked_at is null").fetchall()
+    return [external("key", identifier) for (identifier,) in rows]
+
+
+@pytest.mark.usefixtures("ready_parts")
+def test_a_key_in_a_database_that_stays_ends_with_the_service(database_url: str, broker_url: str) -> None:
+    environ = elsewhere(database_url, broker_url)
+    with running_service(environ=environ, log=io.StringIO()) as service:
+        assert in_force(database_url) == [service.api_key.partition(".")[0]]
+    assert in_force(database_url) == []
+    with pytest.raises(RuntimeError), running_service(environ=environ, log=io.StringIO()):
+        raise RuntimeError
+    assert in_force(database_url) == []
+
+
+@pytest.mark.usefixtures("ready_parts")
+def test_a_key_that_is_kept_is_made_once(database_url: str, broker_url: str, tmp_path: Path) -> None:
+    environ = elsewhere(database_url, broker_url)
+    folder = tmp_path / "new" / "folder"
+    for _ in range(2):
+        with running_service(data_dir=folder, environ=environ, log=io.StringIO()) as service:
+            assert (folder / "api-key").read_text() == service.api_key
+        assert in_force(database_url) == [service.api_key.partition(".")[0]]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_key_is_not_written_through_a_link(database_url: str, broker_url: str, tmp_path: Path) -> None:
+    another = tmp_path / "another"
+    another.write_text("not yours")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "api-key").symlink_to(another)
+    with (
+        pytest.raises(ServiceError, match="the key cannot be kept in"),
+        running_service(data_dir=folder, environ=elsewhere(database_url, broker_url), log=io.StringIO()),
+    ):
+        pytest.fail("it cannot be ready")
+    assert another.read_text() == "not yours"
+    assert in_force(database_url) == []
+
+
+def test_a_tenant_with_too_many_keys(database_url: str, broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_keys, "MAXIMUM", 0)
+    with (
+        pytest.raises(ServiceError, match="the tenant local has 0 keys in force; revoke some"),
+        running_service(environ=elsewhere(database_url, broker_url), log=io.StringIO()),
+    ):
+        pytest.fail("it cannot be ready")
+
+
+def test_a_newer_schema_is_an_error_in_one_line(database_url: str, broker_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("update alembic_version set version_num = '9999'")
+    with (
+        pytest.raises(ServiceError, match=r"^the database cannot be prepared: .*'9999'"),
+        running_service(environ=elsewhere(database_url, broker_url), log=io.StringIO()),
+    ):
+        pytest.fail("it cannot be ready")
+
+
+@pytest.mark.usefixtures("ready_parts")
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_an_ipv6_host_is_written_in_brackets(database_url: str, broker_url: str, host: str) -> None:
+    environ = elsewhere(database_url, broker_url) | {"PALIMPSEST_HOST": host}
+    with running_service(environ=environ, log=io.StringIO()) as service:
+        assert service.url.startswith("http://[::1]:")
+        with urllib.request.urlopen(f"{service.url}/readyz", timeout=SECONDS) as response:  # noqa: S310  http, always
+            assert response.status == 200
