@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import httpx2
@@ -31,6 +32,8 @@ READ_TIMEOUT_SECONDS: Final = 30.0
 
 LONG_POLL_SECONDS: Final = 25
 """Time one call waits for a run; under the minute after which proxies give up."""
+STOPPABLE_POLL_SECONDS: Final = 1
+"""The same where the caller may want to stop: a call under way is not cut off."""
 POLL_SECONDS: Final = 0.05
 """Time between two looks at a due check, which has nothing to long-poll."""
 QUIET_SECONDS: Final = 1.0
@@ -62,6 +65,10 @@ class ServiceError(Exception):
         self.pointer = pointer
         self.request_id = request_id
         self.retry_after = retry_after
+
+
+class StoppedError(Exception):
+    """The caller asked to wait no longer."""
 
 
 class _Problem(msgspec.Struct):
@@ -99,6 +106,14 @@ def _error_of(response: httpx2.Response) -> ServiceError:
         request_id=problem.request_id or response.headers.get("request-id"),
         retry_after=float(after) if after.isdecimal() else None,
     )
+
+
+def _read(content: bytes | msgspec.Raw, kind: type[T], status: int = httpx2.codes.OK) -> T:
+    """Return an answer's content; a success that is none of this API's raises ServiceError."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ServiceError(status, "bad_answer", f"this is no answer of the API: {error}") from error
 
 
 def _backoff_if_safe(error: Exception) -> bool | float:
@@ -169,7 +184,7 @@ class ServiceClient:
         )
         # Without an external id a repeated call would make a second conversation.
         response = self._send("POST", "/conversations", body=body, repeatable=external_id is not None)
-        return msgspec.json.decode(response.content, type=Conversation)
+        return _read(response.content, Conversation)
 
     def conversation(self, conversation_id: str) -> Conversation:
         """Return one conversation."""
@@ -200,7 +215,7 @@ class ServiceClient:
             headers={"idempotency-key": idempotency_key or str(uuid.uuid4())},
             repeatable=True,
         )
-        return msgspec.json.decode(response.content, type=Appended)
+        return _read(response.content, Appended)
 
     def context(self, conversation_id: str, *, etag: str | None = None) -> Context | None:
         """Return what to send to the model, or None if it still is what `etag` stands for."""
@@ -208,7 +223,7 @@ class ServiceClient:
         response = self._send("GET", f"/conversations/{conversation_id}/context", headers=headers)
         if response.status_code == httpx2.codes.NOT_MODIFIED:
             return None
-        context = msgspec.json.decode(response.content, type=Context)
+        context = _read(response.content, Context)
         return msgspec.structs.replace(context, etag=response.headers.get("etag"))
 
     def messages(self, conversation_id: str, *, after: int = -1) -> Iterator[StoredMessage]:
@@ -216,7 +231,7 @@ class ServiceClient:
         while True:
             page = self._get(f"/conversations/{conversation_id}/messages", _Page, {"after": after, "limit": PAGE_SIZE})
             for item in page.data:
-                stored = msgspec.json.decode(item, type=StoredMessage)
+                stored = _read(item, StoredMessage)
                 yield stored
                 after = stored.seq
             if not page.has_more or not page.data:
@@ -232,11 +247,14 @@ class ServiceClient:
         params = {"wait": wait} if wait else {}
         return self._get(f"/runs/{run_id}", Run, params, extra_seconds=wait)
 
-    def wait_settled(self, conversation_id: str, *, timeout_seconds: float = 180.0) -> list[Run]:
+    def wait_settled(
+        self, conversation_id: str, *, timeout_seconds: float = 180.0, stopping: Event | None = None
+    ) -> list[Run]:
         """Wait until no check is due and no run is active, and return the runs, oldest first.
 
-        Raises TimeoutError when that takes longer than `timeout_seconds`.
+        Raises TimeoutError when that takes longer than `timeout_seconds`, StoppedError once `stopping` is set.
         """
+        pause = stopping or Event()
         deadline = time.monotonic() + timeout_seconds
         quiet_since, seen = time.monotonic(), -1
         while time.monotonic() < deadline:
@@ -247,11 +265,13 @@ class ServiceClient:
                 quiet_since, seen = time.monotonic(), len(runs)
             active = [run for run in runs if not run.settled]
             if active:
-                self.run(active[0].id, wait=LONG_POLL_SECONDS)
+                self.run(active[0].id, wait=LONG_POLL_SECONDS if stopping is None else STOPPABLE_POLL_SECONDS)
             elif due_at is None or (due_at is msgspec.UNSET and time.monotonic() - quiet_since > QUIET_SECONDS):
                 return runs
             else:
-                time.sleep(POLL_SECONDS)
+                pause.wait(POLL_SECONDS)
+            if pause.is_set():
+                raise StoppedError
         raise TimeoutError(f"conversation {conversation_id} has not settled in {timeout_seconds:.0f} s")
 
     def snapshots(self, conversation_id: str) -> list[Snapshot]:
@@ -266,7 +286,7 @@ class ServiceClient:
     def restore(self, conversation_id: str, version: int) -> Conversation:
         """Make a new head equal to an old version (0 = no compaction); return the conversation."""
         response = self._send("POST", f"/conversations/{conversation_id}/restore", body={"version": version})
-        return msgspec.json.decode(response.content, type=Conversation)
+        return _read(response.content, Conversation)
 
     def usage(self, days: int) -> dict[str, Any]:
         """Return what the tenant's model calls came to: today, and on the newest days that had any."""
@@ -275,21 +295,21 @@ class ServiceClient:
     def readiness(self) -> dict[str, str]:
         """Return the state of every part of the service, as `/readyz` tells it."""
         response = self._http.get(self._http.base_url.join("../readyz"))
-        return msgspec.json.decode(response.content, type=_Readiness).services
+        return _read(response.content, _Readiness, response.status_code).services
 
     def _paged(self, path: str, kind: type[T], params: dict[str, Any]) -> Iterator[T]:
         after: dict[str, Any] = {}
         while True:
             page = self._get(path, _Page, {**params, **after, "limit": PAGE_SIZE})
             for item in page.data:
-                yield msgspec.json.decode(item, type=kind)
+                yield _read(item, kind)
             if not page.has_more or page.last_id is None:
                 return
             after = {"after_id": page.last_id}
 
     def _get(self, path: str, kind: type[T], params: dict[str, Any] | None = None, *, extra_seconds: float = 0.0) -> T:
         response = self._send("GET", path, params=params, extra_seconds=extra_seconds)
-        return msgspec.json.decode(response.content, type=kind)
+        return _read(response.content, kind)
 
     def _send(
         self,

@@ -45,6 +45,8 @@ def reason_of(error: Exception) -> str | None:
     if client is not None and isinstance(error, client.ServiceError):
         return str(error)
     http = _loaded("httpx2")
+    if http is not None and isinstance(error, http.InvalidURL):
+        return f"the API's URL cannot be read: {error}"
     if http is not None and isinstance(error, http.TransportError):
         where = error.request.url.copy_with(path="/", query=None) if error._request else ""  # noqa: SLF001 - `request` raises where there is none
         return f"the API at {where} cannot be reached: {error or type(error).__name__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,11 @@ import httpx2
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from cli.client import ServiceClient, ServiceError
+from cli.client import ServiceClient, ServiceError, StoppedError
 from cli.client_types import UNCOMPACTED
+from cli.output import printable
 from cli.own_service import UnavailableError, service_at
 from cli.tables import columns, print_table
 from cli.transcripts import Transcript, TranscriptError, read_transcripts
@@ -69,7 +72,7 @@ def run_replay(
     try:
         found = [(path, transcript) for path in files for transcript in read_transcripts(path)]
     except (TranscriptError, OSError) as error:
-        err.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        err.print(printable(str(error)), style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
     try:
         with service_at(url, key) as service, ServiceClient(service.url, service.key) as client:
@@ -87,15 +90,22 @@ def play(
     outcome: Outcome,
     progress: Progress,
     timeout_seconds: float,
+    stopping: threading.Event,
 ) -> None:
-    """Append a conversation turn by turn, wait for its checks, and compare the originals."""
-    task = progress.add_task(transcript.id, total=len(transcript.turns))
+    """Append a conversation turn by turn, wait for its checks, and compare the originals.
+
+    Raises StoppedError between two calls once `stopping` is set.
+    """
+    name = printable(transcript.id)
+    task = progress.add_task(name, total=len(transcript.turns))
     whole = progress.task_ids[0]
     started = time.monotonic()
     try:
         conversation = client.create_conversation(system=transcript.system, tools=transcript.tools)
         outcome.conversation_id = conversation.id
         for turn in transcript.turns:
+            if stopping.is_set():
+                raise StoppedError
             # A recorded usage counted the whole history, so it says nothing once a snapshot shortens it.
             version = None if turn.usage is None else UNCOMPACTED
             client.append_turn(conversation.id, turn.messages, usage=turn.usage, snapshot_version=version)
@@ -103,8 +113,8 @@ def play(
             outcome.messages += len(turn.messages)
             progress.advance(task)
             progress.advance(whole)
-        progress.update(task, description=f"{transcript.id}, waiting for checks")
-        runs = client.wait_settled(conversation.id, timeout_seconds=timeout_seconds)
+        progress.update(task, description=f"{name}, waiting for checks")
+        runs = client.wait_settled(conversation.id, timeout_seconds=timeout_seconds, stopping=stopping)
         outcome.runs = dict(Counter(run.state for run in runs))
         context = client.context(conversation.id)
         if context is not None:
@@ -137,9 +147,10 @@ def _play_all(
     timeout_seconds: float,
     err: Console,
 ) -> list[Outcome]:
+    stopping = threading.Event()
     outcomes = [Outcome(file=str(path), transcript=transcript.id) for path, transcript in found]
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("turns"),
@@ -148,13 +159,15 @@ def _play_all(
     with Progress(*columns, console=err) as progress, ThreadPoolExecutor(concurrency) as pool:
         progress.add_task("replay", total=sum(len(transcript.turns) for _, transcript in found))
         played = [
-            pool.submit(play, client, transcript, outcome, progress, timeout_seconds)
+            pool.submit(play, client, transcript, outcome, progress, timeout_seconds, stopping)
             for (_, transcript), outcome in zip(found, outcomes, strict=True)
         ]
         try:
             for future in played:
                 future.result()
         except BaseException:
+            # Ctrl-C reaches this thread alone, and the pool waits for the others.
+            stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return outcomes
@@ -174,17 +187,19 @@ def _print_outcomes(outcomes: list[Outcome], *, as_json: bool) -> None:
             outcome.transcript,
             *(f"{n:,}" for n in (outcome.messages, outcome.turns, outcome.tokens_before, outcome.tokens_after)),
             str(len(outcome.warnings)),
-            f"[red]{len(outcome.differing)} differ[/red]" if outcome.differing else "[green]as sent[/green]",
+            Text(f"{len(outcome.differing)} differ", "red") if outcome.differing else Text("as sent", "green"),
             ", ".join(f"{count} {state}" for state, count in sorted(outcome.runs.items())) or "none",
         )
     print_table(table, console)
     if len(outcomes) <= LISTED_IDS:
         for outcome in outcomes:
-            console.print(f"{outcome.transcript} is {outcome.conversation_id}", style="dim", highlight=False)
+            line = printable(f"{outcome.transcript} is {outcome.conversation_id}")
+            console.print(line, style="dim", highlight=False, markup=False)
     turns, seconds = sum(each.turns for each in outcomes), sum(each.seconds for each in outcomes)
     console.print(f"{turns:,} turns in {len(outcomes)} conversations, {seconds:.1f} s in conversations")
     for outcome in outcomes:
         for line in [*outcome.errors, *outcome.warnings]:
-            console.print(f"{outcome.transcript}: {line}", style="yellow", markup=False)
+            console.print(printable(f"{outcome.transcript}: {line}"), style="yellow", markup=False)
         if outcome.differing:
-            console.print(f"{outcome.transcript}: originals differ at {outcome.differing[:10]}", style="red")
+            line = printable(f"{outcome.transcript}: originals differ at {outcome.differing[:10]}")
+            console.print(line, style="red", markup=False)

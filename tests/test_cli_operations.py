@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from tests.talk import call, exchanges, request, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
     from uuid import UUID
 
     from store.settings import Settings
@@ -224,6 +227,51 @@ def test_an_api_that_cannot_listen_ends_with_1(chat: Chat) -> None:
         )
     assert done.returncode == 1
     assert "address already in use" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["prod [/eu]", "[red]prod", ":smile:", "\x1b]0;prod\x07\x9b2J"])
+def test_names_are_shown_as_they_are(chat: Chat, name: str) -> None:
+    shown = "".join(each for each in name if each.isprintable())
+    run(chat, "keys", "create", "--tenant", name, "--name", name)
+    for arguments in (["keys", "list", "--tenant", name], ["tenants", "list"]):
+        told = run(chat, *arguments, COLUMNS="200").stdout
+        assert shown in told
+        assert not {"\x1b", "\x07", "\x9b"} & set(told)
+    told = run(chat, "runs", "--tenant", f"no {name}", code=1).stderr
+    assert not {"\x1b", "\x07", "\x9b"} & set(told)
+
+
+class Page(BaseHTTPRequestHandler):
+    """Another service: answers with a page, whatever is asked."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "15")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html>")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
+        pass
+
+
+@pytest.mark.parametrize("command", ["snapshots", "inspect"])
+def test_another_services_answer_is_told_in_one_line(command: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), Page) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever, 0.01)
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(app, [command, "conv_" + "0" * 32, "--url", url, "--key", "k"])
+        server.shutdown()
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.output
+    assert done.stderr.startswith("palimpsest: 200 bad_answer: this is no answer of the API: ")
+
+
+def test_a_url_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text('[{"role": "user", "content": "Hello."}]')
+    for command in (["snapshots", "conv_" + "0" * 32], ["stats"], ["demo"], ["replay", str(file)]):
+        done = CliRunner().invoke(app, [*command, "--url", "http://localhost:80x", "--key", "k"])
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.output
+        assert done.stderr.startswith("palimpsest: the API's URL cannot be read: ")
 
 
 def test_a_revision_that_is_not_there_is_told_in_one_line(chat: Chat) -> None:

@@ -1,0 +1,122 @@
+"""`palimpsest replay` beside the service's own conduct: names of any kind, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECONDS = 30.0  # a deadline, never a duration
+NAME = "a [/eu] \x1b]0;title\x07 [red]b"
+SHOWN = "a [/eu] ]0;title [red]b"
+
+
+class Unsettled(ThreadingHTTPServer):
+    """Takes every turn, and has a check that is always due."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.turns = 0
+        self.has_turns, self.is_waited_for = threading.Event(), threading.Event()
+        self.due: str | None = "2026-01-01T00:00:00Z"
+
+
+class Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Unsettled
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        if self.path.endswith("/turns"):
+            self.server.turns += 1
+            self.server.has_turns.set()
+            self.answer({"first_seq": 0, "last_seq": 1, "context_tokens": 7, "check": "queued"})
+        else:
+            self.answer({"id": "conv_1"})
+
+    def do_GET(self) -> None:
+        match urlsplit(self.path).path.rpartition("/")[2]:
+            case "conv_1":
+                self.server.is_waited_for.set()
+                self.answer({"id": "conv_1", "check_due_at": self.server.due})
+            case "context":
+                self.answer({"messages": [], "snapshot": None, "last_seq": 1, "tokens": {"context": 7}})
+            case _:
+                self.answer({"data": []})
+
+    def answer(self, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Unsettled]:
+    with Unsettled() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def transcript(path: Path, turns: int, name: str = "long") -> Path:
+    messages = [
+        {"role": role, "content": f"turn {number}"} for number in range(turns) for role in ("user", "assistant")
+    ]
+    path.write_text(json.dumps({"id": name, "messages": messages}))
+    return path
+
+
+def replay(server: Unsettled, file: Path) -> list[str]:
+    return ["replay", str(file), "--url", f"http://127.0.0.1:{server.server_port}", "--key", "key-1"]
+
+
+@pytest.mark.parametrize("moment", ["between turns", "while checks are due"])
+def test_ctrl_c_ends_it(server: Unsettled, tmp_path: Path, moment: str) -> None:
+    turns = 50_000 if moment == "between turns" else 1
+    arguments = replay(server, transcript(tmp_path / "long.json", turns))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "cli.main", *arguments], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            begun = server.has_turns if turns > 1 else server.is_waited_for
+            assert begun.wait(SECONDS)
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode not in {0, -signal.SIGKILL}
+    assert "Traceback" not in stderr
+    assert turns == 1 or server.turns < turns
+
+
+def test_names_are_shown_as_they_are(server: Unsettled, tmp_path: Path) -> None:
+    server.due = None
+    done = CliRunner().invoke(app, replay(server, transcript(tmp_path / "odd.json", 1, NAME)), env={"COLUMNS": "200"})
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert f"{SHOWN} is conv_1" in done.stdout
+    assert f"{SHOWN}: originals differ at [0, 1]" in done.stdout
+    assert "2 differ" in done.stdout
+    assert "\x1b" not in done.output
