@@ -268,7 +268,7 @@ class Supervisor:
             now = time.monotonic()
             spent = len(crashes) == self._restarts and (not crashes or now - crashes[0] < self._window)
             if spent or not self._restarting:
-                self._fail(child, status)
+                self._fail(child, describe_status(status))
                 return
             recent = sum(now - crash < self._window for crash in crashes)
             crashes.append(now)
@@ -276,13 +276,17 @@ class Supervisor:
             self._print("serve", f"{child.name} ended with {describe_status(status)}; again in {delay:g} s")
             if self._stopping.wait(delay):
                 return
-            child.process = self._run(child.argv, child.env)
+            try:
+                child.process = self._run(child.argv, child.env)
+            except OSError as error:  # no process, no memory or no descriptor is left
+                self._fail(child, f"{describe_status(status)} and cannot be started again ({error.strerror})")
+                return
             if self._stopping.is_set():  # stop() may have signalled the process before this one
                 child.process.send_signal(signal.SIGTERM)
 
-    def _fail(self, child: _Child, status: int) -> None:
+    def _fail(self, child: _Child, how: str) -> None:
         reason = next((line for line in reversed(child.tail) if line.strip()), "it printed nothing")
-        self.failure = self.failure or f"{child.name} ended with {describe_status(status)}: {reason.strip()}"
+        self.failure = self.failure or f"{child.name} ended with {how}: {reason.strip()}"
         self.failed.set()
 
     def _forward(self, child: _Child, output: IO[bytes] | Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -154,6 +155,26 @@ def test_a_child_that_keeps_crashing_is_given_up() -> None:
         assert supervisor.failed.wait(SECONDS)
         assert supervisor.failure == "worker ended with status 1: broken"
         assert log.getvalue().count("| run") == 4
+
+
+def test_a_child_that_cannot_be_started_again_is_a_failure() -> None:
+    log = Log()
+    with Supervisor(log=log, backoff=0.001) as supervisor:
+        supervisor.keep_running()
+        supervisor.start("worker", python("import signal; print('up'); signal.pause()"))
+        log.wait_for("up")
+        # From here on the process may have no more descriptors than it has, which starting a program takes.
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            os.kill(supervisor.pid("worker"), signal.SIGKILL)
+            assert supervisor.failed.wait(SECONDS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert supervisor.failure is not None
+        assert supervisor.failure.startswith(
+            "worker ended with signal SIGKILL and cannot be started again (Too many open files): "
+        )
 
 
 def test_a_pool_dies_with_its_parent() -> None:
