@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from cli.client_types import UNCOMPACTED
 from cli.exports import FORMAT, VERSION
 from store.import_rows import read_row
 
@@ -180,6 +181,8 @@ class _Reader:
             raise self._error(f"seq {row['seq']} is beyond the conversation's end")
 
     def _snapshot(self, row: Row) -> None:
+        if not UNCOMPACTED <= row["parent_version"] < row["version"]:
+            raise self._error(f"parent_version {row['parent_version']} is not before version {row['version']}")
         self._versions.add(row["version"])
         if row.get("run_id") is not None:
             self._named.append((self.number, "run", row["run_id"]))

@@ -353,6 +353,8 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
         (message + 1, "exact text", put(message, changed(lines[message], content_text='"else"'))),
         (snapshot + 1, "coverage", put(snapshot, changed(lines[snapshot], coverage=[[0, 1, "lost", None]]))),
         (snapshot + 1, "not in the file", put(snapshot, changed(lines[snapshot], run_id="run_" + "0" * 32))),
+        (snapshot + 1, "not before version", put(snapshot, changed(lines[snapshot], parent_version=1))),
+        (snapshot + 1, "not before version", put(snapshot, changed(lines[snapshot], parent_version=-1))),
         (run + 1, "state", put(run, changed(lines[run], state="odd"))),
         (step + 1, "not in the file", put(step, changed(lines[step], run_id="run_" + "0" * 32))),
         (message + 1, "utf-8", put(message, lines[message].replace(b"mark", b"\xff\xff", 1))),
