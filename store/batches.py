@@ -94,9 +94,11 @@ class DueBatch(NamedTuple):
 
 def want(connection: Connection, conversation_ids: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
     """Wish for a batch for each conversation that has none under way; return (batch, tenant) of the new ones."""
+    # In the order of their ids, whoever asks: two who wish for the same batches do not wait in a circle.
+    ordered = sorted(conversation_ids)
     rows = connection.execute(
         text("select * from want_batches(:ids, :conversations)"),
-        {"ids": [ids.new_id() for _ in conversation_ids], "conversations": list(conversation_ids)},
+        {"ids": [ids.new_id() for _ in ordered], "conversations": ordered},
     )
     return [(row.batch_id, row.tenant_id) for row in rows]
 

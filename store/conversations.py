@@ -101,9 +101,10 @@ def create(connection: Connection, tenant_id: UUID, values: Mapping[str, Any]) -
     return found, made is not None
 
 
-def get(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> AnyRow | None:
-    """Return one conversation with its system prompt and tools."""
-    return connection.execute(_one(tenant_id).where(_c.id == conversation_id)).one_or_none()
+def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, lock: bool = False) -> AnyRow | None:
+    """Return one conversation with its system prompt and tools; with `lock` nobody else changes it meanwhile."""
+    query = _one(tenant_id).where(_c.id == conversation_id)
+    return connection.execute(query.with_for_update() if lock else query).one_or_none()
 
 
 def page(
@@ -198,11 +199,13 @@ def clear_checks(connection: Connection, states: Sequence[CheckState]) -> set[UU
 
     The commit does not wait for the disk: a mark that a crash brings back is one more check.
     """
+    # Rows are locked in the order of their ids, whoever asks: two workers with the same ones do not wait in a circle.
+    ordered = sorted(states, key=lambda state: state.conversation_id)
     rows = connection.execute(
         text("select * from clear_checks(:ids, cast(:revisions as bigint[]))"),
         {
-            "ids": [state.conversation_id for state in states],
-            "revisions": [state.revision for state in states],
+            "ids": [state.conversation_id for state in ordered],
+            "revisions": [state.revision for state in ordered],
         },
     )
     return set(rows.scalars())

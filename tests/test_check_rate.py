@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event, text
 
-from store import conversations
+from store import batches, conversations
+from tests.eventually import eventually
 from tests.in_process import Chat, Workers, chat, check_state
 from tests.talk import request, rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
+
+    from sqlalchemy import Connection
 
 __all__ = ["chat"]
 
@@ -70,3 +74,38 @@ def test_clearing_marks_does_not_wait_for_the_disk(chat: Chat) -> None:
         assert connection.scalar(shown) == "on"
         assert conversations.clear_checks(connection, states) == set(made)
         assert connection.scalar(shown) == "off"
+
+
+def clear(connection: Connection, wanted: list[UUID]) -> None:
+    """Take marks off in the order of `wanted`."""
+    states = {state.conversation_id: state for state in conversations.check_states(connection, wanted)}
+    conversations.clear_checks(connection, [states[each] for each in wanted])
+
+
+def want(connection: Connection, wanted: list[UUID]) -> None:
+    """Wish for batches in the order of `wanted`."""
+    batches.want(connection, wanted)
+
+
+@pytest.mark.parametrize("lock_many", [clear, want])
+def test_many_conversations_are_locked_in_the_order_of_their_ids(
+    chat: Chat, lock_many: Callable[[Connection, list[UUID]], None]
+) -> None:
+    low, high = sorted(due(chat, 2))
+
+    def lock() -> None:
+        with chat.database.transaction(None) as connection:
+            # The plan for a large table: each conversation is looked up by its id.
+            connection.execute(text("set local enable_seqscan = off"))
+            connection.execute(text("set local enable_hashjoin = off"))
+            connection.execute(text("set local enable_mergejoin = off"))
+            lock_many(connection, [high, low])
+
+    unlocked = "select id from conversations where id = :id for update skip locked"
+    with ThreadPoolExecutor() as threads:
+        with chat.database.transaction(chat.tenant_id) as holding:
+            holding.execute(text("select from conversations where id = :id for update"), {"id": high})
+            done = threads.submit(lock)
+            eventually(lambda: chat.query("select 1 from pg_locks where not granted"))
+            assert chat.query(unlocked, id=low) == []
+        done.result()
