@@ -55,7 +55,10 @@ def retry(connection: Connection, tenant_id: UUID, run_id: UUID) -> Retried:
         return Retried("missing")
     # Conversation before run, as everywhere; no run of it can begin from here on.
     connection.execute(select(_c.id).where(_c.id == row.conversation_id).with_for_update())
-    run = connection.execute(select(_r.state, _r.queue, _r.block_id).where(_r.id == run_id).with_for_update()).one()
+    query = select(_r.state, _r.queue, _r.block_id).where(_r.id == run_id).with_for_update()
+    run = connection.execute(query).one_or_none()
+    if run is None:
+        return Retried("missing")  # Removed between the two looks, by retention or with its conversation.
     if run.state != "dead":
         return Retried("not_dead")
     if connection.execute(select(_r.id).where(_r.id == run_id, _HAS_RIVAL)).one_or_none():

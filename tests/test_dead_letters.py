@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psycopg
 import pytest
 import redis
 
@@ -211,6 +213,21 @@ def test_many_at_once_oldest_first_and_by_reason(product: Product) -> None:
 )
 def test_what_is_asked_has_to_be_clear(product: Product, body: dict[str, Any], pointer: str) -> None:
     problem(product.client.post("/v1/runs/retry", json=body), 422, "invalid", pointer)
+
+
+def test_a_run_that_retention_takes_meanwhile_is_missing(product: Product, capsys: pytest.CaptureFixture[str]) -> None:
+    conversation = long_talk(product)
+    run_id = product.die(conversation)
+    identifier, database_url = ids.parse("run", run_id), product.settings.database_url.get_secret_value()
+    with ThreadPoolExecutor() as threads:
+        with psycopg.connect(database_url) as connection:
+            connection.execute("select from conversations where id = %s for update", (conversation,))
+            asked = threads.submit(run_runs, product.settings, Wanted(retry=[run_id]), as_json=True)
+            eventually(lambda: product.chat.query("select 1 from pg_locks where not granted"))
+            connection.execute("delete from run_steps where run_id = %s", (identifier,))
+            connection.execute("delete from runs where id = %s", (identifier,))
+        assert asked.result() == 1
+    assert json.loads(capsys.readouterr().out) == [{"id": run_id, "outcome": "missing"}]
 
 
 def test_a_run_for_a_context_block_is_begun_over_beside_the_conversations_own(product: Product) -> None:
