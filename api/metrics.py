@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,6 +16,7 @@ from prometheus_client import (
 
 from api.pools import Pools
 from api.scraped_processes import registry_of_all
+from store.overflows import Outcome as Overflow
 
 if TYPE_CHECKING:
     from api.rate_limits import Scope
@@ -60,13 +61,16 @@ class Metrics:
             "palimpsest_turn_bytes", "Bytes of the requests whose turns were stored.", registry=self._registry
         )
         """Bytes of their requests' bodies."""
-        self.overflows = Counter(
+        overflows = Counter(
             "palimpsest_overflows",
             "Prompts reported as too long for their model, by what was done.",
             ["outcome"],
             registry=self._registry,
         )
-        """Overflows that were reported."""
+        done: tuple[Overflow, ...] = get_args(Overflow)
+        # There from the start, at 0: an alert sees the first one as a change.
+        self.overflows = {outcome: overflows.labels(outcome) for outcome in done}
+        """Overflows that were reported, by what was done."""
         contexts = Counter(
             "palimpsest_contexts",
             "Contexts served: as stored (plain), parsed to cap, strip or repair (mended), or known (not_modified).",

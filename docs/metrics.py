@@ -29,9 +29,11 @@ No label names a tenant, a conversation or anything that somebody wrote, and non
 templates, methods, states and steps are the product's own words, a reason that is not among
 [its own](runs.md) is `other`, and so is a model that neither the settings nor the price list name.
 
-Counters of a process begin at nothing with it, as Prometheus expects: `rate` and `increase` see through restarts.
-What has to outlive every process is read from Postgres: the gauges of the installation, and its counters
-`palimpsest_recorded_…`. Histograms have `_bucket`, `_sum` and `_count`.
+Counters of a process begin at 0 with it, as Prometheus expects: `rate` and `increase` see through restarts. Where a
+label has many values, or values that others choose (routes, reasons, steps, tasks, models, tables), a series begins
+with its first count instead, which `increase` does not see. What has to outlive every process is read from Postgres:
+the gauges of the installation, and its counters `palimpsest_recorded_…`. Histograms have `_bucket`, `_sum` and
+`_count`.
 """
 
 SECTIONS: Final = {

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _c = conversations.c
 
 
+Outcome = Literal["compacted", "shrunk_since", "exhausted", "cannot_shrink", "no_such_version"]
+
+
 class Overflowed(NamedTuple):
     """What became of an overflow.
 
@@ -35,7 +38,7 @@ class Overflowed(NamedTuple):
     estimates. `summary_run_id` is the queued run that summarizes what was left out.
     """
 
-    outcome: Literal["compacted", "shrunk_since", "exhausted", "cannot_shrink", "no_such_version"]
+    outcome: Outcome
     tokens: int = 0
     fixed_tokens: int = 0
     run_id: UUID | None = None

@@ -7,7 +7,7 @@ is the one that is scraped (`worker.exposition`): so counts outlive the pool's p
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CheckOutcome = Literal["idle", "begun", "in_the_way", "promoted", "recounted"]
 Attempt = Literal["done", "lost", "released", "failed"]
 Refusal = Literal["no_message", "unreadable", "misshapen", "unknown_task"]
+Delivery = Literal["delivered", "refused", "dead"]
 
 OTHER: Final = "other"
 """Stands for a reason or a model that is not among those that are known, so that no label has values without end."""
@@ -135,10 +136,21 @@ class WorkerMetrics:
         self._counter("leases_expired", "Runs that were taken from workers whose leases had run out.")
         self._counter("rows_removed", "Rows that housekeeping removed.", "table")
         self._counter("metrics_lost", "Counts that a process of the pool could not pass on.")
+        # There from the start, at 0: an alert sees the first of each as a change.
+        known = {"checks": CheckOutcome, "run_attempts": Attempt, "messages_refused": Refusal}
+        for name, values in (known | {"webhook_attempts": Delivery}).items():
+            for value in get_args(values):
+                self._metrics[name].labels(value)
 
     def name_models(self, settings: Settings) -> None:
         """Let the models that the settings name have their own values, beside those with a list price."""
         self._models = frozenset({settings.summarizer_model, *settings.summarizer_prices})
+
+    def name_parts(self, parts: Iterable[str]) -> None:
+        """Count these parts of sweeps from 0 on: an alert sees the first failure of one as a change."""
+        for part in parts:
+            for name in ("sweep_failures", "sweep_found"):
+                self._metrics[name].labels(part)
 
     def task_ended(self, task: str, outcome: Literal["done", "rejected", "failed"], seconds: float) -> None:
         """Count a task."""
@@ -188,7 +200,7 @@ class WorkerMetrics:
         for reason in reasons:
             self._add("guard_findings", reason)
 
-    def delivered(self, outcome: Literal["delivered", "refused", "dead"]) -> None:
+    def delivered(self, outcome: Delivery) -> None:
         """Count an attempt at a webhook's delivery."""
         self._add("webhook_attempts", outcome)
 

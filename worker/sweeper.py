@@ -68,6 +68,9 @@ class Sweeper:
         self._sent_checks, self._sent_webhooks, self._sent_batches = Sent(), Sent(), Sent()
         # A run that was offered is not stranded for a while, and the same one all the time.
         self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
+        parts = (self._waiting, self._runs, self._checks, self._webhooks, self._batches, self._housekeeping)
+        self._parts = {part.__name__.strip("_"): part for part in parts}
+        METRICS.name_parts(self._parts)
 
     @property
     def engine(self) -> Engine:
@@ -99,15 +102,7 @@ class Sweeper:
         found: dict[str, int] = {}
         failed: list[str] = []
         with span("sweep") as told:
-            for part in (
-                self._waiting,
-                self._runs,
-                self._checks,
-                self._webhooks,
-                self._batches,
-                self._housekeeping,
-            ):
-                name = part.__name__.strip("_")
+            for name, part in self._parts.items():
                 try:
                     found[name] = part()
                 except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
