@@ -204,6 +204,8 @@ def test_a_worker_for_summaries_is_added_before_the_ones_there_are_full() -> Non
     (settings,) = of_kind("ConfigMap").values()
     slots = int(settings["data"]["PALIMPSEST_SUMMARIES_CONCURRENCY"])
     assert int(scaled["spec"]["triggers"][0]["metadata"]["threshold"]) < slots
+    # Runs that a tenant's bound keeps waiting are no reason for another worker.
+    assert 'palimpsest_active_runs{state="running"}' in scaled["spec"]["triggers"][0]["metadata"]["query"]
     assert scaled["spec"]["minReplicaCount"] >= 1  # webhooks and batches wait in the same queue
 
 
