@@ -137,6 +137,8 @@ def size(load: Load, costs: UnitCosts | None = None, rules: Rules | None = None)
         + (compactions + summaries) * costs.compaction_postgres
     ) / 1e6
     stored = load.conversations * load.turns * 2 * (load.message_bytes + costs.row_bytes)
+    # Each its pool, and one for its heartbeat: of a checks worker's processes only one has it, so this is the most.
+    background = (checks_processes + workers + 1) * (rules.pool + 1)
     return Sizing(
         conversations_a_day=load.conversations,
         turns_a_second=turns,
@@ -146,7 +148,7 @@ def size(load: Load, costs: UnitCosts | None = None, rules: Rules | None = None)
         summaries_at_once=at_once,
         summaries_workers=workers,
         postgres_cores=postgres / rules.utilization,
-        connections=api_processes * 2 * rules.pool + (checks_processes + workers + 1) * rules.pool,
+        connections=api_processes * 2 * rules.pool + background,
         model_tokens_a_minute=summaries * costs.summary_tokens * 60,
         gigabytes_a_day=stored / 1e9,
         wal_megabytes_a_second=stored / SECONDS_A_DAY * load.peak * costs.wal_factor / 1e6,

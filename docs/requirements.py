@@ -18,7 +18,7 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
     "Tool results over a budget": {
         "T1": "Nothing is cut unless the budget is above 0 and the input tokens are strictly above the budget.",
         "T2": "The budget is 40,000 input tokens by default; 0 turns the step off.",
-        "T3": "A tool-result message is a user message whose content is a list of `tool_result` blocks.",
+        "T3": "A tool-result message is a user message whose content has at least one `tool_result` block.",
         "T4": "The newest tool-result message is left alone, all of its results included.",
         "T5": "A result is passed over when its content has no text, already ends with the marker, or is no "
         "longer than the retention limit. A list with text blocks counts as one text.",

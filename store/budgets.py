@@ -2,7 +2,8 @@
 
 What was spent is counted by the database, in the transaction that records a step. What calls under way may cost is
 reserved on the row of their run or batch, and counts while that is alive. A call may begin while the two together are
-below the budget: it is exceeded by one call at most, however many workers there are.
+below the budget: it is exceeded by one call at most, however many workers there are, and by those whose run ends while
+they are under way, as the reservation ends with the run.
 """
 
 from __future__ import annotations
