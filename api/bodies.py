@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -19,13 +20,18 @@ from compaction.windows import window_of, window_warning
 from store.hot_path import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from litestar import Request
 
     from api.strict_json import Limits
     from api.types import ContextBlockIn
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
+LARGE_BYTES: Final = 256 * 1024
+"""Bytes from which on reading them can take tens of milliseconds."""
 _DEFAULT_POLICY: Final = Policy()
 _turn: Final = msgspec.json.Decoder(TurnIn).decode
 _REQUIRED: Final[dict[str, tuple[tuple[str, type], ...]]] = {
@@ -51,6 +57,19 @@ class Turn(NamedTuple):
     context: tuple[ContextBlock, ...] = ()
 
 
+async def aside(size: int, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `compute` makes of `size` bytes; megabytes take their time, on a thread that answers nobody else."""
+    if size < LARGE_BYTES:
+        return compute(*args, **kwargs)
+    return await asyncio.to_thread(compute, *args, **kwargs)
+
+
+async def read_body(request: Request[Any, Any, Any], kind: type[T], *, if_empty: bytes = b"") -> T:
+    """Return a request's body as `kind`; raise the problem that it has."""
+    body = await request.body() or if_empty
+    return await aside(len(body), read, body, kind, request.app.state.services.strict)
+
+
 def read(body: bytes, kind: type[T], strict: StrictJson = WITHOUT_SETTINGS) -> T:
     """Return a body as `kind`; raise the problem that it has."""
     return strict.read(body, lambda given: msgspec.json.decode(given, type=kind))[0]
@@ -62,8 +81,8 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
     `policy` is the tenant's; its `inline_tool_tags` decide what of the messages counts.
     """
     turn, value = strict.read(body, _turn)
-    _check_size(len(turn.messages), strict.limits.turn_messages, "messages", "/messages")
-    _check_size(len(turn.context), strict.limits.context_blocks, "context blocks", "/context")
+    check_size(len(turn.messages), strict.limits.turn_messages, "messages", "/messages")
+    check_size(len(turn.context), strict.limits.context_blocks, "context blocks", "/context")
     contents: list[str] = []
     facts = []
     hidden: list[int] = []
@@ -101,7 +120,7 @@ def check_content(content: Any, pointer: str, limits: Limits) -> None:
         return
     if not isinstance(content, list):
         raise invalid("Expected a string or a list of content blocks.", pointer)
-    _check_size(len(content), limits.message_blocks, "content blocks", pointer)
+    check_size(len(content), limits.message_blocks, "content blocks", pointer)
     for index, block in enumerate(content):
         _check_block(block, f"{pointer}/{index}")
 
@@ -172,7 +191,8 @@ def _check_block(block: Any, pointer: str) -> None:
             raise invalid(f"A {kind} block needs `{field}`: {_JSON_NAMES[expected]}.", f"{pointer}/{field}")
 
 
-def _check_size(size: int, most: int, what: str, pointer: str) -> None:
+def check_size(size: int, most: int, what: str, pointer: str) -> None:
+    """Raise the problem of too many of something."""
     if size > most:
         raise invalid(f"At most {most:,} {what}.", pointer)
 

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.guard import Fitted, fit_history
-from compaction.messages import blocks, is_request
-from compaction.outline import ContextBlock, outline
+from compaction.messages import blocks, is_request, tool_result_ids
+from compaction.outline import ContextBlock, outline, read_share
 from compaction.repair import repair
 from compaction.tokens import CHARS_PER_TOKEN as CHARS
 from compaction.tokens import content_tokens, json_text, text_weight
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 TAG: Final = "context"
 """Element that a context block stands in, in the user's message."""
 _CLOSING: Final = re.compile(rf"</\s*{TAG}\s*>", re.IGNORECASE)
+_ASKED: Final = -2
+"""The seq by which the user's message is found again after repair; WRITTEN stands for others too."""
+
+
+class UserMessageError(ValueError):
+    """Nothing of the user's message can follow the history."""
 
 
 class Layers(NamedTuple):
@@ -77,7 +83,8 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     """Return the payload within `total_token_budget` less the reserved output, or with a warning that says by how much.
 
     Context blocks give way first: prior and turn context are held against total less system, so a large system prompt
-    makes them shrink earlier. History gets what the others leave. The user's message is never touched.
+    makes them shrink earlier. History gets what the others leave. The user's message is never touched. Raises
+    UserMessageError.
     """
     budget = policy.total_token_budget
     held = policy.reserved_output_tokens if reserved is None else reserved
@@ -112,14 +119,23 @@ def _answer_open_calls(history: View, user: ViewMessage | None, *, speaks: bool)
     """Return history and the user's message so that no call is left open between them.
 
     Context that has no request to stand in (`speaks`) stands in a message of its own, which then has to answer as well.
+    Raises UserMessageError where repair leaves nothing of what the user says: results of no open call, or thinking.
     """
     if user is None and not (speaks and history and history[-1].role == "assistant"):
         return history, None
-    joined, _ = repair((*history, user or ViewMessage("user", "…")))
-    if user is not None:
-        return joined[:-1], joined[-1]
-    answered = [block for block in blocks(joined[-1].content) if block.get("type") == "tool_result"]
-    return joined[:-1], ViewMessage("user", [dict(block) for block in answered]) if answered else None
+    joined, _ = repair((*history, ViewMessage("user", user.content if user else "…", _ASKED)))
+    if user is None:
+        answered = [block for block in blocks(joined[-1].content) if block.get("type") == "tool_result"]
+        return joined[:-1], ViewMessage("user", [dict(block) for block in answered]) if answered else None
+    if not joined or joined[-1].seq != _ASKED or not _is_of(joined[-1], user):
+        raise UserMessageError
+    return joined[:-1], ViewMessage("user", joined[-1].content)
+
+
+def _is_of(mended: ViewMessage, user: ViewMessage) -> bool:
+    """Tell whether anything of the user's message is in what repair made of it, beside results that it made up."""
+    own = set(tool_result_ids(user.content))
+    return any(block.get("type") != "tool_result" or block["tool_use_id"] in own for block in blocks(mended.content))
 
 
 def fixed_tokens(system: Any, tools: Any) -> int:
@@ -139,7 +155,8 @@ def fit_blocks(
     """Return both kinds of context within `room` tokens as far as outlines go, and how many were shortened.
 
     The largest block gives way first: to its summary where there is one, else to its outline. Where that is not enough,
-    summaries give way to outlines; then the oldest prior blocks go, whole. This turn's stay.
+    summaries give way to outlines; then the oldest prior blocks go, whole. This turn's stay. Outlines that are not made
+    yet read MAX_READ characters in all: what a block has after its share is left out, and the outline says how much.
     """
     given = (*prior, *turn)
     fitted = list(given)
@@ -147,10 +164,11 @@ def fit_blocks(
     largest_first = sorted(range(len(given)), key=lambda index: (-len(given[index].text), index))
     summarized = [index for index in largest_first if given[index].summary]
     changed: set[int] = set()
+    max_read = read_share(len(block.text) for block in given if block.outline is None)
     for index, summary in [(index, given[index].summary) for index in largest_first] + [(i, None) for i in summarized]:
         if sum(weights) <= room:
             break
-        short = summary or _outline(given[index], policy)
+        short = summary or _outline(given[index], policy, max_read)
         if len(short) < len(fitted[index].text):
             fitted[index] = given[index]._replace(text=short)
             weights[index] = blocks_tokens([fitted[index]])
@@ -162,10 +180,10 @@ def fit_blocks(
     return tuple(fitted[oldest : len(prior)]), tuple(fitted[len(prior) :]), len(changed)
 
 
-def _outline(block: ContextBlock, policy: Policy) -> str:
+def _outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
     if block.outline is not None:
         return block.outline
-    return outline(block.text, section_chars=policy.carry_forward_section_chars)
+    return outline(block.text, section_chars=policy.carry_forward_section_chars, max_read=max_read)
 
 
 def render_block(block: ContextBlock) -> str:
@@ -206,6 +224,8 @@ def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
     found: list[str] = []
     if (dropped := exchanges - fitted.kept) > 0:
         found.append(f"the oldest {dropped} of {exchanges} exchanges were left out to fit the token budget")
+    if fitted.opening_dropped:
+        found.append("the first message was left out but for the summary in it to fit the token budget")
     if fitted.rounds_dropped:
         found.append("older tool rounds of the last exchange were left out to fit the token budget")
     if fitted.cut:

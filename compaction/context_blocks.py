@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.assembly import blocks_tokens
-from compaction.outline import ContextBlock, outline
+from compaction.outline import ContextBlock, outline, read_share
 from compaction.tokens import CHARS_PER_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.policy import Policy
-
-MAX_READ: Final = 2_000_000
-"""Characters of a turn's blocks that outlines are made from; each block has an equal share."""
 
 
 class Prepared(NamedTuple):
@@ -32,7 +29,7 @@ class Prepared(NamedTuple):
 
 def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
     """Return a turn's blocks with their outlines, each short enough to be carried over alone."""
-    max_read = MAX_READ // max(1, len(blocks))
+    max_read = read_share(len(block.text) for block in blocks)
     prepared = []
     for block in blocks:
         short = _short_outline(block, policy, max_read)

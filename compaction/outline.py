@@ -9,8 +9,10 @@ from compaction.html_text import html_text
 from compaction.sections import Kind, Section, kind_of, mark, marked, open_fence, sections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+MAX_READ: Final = 2_000_000
+"""Characters that the outlines of one call's blocks are made from; what stands after a block's share is left out."""
 _ROOM: Final = 48
 """Characters that a mark with its line ends and a closing fence may take; what is not longer is not worth cutting."""
 _WINDOW: Final = 10
@@ -66,6 +68,20 @@ def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_
     if max_chars is not None and len(result) > max_chars:
         result = _cut_end(result, max_chars)
     return result if len(result) < len(text) else text
+
+
+def read_share(lengths: Iterable[int]) -> int:
+    """Return the `max_read` of each of several texts that together are read for MAX_READ characters.
+
+    Shares are equal, but what short texts leave of theirs goes to the long ones.
+    """
+    room, ordered = MAX_READ, sorted(lengths)
+    for place, length in enumerate(ordered):
+        share = room // (len(ordered) - place)
+        if length > share:
+            return share
+        room -= length
+    return MAX_READ
 
 
 def split_structured(text: str, max_chars: int) -> list[str]:

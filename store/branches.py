@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, exists, func, insert, literal, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
 
 from store import context_blocks, ids, pins
 from store.conversations import restored_hold
@@ -70,6 +71,10 @@ class SupersededError(Exception):
     """The version shows messages that were replaced since."""
 
 
+class ExternalIdTakenError(Exception):
+    """A conversation of the tenant has this external_id."""
+
+
 def restore(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int, policy: Policy, request_id: UUID
 ) -> int | None:
@@ -132,15 +137,16 @@ def fork(
     """Make a conversation with the same past up to `through_seq`; return its id, None for no such conversation or seq.
 
     Rows are copied, not pointed to: erasing one conversation never touches the other. Superseded messages stay behind.
-    A restored head is held in the fork as well; a check of it is due.
+    A restored head is held in the fork as well; a check of it is due. Raises ExternalIdTakenError.
     """
     row = _locked(connection, tenant_id, conversation_id)
     if row is None or not 0 <= through_seq < row.next_seq:
         return None
     new = ids.new_id()
     kept = ("external_id", "user_ref", "model", "system", "tools", "policy", "metadata", "fixed_tokens", "token_ratio")
-    connection.execute(
-        insert(conversations).values(
+    made = connection.execute(
+        upsert(conversations)
+        .values(
             **{name: row._mapping[name] for name in kept[1:]},  # noqa: SLF001 - SQLAlchemy's public name for it
             id=new,
             tenant_id=tenant_id,
@@ -155,7 +161,10 @@ def fork(
             check_due_at=func.now(),
             check_request_id=request_id,
         )
+        .on_conflict_do_nothing(index_elements=[_c.tenant_id, _c.external_id], index_where=_c.external_id.is_not(None))
     )
+    if not made.rowcount:
+        raise ExternalIdTakenError
     live = [_m.conversation_id == conversation_id, _m.seq <= through_seq, _m.superseded_at.is_(None)]
     _copy(connection, messages, live, {"conversation_id": new})
     context_blocks.copy(connection, conversation_id, new, through_seq)

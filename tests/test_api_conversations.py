@@ -6,9 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from compaction.policy import FIELDS, Policy
+from store import ids
+from tests.eventually import eventually
 from tests.problem_documents import problem
 
 if TYPE_CHECKING:
@@ -161,6 +164,28 @@ def test_lists_go_both_ways(service: Service) -> None:
     assert page(limit=2, before_id=newest[4]) == (newest[2:4], True)
     assert page(limit=2, before_id=newest[2]) == (newest[:2], False)
     assert service.stranger.get("/v1/conversations", params={"user_ref": user}).json()["data"] == []
+
+
+def test_changes_at_once_do_not_undo_each_other(service: Service) -> None:
+    path = service.conversation(model="claude-3-opus")
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    policy, model = {"total_token_budget": 50_000}, "claude-opus-4-6"
+    with (
+        psycopg.connect(service.database_url, autocommit=True) as watch,
+        psycopg.connect(service.database_url) as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        other.execute(
+            "select from conversations where id = %s for update", [ids.parse("conv", path.rpartition("/")[2])]
+        )
+        sent = []
+        for body in ({"policy": policy}, {"model": model}):
+            sent.append(pool.submit(service.client.patch, path, json=body))
+            eventually(lambda: watch.execute(waiting).fetchone() == (len(sent),))
+        other.rollback()
+        assert [each.result().status_code for each in sent] == [200, 200]
+    found = service.client.get(path).json()
+    assert (found["policy_overrides"], found["model"]) == (policy, model)
 
 
 def test_one_is_found_by_its_external_id(service: Service) -> None:

@@ -9,6 +9,7 @@ import pytest
 from cli.embedded import free_port
 from tests.in_process_worker import work
 from tests.messages_api import problems
+from tests.problem_documents import problem
 from tests.running_api import running_api
 
 if TYPE_CHECKING:
@@ -193,6 +194,11 @@ def test_no_broker_no_worker_and_no_model_has_a_part_in_it(
         ({"user_message": {"role": "assistant", "content": "x"}}, "/user_message"),
         ({"user_message": "  "}, "/user_message"),
         ({"user_message": [{"type": "text"}]}, "/user_message/0/text"),
+        (
+            {"user_message": {"role": "user", "content": [{"type": "tool_result"}]}},
+            "/user_message/content/0/tool_use_id",
+        ),
+        ({"user_message": {"role": "user", "content": []}}, "/user_message/content"),
         ({"max_output_tokens": 0}, "/max_output_tokens"),
         ({"turn_context": [{"source": "a"}]}, "/turn_context/0/text"),
         ({"other": 1}, "/other"),
@@ -201,6 +207,41 @@ def test_no_broker_no_worker_and_no_model_has_a_part_in_it(
 def test_a_body_that_cannot_be_taken(service: Service, body: dict[str, Any], pointer: str) -> None:
     answer = service.client.post(f"{service.conversation()}/context", json=body)
     assert (answer.status_code, answer.json()["pointer"]) == (422, pointer)
+
+
+ORPHAN = {"type": "tool_result", "tool_use_id": "x", "content": "y"}
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+HISTORIES: dict[str, list[dict[str, Any]]] = {
+    "none": [],
+    "answered": chat(1, 10),
+    "asked": chat(1, 10)[:1],
+    "an open call": [*chat(1, 10)[:1], agent_round(0, 10)[0]],
+    "an answered call": [*chat(1, 10)[:1], *agent_round(0, 10)],
+}
+
+
+@pytest.mark.parametrize("block", [ORPHAN, THOUGHT], ids=["result", "thinking"])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_message_of_which_nothing_can_follow_the_history_is_refused(
+    service: Service, history: str, block: dict[str, Any]
+) -> None:
+    path = service.conversation()
+    if sent := HISTORIES[history]:
+        service.append(path, *sent)
+    problem(service.client.post(f"{path}/context", json={"user_message": [block]}), 422, "invalid", "/user_message")
+    said = {"type": "text", "text": "And now?"}
+    for given in ([block, said], [said, block]):
+        last = payload(service, path, user_message=given)["messages"][-1]
+        assert last["role"] == "user"
+        assert last["content"][-1] == said
+        assert block not in last["content"]
+
+
+def test_a_result_that_is_awaited_is_the_users_message(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, *HISTORIES["an open call"])
+    result = agent_round(0, 10)[1]
+    assert payload(service, path, user_message=result)["messages"] == [*HISTORIES["an open call"], result]
 
 
 def test_anothers_conversation_is_not_there(service: Service) -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from compaction.assembly import History, Layers, assemble, blocks_tokens
 from compaction.block_summary import groups, is_shorter, merge_prompt, noted, part_chars, part_prompt, split
-from compaction.context_blocks import MAX_READ, prepare
+from compaction.context_blocks import prepare
 from compaction.frames import DATA
-from compaction.outline import ContextBlock
+from compaction.messages import blocks
+from compaction.outline import MAX_READ, ContextBlock, read_share
 from compaction.policy import Policy
 from compaction.tokens import content_tokens
 from compaction.view import ViewMessage
@@ -59,6 +60,25 @@ def test_an_outline_reads_of_each_block_its_share_P16() -> None:
     one, *_ = prepare([ContextBlock("a", "", text)] * 2, Policy())
     (hidden,) = re.findall(r"\[… ([\d,]+) characters left out\]$", one.outline)
     assert int(hidden.replace(",", "")) >= len(text) - MAX_READ // 2
+
+
+@given(st.lists(st.integers(0, 3 * MAX_READ), max_size=100))
+def test_short_texts_leave_their_share_to_long_ones(lengths: list[int]) -> None:
+    share = read_share(lengths)
+    read = sum(min(length, share) for length in lengths)
+    assert MAX_READ - len(lengths) < read <= MAX_READ or read == sum(lengths) <= MAX_READ
+    assert share >= MAX_READ // max(1, len(lengths))
+
+
+def test_the_outlines_of_a_payload_are_made_from_so_much_text() -> None:
+    long, short = ("# Part\n" + "word " * 400 + "\n") * (2 * MAX_READ // 2_000), "# End\n" + "word " * 400
+    user = ViewMessage("user", "hi")
+    layers = Layers(turn=(ContextBlock("a", "", long), ContextBlock("b", "", short)), user_message=user)
+    made = assemble(layers, Policy(total_token_budget=10_000, reserved_output_tokens=100), History(0))
+    first, second, _ = (block["text"] for block in blocks(made.messages[-1].content))
+    (hidden,) = re.findall(r"\[… ([\d,]+) characters left out\]\n</context>$", first)
+    assert int(hidden.replace(",", "")) >= len(long) + len(short) - MAX_READ
+    assert "# End" in second
 
 
 def fitted(block: ContextBlock, budget: int) -> tuple[str, Any]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+import psycopg
+import pytest
+
+from store import ids
+from tests.eventually import eventually
 from tests.in_process_worker import work
 from tests.messages_api import problems
+from tests.problem_documents import problem
 
 if TYPE_CHECKING:
     from store.settings import Settings
@@ -106,6 +114,32 @@ def test_a_fork_has_the_same_past_and_its_own_future(service: Service, module_se
     shorter = service.client.post(f"{path}/fork", json={"through_seq": 3}).json()
     assert context(service, f"/v1/conversations/{shorter['id']}")["messages"] == before["messages"][:4]
     assert service.client.post(f"{path}/fork", json={"through_seq": 99}).status_code == 422
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_a_fork_has_no_external_id_that_another_conversation_is_given_meanwhile(service: Service, outcome: str) -> None:
+    path, name = service.conversation(), uuid4().hex
+    service.append(path, *exchange(0))
+    body = {"through_seq": 3, "external_id": name}
+    waiting = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with (
+        psycopg.connect(service.database_url, autocommit=True) as watch,
+        psycopg.connect(service.database_url) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other.execute("select set_config('app.tenant_id', %s, true)", [str(service.tenant_id)])
+        other.execute(
+            "insert into conversations (id, tenant_id, external_id) values (%s, %s, %s)",
+            [ids.new_id(), service.tenant_id, name],
+        )
+        sent = pool.submit(service.client.post, f"{path}/fork", json=body)
+        eventually(lambda: watch.execute(waiting).fetchone() is not None)
+        getattr(other, outcome)()
+        answer = sent.result()
+    if outcome == "rollback":
+        assert answer.status_code == 201
+        answer = service.client.post(f"{path}/fork", json=body)
+    problem(answer, 409, "external_id_taken", "/external_id")
 
 
 def test_a_restore_shows_the_old_version_and_is_left_alone(service: Service, module_settings: Settings) -> None:

@@ -122,6 +122,12 @@ def test_a_turn_over_a_limit_is_refused_and_one_at_it_is_stored(service: Service
     assert service.client.get(path).json()["last_seq"] == 0
 
 
+@pytest.mark.parametrize("kind", ["prior_context", "turn_context"])
+def test_a_payload_has_so_many_context_blocks_of_each_kind(service: Service, path: str, kind: str) -> None:
+    assert service.client.post(f"{path}/context", json={kind: [CONTEXT] * 2}).status_code == 200
+    problem(service.client.post(f"{path}/context", json={kind: [CONTEXT] * 3}), 422, "invalid", f"/{kind}")
+
+
 CONVERSATIONS: dict[str, tuple[Any, Any, str]] = {
     "metadata": ({"metadata": {"a": "x" * 292}}, {"metadata": {"a": "x" * 293}}, "/metadata"),
     "external_id": ({"external_id": "e" * 512}, {"external_id": "e" * 513}, "/external_id"),

@@ -8,7 +8,7 @@ from litestar import Request, Response, post
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read
+from api.bodies import read_body
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, not_found
@@ -41,7 +41,7 @@ async def restore_snapshot(
 ) -> Response[ConversationOut]:
     """Make a new head equal to an old version (0 = no compaction), and leave it alone for a while."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), RestoreIn, services.strict)
+    wanted = await read_body(request, RestoreIn)
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     try:
         row = await services.run(tenant, restore, request, identifier, wanted.version) if identifier else None
@@ -69,9 +69,13 @@ async def fork_conversation(
 ) -> Response[ConversationOut]:
     """Make a conversation with the same past up to a seq, the snapshots that still apply included."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), ForkIn, services.strict)
+    wanted = await read_body(request, ForkIn)
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    row = await services.run(tenant, _fork, request, identifier, wanted) if identifier else None
+    try:
+        row = await services.run(tenant, _fork, request, identifier, wanted) if identifier else None
+    except branches.ExternalIdTakenError:
+        detail = "A conversation has this external_id."
+        raise ProblemError(409, "external_id_taken", detail, pointer="/external_id") from None
     if row is None:
         raise not_found()
     return Response(conversation_out(row, request.user), status_code=201)
@@ -103,10 +107,6 @@ def _fork(
     row = conversations.get(connection, tenant, conversation_id)
     if row is None:
         return None
-    if wanted.external_id is not None and conversations.page(
-        connection, tenant, limit=1, external_id=wanted.external_id
-    ):
-        raise ProblemError(409, "external_id_taken", "A conversation has this external_id.", pointer="/external_id")
     made = branches.fork(
         connection,
         tenant,

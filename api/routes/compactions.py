@@ -10,7 +10,7 @@ from litestar import Request, Response, post
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read, read_policy
+from api.bodies import read_body, read_policy
 from api.compaction_types import CompactionIn, CompactionOut, PlannedStepOut, PlanOut
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
@@ -59,7 +59,7 @@ async def compact(
 ) -> Response[CompactionOut] | Response[PlanOut]:
     """Queue a run that the thresholds do not ask for, or answer with what it would do."""
     services: Services = request.app.state.services
-    wanted = read(await request.body() or b"{}", CompactionIn, services.strict)
+    wanted = await read_body(request, CompactionIn, if_empty=b"{}")
     check_strategy(wanted.strategy)
     if wanted.instructions is not None and wanted.strategy not in TO_A_MODEL:
         raise invalid(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", "/instructions")
@@ -145,7 +145,8 @@ def plan_out(found: Found, strategy: str, summarizer: str) -> PlanOut:
     """Return what a run would do; it computes for a while."""
     material, policy = found
     stage = material.stage(policy)
-    waits = must_wait(material.context_tokens * material.token_ratio, policy, in_signed_loop=material.in_signed_loop)
+    tokens = (material.context_tokens + material.fixed_tokens) * material.token_ratio
+    waits = must_wait(tokens, policy, in_signed_loop=material.in_signed_loop)
     summaries = summarizer != "none" and policy.compaction_enabled
     native = summarizer == "anthropic-native"
     plan = plan_run(

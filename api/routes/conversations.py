@@ -10,7 +10,7 @@ from litestar import Request, Response, get, patch, post
 from api import examples
 from api.assemblies import last_assembly
 from api.auth import Principal, requires
-from api.bodies import check_metadata, read, read_model, read_overrides
+from api.bodies import check_metadata, read_body, read_model, read_overrides
 from api.documentation import ConversationId, Filter, answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problem_types import EVERY_BODY
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 async def create_conversation(request: Request[Principal, Any, Any]) -> Response[ConversationOut]:
     """Make a conversation; the same `external_id` again answers with the one that has it."""
     services: Services = request.app.state.services
-    wanted = msgspec.structs.asdict(read(await request.body(), ConversationIn, services.strict))
+    wanted = msgspec.structs.asdict(await read_body(request, ConversationIn))
     check_metadata(wanted["metadata"], services.strict.limits)
     named = wanted.pop("policy_preset")
     wanted["policy"] = read_overrides(wanted["policy"], named, request.user.overrides, model=wanted["model"])
@@ -119,7 +119,7 @@ async def change_conversation(
 ) -> ConversationOut:
     """Change the policy, system prompt, tools, model or metadata; what is not named stays."""
     services: Services = request.app.state.services
-    wanted = msgspec.to_builtins(read(await request.body(), ConversationPatch, services.strict))
+    wanted = msgspec.to_builtins(await read_body(request, ConversationPatch))
     check_metadata(wanted.get("metadata"), services.strict.limits)
     identifier = ids.parse("conv", conversation_id)
     row = await services.run(request.user.tenant_id, _change, request.user, identifier, wanted)
@@ -135,7 +135,8 @@ def _change(
 ) -> AnyRow | None:
     """Change a conversation; None if there is no such one. What is written is in `wanted` afterwards."""
     named = wanted.pop("policy_preset", None)
-    stored = conversations.get(connection, principal.tenant_id, conversation_id) if conversation_id else None
+    # Locked: a policy that another change makes meanwhile is not taken back by this one.
+    stored = conversations.get(connection, principal.tenant_id, conversation_id, lock=True) if conversation_id else None
     model = wanted.get("model", stored.model if stored else None)
     if named is not None or "policy" in wanted:
         wanted["policy"] = read_overrides(wanted.get("policy", {}), named, principal.overrides, model=model)

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read
+from api.bodies import read_body
 from api.documentation import RunId, answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problem_types import EVERY_BODY
@@ -95,7 +95,7 @@ async def retry_run(request: Request[Principal, Any, Any], run_id: RunId) -> Res
 async def retry_runs(request: Request[Principal, Any, Any]) -> Response[RetriedOut]:
     """Queue dead runs again, oldest first, but those whose conversation has an active run."""
     services: Services = request.app.state.services
-    wanted, tenant = read(await request.body(), RetryIn, services.strict), request.user.tenant_id
+    wanted, tenant = await read_body(request, RetryIn), request.user.tenant_id
     found = await services.run(tenant, stranded_runs.retriable, tenant, wanted.limit + 1, wanted.reason)
     # One transaction each: none waits for another's conversation, and what is done stays done.
     chosen = found[: wanted.limit]

@@ -11,7 +11,7 @@ from litestar.params import PathParameter
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read
+from api.bodies import read_body
 from api.documentation import answers, operation, problems
 from api.key_types import KeyIn, KeyMade, KeyOut, RotationIn
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
@@ -57,8 +57,7 @@ async def list_keys(
 )
 async def create_key(request: Request[Principal, Any, Any]) -> Response[KeyMade]:
     """Make a key. Whoever may do this has every scope, so no key gives away more than it has."""
-    services: Services = request.app.state.services
-    wanted = read(await request.body(), KeyIn, services.strict)
+    wanted = await read_body(request, KeyIn)
     _check_expiry(wanted.expires_at)
     row, key = await make_key(request, api_keys.create, wanted.name, wanted.scopes, wanted.expires_at)
     log.info("key.created", key_id=str(row.id), by=str(request.user.key_id), scopes=row.scopes)
@@ -79,7 +78,7 @@ async def create_key(request: Request[Principal, Any, Any]) -> Response[KeyMade]
 async def rotate_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[KeyMade]:
     """Make a key with the same name and scopes; the old one expires after the overlap, if not before."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), RotationIn, services.strict)
+    wanted = await read_body(request, RotationIn)
     _check_expiry(wanted.expires_at)
     identifier, overlap = ids.parse("key", key_id), timedelta(seconds=wanted.overlap_seconds)
     made = await make_key(request, api_keys.rotate, identifier, overlap, wanted.expires_at) if identifier else None

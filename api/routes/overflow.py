@@ -12,7 +12,7 @@ from sqlalchemy.util import await_only
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read
+from api.bodies import read_body
 from api.compaction_types import OverflowIn
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
@@ -51,13 +51,13 @@ log = structlog.get_logger()
 async def report_overflow(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Make the context strictly smaller at once, and answer with it; a summary of what is left out follows later."""
     services: Services = request.app.state.services
-    wanted = read(await request.body() or b"{}", OverflowIn, services.strict)
+    wanted = await read_body(request, OverflowIn, if_empty=b"{}")
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     summarizer = services.settings.chosen_summarizer != "none"
     done = await services.run(tenant, _overflow, request, identifier, wanted, summarizer) if identifier else None
     if done is None or identifier is None:
         raise not_found()
-    services.metrics.overflows.labels(done.outcome).inc()
+    services.metrics.overflows[done.outcome].inc()
     _refuse_or_accept(done)
     if done.summary_run_id is not None:
         services.wakeups.add_run(tenant, done.summary_run_id)

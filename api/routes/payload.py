@@ -10,14 +10,14 @@ from litestar import Request, Response, post
 from api import examples
 from api.assemblies import payload_record
 from api.auth import Principal, requires
-from api.bodies import check_content, read
+from api.bodies import aside, check_content, check_size, read_body
 from api.context_layers import context_layers
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import invalid, not_found
 from api.routes.context import history_of, working_view
 from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
-from compaction.assembly import Assembly, Layers, assemble
+from compaction.assembly import Assembly, Layers, UserMessageError, assemble
 from compaction.messages import blocks, is_blank
 from compaction.view import ViewMessage
 from store import conversations, hot_path, ids
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from api.services import Services
     from api.strict_json import Limits
+    from compaction.policy import Policy
+    from store.hot_path import ContextRead
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -48,7 +50,9 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     No model, worker or broker has a part in it.
     """
     services: Services = request.app.state.services
-    wanted = read(await request.body(), PayloadIn, services.strict)
+    wanted = await read_body(request, PayloadIn)
+    for name, given in (("prior_context", wanted.prior_context), ("turn_context", wanted.turn_context)):
+        check_size(len(given or ()), services.strict.limits.context_blocks, "context blocks", f"/{name}")
     user = _user_message(wanted.user_message, services.strict.limits)
     identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
     row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
@@ -74,12 +78,26 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     )
     if found is None:
         raise not_found()
-    working = working_view(found, policy)
-    about = history_of(found, working)
-    assembly = assemble(layers._replace(history=working.view), policy, about, reserved=wanted.max_output_tokens)
-    told = len(working.warnings) + len(assembly.warnings)
+    size = len(await request.body()) + len(found.head or "") + len(found.tail or "")
+    size += sum(len(block.text) for block in (*context.prior, *context.turn))
+    assembly, warnings = await aside(size, _assemble, found, layers, policy, wanted.max_output_tokens)
+    told = len(warnings) + len(assembly.warnings)
     services.assemblies.add(payload_record(tenant, identifier, found.head_version, assembly, told))
-    return Response(_answer(layers.system, assembly, (*working.warnings, *ignored)), media_type="application/json")
+    body = await aside(size, _answer, layers.system, assembly, (*warnings, *ignored))
+    return Response(body, media_type="application/json")
+
+
+def _assemble(
+    found: ContextRead, layers: Layers, policy: Policy, reserved: int | None
+) -> tuple[Assembly, tuple[str, ...]]:
+    """Return the payload with what was read as its history, and what there is to say of that."""
+    working = working_view(found, policy)
+    layers = layers._replace(history=working.view)
+    try:
+        return assemble(layers, policy, history_of(found, working), reserved=reserved), working.warnings
+    except UserMessageError:
+        detail = "Nothing of the user's message can follow the history: tool results answer calls that are still open."
+        raise invalid(detail, "/user_message") from None
 
 
 def _answer(system: Any, assembly: Assembly, warnings: Sequence[str]) -> bytes:
@@ -113,12 +131,12 @@ def _user_message(given: Any, limits: Limits) -> ViewMessage | None:
     """Return the user's message from a string, a list of blocks, or a whole message."""
     if given is None:
         return None
-    content = given
+    content, pointer = given, "/user_message"
     if isinstance(given, dict):
         if given.get("role") != "user" or set(given) != {"role", "content"}:
-            raise invalid("Expected a message with the role user and its content.", "/user_message")
-        content = given["content"]
-    check_content(content, "/user_message", limits)
+            raise invalid("Expected a message with the role user and its content.", pointer)
+        content, pointer = given["content"], "/user_message/content"
+    check_content(content, pointer, limits)
     if all(is_blank(block) for block in blocks(content)):
-        raise invalid("The user's message is empty.", "/user_message")
+        raise invalid("The user's message is empty.", pointer)
     return ViewMessage("user", content)

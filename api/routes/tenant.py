@@ -10,7 +10,7 @@ from litestar.params import PathParameter
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read, read_overrides
+from api.bodies import read_body, read_overrides
 from api.documentation import operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid
@@ -52,7 +52,7 @@ async def change_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     Other processes of the API take some seconds to notice.
     """
     services: Services = request.app.state.services
-    wanted = msgspec.to_builtins(read(await request.body(), TenantPatch, services.strict))
+    wanted = msgspec.to_builtins(await read_body(request, TenantPatch))
     tenant, defaults = request.user.tenant_id, services.settings.policy
     if not wanted:
         return tenant_out(await services.run(tenant, tenants.settings_of, tenant), defaults)

@@ -12,7 +12,7 @@ from litestar.openapi.spec import OpenAPIType, Schema
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import Turn, read_turn
+from api.bodies import aside, read_turn
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
@@ -25,6 +25,7 @@ from store.fault_points import reach
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from api.bodies import Turn
     from api.services import Services
     from store.context_blocks import NewBlocks
     from store.hot_path import Appended, TurnContext
@@ -34,10 +35,9 @@ IDEMPOTENCY_KEY: Final = Schema(
     type=OpenAPIType.STRING,
     min_length=1,
     max_length=MAX_KEY_LENGTH,
-    description="A turn that is sent again with the same key is stored once.",
+    description="A turn that is sent again with the same key is stored once; while the first is still being stored, "
+    "the second waits for its answer.",
 )
-LARGE_BYTES: Final = 256 * 1024
-"""Bytes of a body from which on reading it can take tens of milliseconds."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -64,7 +64,7 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
     if conversation is None:
         raise not_found()
     body = await request.body()
-    turn = await _read(services, request, body)
+    turn = await aside(len(body), read_turn, body, request.user.policy, services.strict)
     key = _idempotency_key(request.headers.get("idempotency-key"))
     blocks = await _new_blocks(services, request, conversation, turn) if turn.context else None
     done = await _append(services, request, conversation, turn, key, body, blocks and blocks.context)
@@ -79,13 +79,6 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
         media_type="application/json",
         headers={"idempotency-replayed": "true"} if replayed else None,
     )
-
-
-async def _read(services: Services, request: Request[Principal, Any, Any], body: bytes) -> Turn:
-    if len(body) < LARGE_BYTES:
-        return read_turn(body, request.user.policy, services.strict)
-    # Reading megabytes takes its time: not on the thread that answers everybody.
-    return await asyncio.to_thread(read_turn, body, request.user.policy, services.strict)
 
 
 async def _append(
