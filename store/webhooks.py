@@ -27,8 +27,11 @@ _EVENT_OF: Final[dict[str, Event]] = {
     "failed": "compaction.failed",
     "dead": "compaction.failed",
 }
-RETRY_SECONDS: Final = (10, 60, 300, 1_800, 7_200, 21_600, 43_200)
-"""Seconds from one attempt to the next; after the last one the delivery is dead (about a day in all)."""
+RETRY_SECONDS: Final = (20, 60, 300, 1_800, 7_200, 21_600, 43_200)
+"""Seconds from one attempt's beginning to the next; after the last one the delivery is dead (about a day in all).
+
+Each is more than an attempt may take: nobody else makes the next one while one is under way.
+"""
 MAXIMUM: Final = 20
 """Webhooks a tenant may have at a time: each costs a row and a call for every run."""
 

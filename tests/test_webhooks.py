@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from http.server import ThreadingHTTPServer
 from ipaddress import ip_address
@@ -11,13 +12,14 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from store import ids, runs, stranded_runs, webhooks
+from tests.eventually import eventually
 from tests.in_process import Chat, Workers, chat
 from tests.problem_documents import problem
 from tests.stub_summarizer import StubSummarizer
 from tests.talk import request, rounds
 from tests.webhook_receiver import Drip, Receiver
 from worker.summarizers import SummaryError
-from worker.webhooks import Courier, is_public
+from worker.webhooks import TIMEOUT_SECONDS, Courier, is_public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,6 +219,44 @@ def test_a_receiver_that_drips_does_not_keep_the_worker(chat: Chat, monkeypatch:
     assert (row.state, row.status, row.error) == ("pending", None, "TimeoutError")
 
 
+@pytest.mark.parametrize("host", ["a..example", f"{'a' * 64}.example", "receiver.example:65536"])
+def test_a_host_that_cannot_be_is_given_up_like_any_other(chat: Chat, host: str) -> None:
+    subscribe(chat, f"https://{host}/hook")
+    compact(chat)
+    for _ in range(len(webhooks.RETRY_SECONDS) + 1):
+        assert deliver(chat) == 1
+        make_due(chat)
+    (row,) = rows(chat)
+    assert (row.state, row.error) == ("dead", "address_not_allowed")
+
+
+def test_a_lookup_that_hangs_does_not_keep_the_worker(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.webhooks.TIMEOUT_SECONDS", 0.2)
+    look, answers = socket.getaddrinfo, threading.Event()
+
+    def hang(host: str, *arguments: Any, **named: Any) -> Any:
+        if host == "slow.example":
+            answers.wait()
+            raise socket.gaierror
+        return look(host, *arguments, **named)
+
+    monkeypatch.setattr("socket.getaddrinfo", hang)
+    subscribe(chat, "https://slow.example/hook")
+    compact(chat)
+    attempt = threading.Thread(target=deliver, args=(chat,), daemon=True)
+    attempt.start()
+    try:
+        eventually(lambda: rows(chat)[0].error == "TimeoutError")
+        attempt.join(30)
+        assert not attempt.is_alive()
+    finally:
+        answers.set()
+
+
+def test_nobody_else_makes_the_next_attempt_while_one_is_under_way() -> None:
+    assert min(webhooks.RETRY_SECONDS) > TIMEOUT_SECONDS
+
+
 @pytest.mark.parametrize(
     ("address", "public"),
     [
@@ -258,6 +298,10 @@ def test_webhooks_over_http(service: Service) -> None:
         ({"url": "http://chat.example/hook"}, "/url"),
         ({"url": "https://user:word@chat.example/"}, "/url"),
         ({"url": "https:///hook"}, "/url"),
+        ({"url": "https://a..example/hook"}, "/url"),
+        ({"url": f"https://{'a' * 64}.example/hook"}, "/url"),
+        ({"url": "https://chat.example:65536/hook"}, "/url"),
+        ({"url": "https://[::1/hook"}, "/url"),
         ({"url": "ftp://chat.example"}, "/url"),
         ({"url": "https://chat.example/hook", "events": ["compaction.started"]}, "/events/0"),
         ({"url": "https://chat.example/hook", "events": []}, "/events"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,9 @@ log = structlog.get_logger()
 
 TIMEOUT_SECONDS: Final = 10.0
 """Seconds for one attempt in all: a receiver that answers byte by byte must not keep a worker's thread."""
+LOOKUPS: Final = 64
+"""Lookups of addresses at a time; one that is not over in time goes on for as long as the resolver has patience."""
+_LAST_PORT: Final = 65_535
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 """Addresses that stand for IPv4 addresses, where a network translates them (RFC 6052)."""
 
@@ -39,6 +44,8 @@ class Courier:
     def __init__(self, database: Database, *, private_addresses: bool) -> None:
         self._database = database
         self._private_addresses = private_addresses
+        # Not the event loop's own threads: a loop that ends waits for them, and so would the worker for a lookup.
+        self._lookups = ThreadPoolExecutor(LOOKUPS, "webhook-lookup")
 
     def deliver(self, tenant_id: UUID, delivery_id: UUID) -> None:
         """Make one attempt, if one is due, and write down how it went."""
@@ -77,8 +84,7 @@ class Courier:
 
     async def _send(self, delivery: Delivery) -> httpx2.Response:
         url = httpx2.URL(delivery.url)
-        # Called at the address that was looked at: a second lookup could answer with another one.
-        address = self._address(url.host, url.port or (443 if url.scheme == "https" else 80))
+        host = url.raw_host.decode()
         now = datetime.now(UTC)
         event = ids.external("evt", delivery.id)
         headers = {
@@ -89,21 +95,30 @@ class Courier:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": Webhook(delivery.secret).sign(event, now, delivery.body),
         }
-        async with (
-            asyncio.timeout(TIMEOUT_SECONDS),
-            httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False) as client,
-            client.stream(
-                "POST",
-                url.copy_with(host=address),
-                content=delivery.body.encode(),
-                headers=headers,
-                extensions={"sni_hostname": url.host},
-            ) as response,
-        ):
-            return response
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            # Called at the address that was looked at: a second lookup could answer with another one.
+            address = await self._address(host, url.port or (443 if url.scheme == "https" else 80))
+            async with (
+                httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False) as client,
+                client.stream(
+                    "POST",
+                    url.copy_with(host=address),
+                    content=delivery.body.encode(),
+                    headers=headers,
+                    extensions={"sni_hostname": host},
+                ) as response,
+            ):
+                return response
 
-    def _address(self, host: str, port: int) -> str:
-        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    async def _address(self, host: str, port: int) -> str:
+        if port > _LAST_PORT:
+            raise AddressError(host)
+        look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        try:
+            entries = await asyncio.get_running_loop().run_in_executor(self._lookups, look)
+        except UnicodeError as error:  # a label that is empty or too long: no name that could be asked for
+            raise AddressError(host) from error
+        found = [str(entry[4][0]) for entry in entries]
         allowed = [each for each in found if self._private_addresses or is_public(ip_address(each))]
         # One private address among public ones is a trick as well.
         if not allowed or len(allowed) < len(found):

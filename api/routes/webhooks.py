@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter, QueryParameter
@@ -11,7 +12,7 @@ from msgspec import Meta, Struct
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read
+from api.bodies import read_body
 from api.documentation import answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problem_types import EVERY_BODY
@@ -21,6 +22,8 @@ from store import ids, webhooks
 from store.webhooks import EVENTS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from api.services import Services
     from store.tables import AnyRow
 
@@ -86,7 +89,7 @@ class DeliveryOut(Struct, kw_only=True):
 async def create_webhook(request: Request[Principal, Any, Any]) -> Response[WebhookOut]:
     """Have the ends of runs sent to a URL, signed as Standard Webhooks has it."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), WebhookIn, services.strict)
+    wanted = await read_body(request, WebhookIn)
     _check_url(wanted.url, insecure=services.settings.webhook_private_addresses)
     tenant = request.user.tenant_id
     made = await services.run(tenant, webhooks.add, tenant, wanted.url, wanted.events or EVENTS)
@@ -159,10 +162,17 @@ async def retry_delivery(request: Request[Principal, Any, Any], delivery_id: Del
 
 
 def _check_url(url: str, *, insecure: bool) -> None:
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0]
-    if scheme not in ({"https", "http"} if insecure else {"https"}) or not host or "@" in host or not url.isprintable():
-        raise invalid("Expected an https URL without credentials.", "/url")
+    if not _can_be_called(url, {"https", "http"} if insecure else {"https"}):
+        raise invalid("Expected an https URL with a host that can be, and without credentials.", "/url")
+
+
+def _can_be_called(url: str, schemes: Collection[str]) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:  # a name that no lookup takes, or a port that is none
+        return False
+    return bool(host) and port != 0 and parts.scheme in schemes and "@" not in parts.netloc and url.isprintable()
 
 
 def _webhook_out(row: AnyRow, secret: str | None = None) -> WebhookOut:
