@@ -149,8 +149,19 @@ def load(
         in_signed_loop=row.in_signed_loop,
         overflows=row.overflows,
         tool_results_hold=row.tool_results_hold,
-        pinned=tuple(Pin(str(pin.id), pin.seq, pin.text) for pin in pins.page(connection, tenant_id, conversation_id)),
+        pinned=_pinned(connection, tenant_id, conversation_id),
     )
+
+
+def _pinned(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tuple[Pin, ...]:
+    return tuple(Pin(str(pin.id), pin.seq, pin.text) for pin in pins.page(connection, tenant_id, conversation_id))
+
+
+def _pins_hold(new: NewSnapshot, before: Sequence[Pin], now: Sequence[Pin]) -> bool:
+    """Tell whether a snapshot made with the pins `before` shows those that there are now, and no other."""
+    added = set(now).difference(before)
+    taken = set(before).difference(now)
+    return all(pin.seq > new.covers_through for pin in added) and taken.isdisjoint(new.pins)
 
 
 def _read(connection: Connection, conversation_id: UUID, version: int) -> Snapshot:
@@ -182,9 +193,10 @@ def commit(
 ) -> Outcome:
     """Make a new snapshot the head, if nothing it was made from has changed.
 
-    The lease has to be held still, the head to be where it was, and no message of the prefix superseded; otherwise
-    nothing is written. Messages that came meanwhile are the tail. While a tool loop with signed thinking is running
-    the snapshot waits as pending, unless the context has passed the trim threshold.
+    The lease has to be held still, the head to be where it was, no message of the prefix superseded, and no pin put on
+    or taken off what it covers; otherwise nothing is written. Messages that came meanwhile are the tail. While a tool
+    loop with signed thinking is running the snapshot waits as pending, unless the context is too large for that; see
+    must_wait.
     """
     row = connection.execute(
         select(
@@ -208,6 +220,8 @@ def commit(
         return Outcome(None, lost="lease_lost")
     if row.head_version != material.head_version or row.edits != material.edits or row.pending_version:
         return Outcome(None, lost="head_moved")
+    if not _pins_hold(new, material.pinned, _pinned(connection, lease.tenant_id, lease.conversation_id)):
+        return Outcome(None, lost="head_moved")
     version = row.last_version + 1
     insert_new(
         connection,
@@ -221,7 +235,9 @@ def commit(
         summarizer=summarizer,
     )
     waits = must_wait(
-        row.context_tokens * material.token_ratio, policy, in_signed_loop=row.in_loop and row.loop_has_thinking
+        (row.context_tokens + material.fixed_tokens) * material.token_ratio,
+        policy,
+        in_signed_loop=row.in_loop and row.loop_has_thinking,
     )
     if waits:
         connection.execute(

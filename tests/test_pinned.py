@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
-from tests.in_process import SMALL
+from store import ids
+from tests.eventually import eventually
+from tests.in_process import SMALL, Chat, Workers
 from tests.in_process_worker import work
 from tests.messages_api import problems
 from tests.problem_documents import problem
+from tests.stub_summarizer import StubSummarizer
 from tests.talk import exchanges, request, rounds
 
 if TYPE_CHECKING:
@@ -113,6 +118,23 @@ def test_pinning_what_was_summarized_already_brings_it_back_at_once(talk: Talk) 
     assert talk.service.client.delete(f"{talk.path}/pins/{made.json()['id']}").status_code == 404
 
 
+def test_what_is_pinned_while_a_model_sums_it_up_stays(talk: Talk) -> None:
+    """The run began without the pin, and its message is still shown: nothing else would bring the text back."""
+    talk.say(*exchanges(12, 200))
+    conversation = ids.parse("conv", talk.path.rpartition("/")[2])
+    assert conversation is not None
+    with Chat(talk.service.settings, talk.service.tenant_id) as chat:
+        pinned: list[Any] = []
+        workers = Workers(chat, StubSummarizer(act=lambda: pinned.append(talk.pin(4) if not pinned else None)))
+        workers.settle(conversation)
+        assert pinned[0].status_code == 201
+        assert chat.runs(conversation)[0].reason == "head_moved"
+        assert pinned[0].json()["text"] in talk.said()
+        workers.settle(conversation)
+        assert pinned[0].json()["text"] in {pin["text"] for pin in talk.head()["pins"]}
+        assert talk.head()["step"] == "summary"
+
+
 def test_an_edit_takes_pins_of_replaced_messages_out(talk: Talk) -> None:
     talk.say(request("begin"), {"role": "assistant", "content": "Go on."})
     talk.say({"role": "user", "content": RULE}, {"role": "assistant", "content": "Noted."})
@@ -158,6 +180,24 @@ def test_a_fork_keeps_its_pins_and_an_overflow_too(talk: Talk) -> None:
 def test_what_cannot_be_pinned_is_refused(talk: Talk, body: dict[str, Any], pointer: str) -> None:
     talk.say(request("begin"))
     problem(talk.service.client.post(f"{talk.path}/pins", json=body), 422, "invalid", pointer)
+
+
+@pytest.mark.parametrize("seqs", [(0, 2), (0, 0)])
+def test_pins_that_are_made_at_once_wait_for_one_another(talk: Talk, seqs: tuple[int, int]) -> None:
+    talk.say(*exchanges(2, 20))
+    conversation = ids.parse("conv", talk.path.rpartition("/")[2])
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with psycopg.connect(talk.service.database_url, autocommit=True) as looking, ThreadPoolExecutor() as threads:
+        with psycopg.connect(talk.service.database_url) as holding:
+            # As an insert holds it: it lets others insert, and keeps them from changing the conversation.
+            holding.execute("select from conversations where id = %s for key share", (conversation,))
+            asked = [threads.submit(talk.pin, seq) for seq in seqs]
+            eventually(lambda: looking.execute(waiting).fetchone() == (2,))
+        answers = [each.result() for each in asked]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    listed = talk.service.client.get(f"{talk.path}/pins").json()["data"]
+    assert {pin["id"] for pin in listed} == {answer.json()["id"] for answer in answers}
+    assert sorted(pin["seq"] for pin in listed) == sorted(set(seqs))
 
 
 def test_pins_are_bounded_and_the_tenants_own(service: Service) -> None:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read
+from api.bodies import read_body
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
@@ -71,7 +71,7 @@ class PinList(Struct):
 async def pin_message(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[PinOut]:
     """Keep a message's text, or a span of it, in the context word for word; it takes effect at once."""
     services: Services = request.app.state.services
-    wanted = read(await request.body(), PinIn, services.strict)
+    wanted = await read_body(request, PinIn)
     identifier = ids.parse("conv", conversation_id)
     row = await services.run(request.user.tenant_id, _pin, request, identifier, wanted) if identifier else None
     if row is None:
@@ -115,7 +115,8 @@ def _pin(
     connection: Connection, request: Request[Principal, Any, Any], conversation_id: UUID, wanted: PinIn
 ) -> AnyRow | None:
     principal: Principal = request.user
-    row = conversations.get(connection, principal.tenant_id, conversation_id)
+    # Locked before the insert, which takes a weaker lock: two that pin at once would wait for each other to raise it.
+    row = conversations.get(connection, principal.tenant_id, conversation_id, lock=True)
     if row is None:
         return None
     policy = principal.policy_for(row.policy, row.model)
@@ -152,7 +153,7 @@ def _page(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> lis
 
 def _unpin(connection: Connection, request: Request[Principal, Any, Any], conversation_id: UUID, pin_id: UUID) -> bool:
     principal: Principal = request.user
-    row = conversations.get(connection, principal.tenant_id, conversation_id)
+    row = conversations.get(connection, principal.tenant_id, conversation_id, lock=True)
     if row is None or not pins.remove(connection, principal.tenant_id, conversation_id, pin_id):
         return False
     repinning.repin(
