@@ -1,7 +1,8 @@
 """Rate limits of keys and tenants, counted in Redis by `limits`: how many requests are answered in a time.
 
 Windows slide: a request counts for as long as the window is, less and less towards its end, so that nobody may send a
-double share around the turn of a minute. A request that is refused does not count.
+double share around the turn of a minute. A request that one limit refuses does not count against any; but where several
+race for the last place, those that lose it may have been counted in a shorter window, or for their key.
 """
 
 from __future__ import annotations
@@ -232,17 +233,26 @@ class _Counter:
         return found
 
     async def _count(self, asked: Sequence[tuple[Scope, RateLimitItem, str]]) -> tuple[Left | None, list[Left]]:
-        refused = None
-        for place, (_, limit, name) in enumerate(asked):
-            # In turn: what a key may not ask for any more does not count for its tenant.
-            if not await self._limiter.hit(limit, name):
-                refused = place
-                break
-        left = await asyncio.gather(*(self._left(*each) for each in asked))
+        # With more than one limit, the others must not count what one refuses.
+        left = await self._all_left(asked) if len(asked) > 1 else []
+        refused = next((place for place, each in enumerate(left) if not each.remaining), None)
+        if refused is None:
+            refused = await self._hit(asked)
+            left = await self._all_left(asked)
         if refused is None:
             return None, left
         left[refused] = left[refused]._replace(remaining=0, seconds=max(1, left[refused].seconds))
         return left[refused], left
+
+    async def _hit(self, asked: Sequence[tuple[Scope, RateLimitItem, str]]) -> int | None:
+        """Count a request against one limit after the other; return the place of the one that refuses it, if any."""
+        for place, (_, limit, name) in enumerate(asked):
+            if not await self._limiter.hit(limit, name):
+                return place
+        return None
+
+    async def _all_left(self, asked: Sequence[tuple[Scope, RateLimitItem, str]]) -> list[Left]:
+        return await asyncio.gather(*(self._left(*each) for each in asked))
 
     async def _left(self, scope: Scope, limit: RateLimitItem, name: str) -> Left:
         stats = await self._limiter.get_window_stats(limit, name)
@@ -262,9 +272,12 @@ class _Counter:
 
 
 def _read(text: str) -> tuple[RateLimitItem, ...]:
-    """Return the limits in a text, none for an empty one; raise ValueError for what is none."""
+    """Return the limits in a text, the shortest window first; raise ValueError for what is none.
+
+    Short windows fill first, and what they refuse then does not count in the long ones.
+    """
     if not text:
         return ()
     from limits import parse_many  # noqa: PLC0415 - as above
 
-    return tuple(parse_many(text))
+    return tuple(sorted(parse_many(text), key=lambda limit: limit.get_expiry()))

@@ -117,10 +117,23 @@ def test_all_keys_of_a_tenant_together(limited: Callable[..., Settings], tenant:
         assert [answer.status_code for answer in codes[:5]] == [200] * 5
         assert {answer.status_code for answer in codes[5:]} == {429}
         assert (
-            codes[0].headers["ratelimit-policy"] == '"key-3600";q=10;w=3600, "key-1";q=2;w=1, "tenant-3600";q=5;w=3600'
+            codes[0].headers["ratelimit-policy"] == '"key-1";q=2;w=1, "key-3600";q=10;w=3600, "tenant-3600";q=5;w=3600'
         )
         with api.client(rival.key) as stranger:
             assert stranger.get(LIST).status_code == 200
+
+
+def test_what_one_limit_refuses_does_not_count_against_the_others(
+    limited: Callable[..., Settings], tenant: Tenant
+) -> None:
+    settings = limited(rate_limit_key="4/hour; 1000/day", rate_limit_tenant="6/hour")
+    other = second_key(settings, tenant)
+    with running_api(settings) as api, api.client(tenant.key) as client, api.client(other) as another:
+        assert [client.get(LIST).status_code for _ in range(8)] == [200] * 4 + [429] * 4
+        assert [another.get(LIST).status_code for _ in range(4)] == [200] * 2 + [429] * 2
+        # Neither the day of the first key nor the hour of the second has those that were refused.
+        assert fields_of(client.get(LIST).headers["ratelimit"])["key-86400"][0] == 996
+        assert fields_of(another.get(LIST).headers["ratelimit"])["key-3600"][0] == 2
 
 
 def test_many_at_once_get_no_more_than_the_limit(limited: Callable[..., Settings], tenant: Tenant) -> None:
