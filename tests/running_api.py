@@ -34,6 +34,7 @@ class RunningApi(NamedTuple):
     def client(self, key: str | None = None, **options: Any) -> httpx2.Client:
         """Return a client that presents `key`; what it is answered has to be documented."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        documented_answers.operations()  # here, once: threads that share a client would each begin to make them
         hooks = {"response": [documented_answers.check]}
         return httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, event_hooks=hooks, **options)
 
