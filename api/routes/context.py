@@ -13,6 +13,7 @@ from litestar.openapi.spec import OpenAPIType, Schema
 from api import examples
 from api.assemblies import FittedContext, context_record
 from api.auth import Principal, requires
+from api.bodies import aside
 from api.documentation import ConversationId, answers, operation, problems
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
@@ -82,7 +83,8 @@ async def answer_context(
         # The database has reckoned with overrides that are not in force.
         room = policy.context_limit_tokens
         found = await read(conversation_id=conversation, etag=None, policy=policy, room=room) or found
-    served = serve(found, policy, ignored)
+    size = 0 if found.plain else len(found.head or "") + len(found.tail or "")
+    served = await aside(size, serve, found, policy, ignored)
     if (fitted := served.fitted) is not None and fitted.gave_way:
         services.assemblies.add(
             context_record(request.user.tenant_id, conversation, found.head_version, policy, fitted, served.warnings)
