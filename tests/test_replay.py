@@ -93,6 +93,15 @@ def replay(server: Unsettled, file: Path) -> list[str]:
     return ["replay", str(file), "--url", f"http://127.0.0.1:{server.server_port}", "--key", "key-1"]
 
 
+@pytest.fixture
+def heeding_ctrl_c() -> Iterator[None]:
+    """Have children heed it: tests that a shell runs in the background ignore it, and so would these."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("moment", ["between turns", "while checks are due"])
 def test_ctrl_c_ends_it(server: Unsettled, tmp_path: Path, moment: str) -> None:
     turns = 50_000 if moment == "between turns" else 1
