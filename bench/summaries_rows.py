@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -38,8 +39,9 @@ T = TypeVar("T")
 
 PLACES: Final = 64
 """Summaries that a worker has under way at a time by default."""
-ANSWER_SECONDS: Final = 10.0
-"""Seconds that the model takes under full load: a summary of 80,000 tokens takes Claude 10 to 40."""
+ANSWER_SECONDS: Final = 5.0
+"""Seconds that the model takes for each of a summary's two rounds of calls; Claude takes twice as long, or longer."""
+SUMMARY_SECONDS: Final = 2 * ANSWER_SECONDS
 _ROOT: Final = Path(__file__).parents[1]
 _CONNECTIONS: Final = 4
 _WAIT_SECONDS: Final = 120.0
@@ -143,7 +145,8 @@ def append_under_summaries(plan: Plan) -> list[Row]:
     with servers.connect() as connection:
         data.add_conversations(connection, servers.tenant_id, group)
     api, request = servers.api(), append_request(body)
-    seconds = plan.seconds if plan.short else max(plan.seconds, ANSWER_SECONDS)
+    # As long as a summary takes: all parts of its work fall into it.
+    seconds = plan.seconds if plan.short else max(plan.seconds, SUMMARY_SECONDS)
     places = 4 if plan.short else PLACES
     supply = Supply(servers)
 
@@ -157,17 +160,17 @@ def append_under_summaries(plan: Plan) -> list[Row]:
         appended()
         for number in range(plan.rounds):
             idle = appended()
-            # None of the first places is free again before the model has answered once.
-            leases = supply.prepare(places * (1 + round(seconds / ANSWER_SECONDS)))
+            leases = supply.prepare(places * (2 + round(seconds / SUMMARY_SECONDS)))
             with _stand_in(min(ANSWER_SECONDS, 5 * seconds)) as (url, model), _worker(servers, url, places) as pid:
-                servers.cores.pin(pid, servers.cores.rest)
-                # What computes elsewhere in a deployment takes only what Postgres and the load leave of their core.
+                # What computes elsewhere in a deployment takes only what the API leaves of its core.
                 for process in (pid, model):
+                    servers.cores.pin(process, servers.cores.measured)
                     give_way(process)
+                earlier = _count(servers, _WRITTEN)
                 for lease in leases:
                     supply.send(lease)
-                _until(lambda: _running(servers) >= places)
-                before = _count(servers, _WRITTEN)
+                # From the first that is written: till then they only wait for the model.
+                before = _until(partial(_count_over, servers, _WRITTEN, earlier))
                 loaded = appended()
                 written = _count(servers, _WRITTEN) - before
                 _until(lambda: not _unfinished(servers))
@@ -232,6 +235,12 @@ def _count(servers: Servers, query: str) -> int:
     with servers.connect() as connection:
         row = connection.execute(query).fetchone()
     return int(row[0]) if row else 0
+
+
+def _count_over(servers: Servers, query: str, least: int) -> int:
+    """Return the count once it is over a number, 0 until then."""
+    found = _count(servers, query)
+    return found if found > least else 0
 
 
 def _connections(servers: Servers) -> tuple[int, int]:
