@@ -27,47 +27,22 @@ from palimpsest_client import (
 from pydantic import BaseModel
 
 from tests.eventually import eventually
-from tests.faulty_proxy import FaultyProxy, Refused, faulty_proxy
+from tests.faulty_proxy import FaultyProxy, Refused
 from tests.in_process_worker import work
+from tests.proxied_client import client, conversation, key, labels, proxy
 from tests.talk import answer, exchanges, request
 from tests.tcp_gate import gate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from palimpsest_client import Context
 
     from tests.running_api import Service
 
+__all__ = ["client", "conversation", "key", "proxy"]
+
 OWN = [request("what I remember myself")]
 BUSY = Refused(503, {"retry-after": "0"})
 TOO_LONG = "prompt is too long: 10000 tokens > 8000 maximum"
-
-
-@pytest.fixture
-def key(service: Service) -> str:
-    return str(service.client.headers["authorization"]).removeprefix("Bearer ")
-
-
-@pytest.fixture
-def proxy(service: Service) -> Iterator[FaultyProxy]:
-    with faulty_proxy(service.api.url) as made:
-        yield made
-
-
-@pytest.fixture
-def client(proxy: FaultyProxy, key: str) -> Iterator[Client]:
-    with Client(proxy.url, key) as made:
-        yield made
-
-
-@pytest.fixture
-def conversation(client: Client) -> str:
-    return client.create_conversation()["id"]
-
-
-def labels(context: Context) -> list[str]:
-    return [message["content"].partition(":")[0] for message in context.messages]
 
 
 def stored(client: Client, conversation: str) -> list[str]:
@@ -349,8 +324,8 @@ def test_threads_keep_the_order_of_a_conversation(client: Client, proxy: FaultyP
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(talk, conversations))
     assert eventually(lambda: client.flush() == 0)
-    for conversation in conversations:
-        assert stored(client, conversation) == ["0", "1", "2", "3", "4"]
+    for each in conversations:
+        assert stored(client, each) == ["0", "1", "2", "3", "4"]
 
 
 def test_a_model_that_refuses_gets_a_smaller_context(client: Client, conversation: str) -> None:

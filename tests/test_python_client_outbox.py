@@ -12,15 +12,14 @@ import pytest
 from palimpsest_client import AsyncClient, Client, KeptTurn, Outbox, UnexpectedSeqError, UnreachableError
 
 from tests.eventually import eventually
-from tests.faulty_proxy import FaultyProxy, Refused, faulty_proxy
+from tests.faulty_proxy import FaultyProxy, Refused
+from tests.proxied_client import client, conversation, key, labels, proxy
 from tests.talk import answer, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from palimpsest_client import Context
-
     from tests.running_api import Service
+
+__all__ = ["client", "conversation", "key", "proxy"]
 
 OWN = [request("what I remember myself")]
 SHAPES = [
@@ -32,32 +31,6 @@ SHAPES = [
     Refused(200, {}, b'{"messages": ["x"], "snapshot": null, "last_seq": 1, "tokens": {}, "warnings": []}'),
     Refused(200, {}, b'{"messages": [], "snapshot": null, "last_seq": "x", "tokens": {}, "warnings": []}'),
 ]
-
-
-@pytest.fixture
-def key(service: Service) -> str:
-    return str(service.client.headers["authorization"]).removeprefix("Bearer ")
-
-
-@pytest.fixture
-def proxy(service: Service) -> Iterator[FaultyProxy]:
-    with faulty_proxy(service.api.url) as made:
-        yield made
-
-
-@pytest.fixture
-def client(proxy: FaultyProxy, key: str) -> Iterator[Client]:
-    with Client(proxy.url, key) as made:
-        yield made
-
-
-@pytest.fixture
-def conversation(service: Service) -> str:
-    return service.conversation().rpartition("/")[2]
-
-
-def labels(context: Context) -> list[str]:
-    return [message["content"].partition(":")[0] for message in context.messages]
 
 
 def stored(service: Service, conversation: str) -> list[str]:
