@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar.openapi import OpenAPIConfig
@@ -14,6 +13,7 @@ from api.docs_page import DocsPage
 from api.documentation import HEADER_REFERENCE
 from api.problem_types import BEFORE_A_ROUTE, PROBLEM_TYPES, example_of
 from api.problems import PROBLEM_MEDIA_TYPE
+from store.release import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +114,7 @@ def openapi_config() -> OpenAPIConfig:
     """Return how the API describes itself."""
     return DocumentConfig(
         title="Palimpsest",
-        version=version("palimpsest"),
+        version=VERSION,
         description=_ABOUT
         + "".join(_problem_rows())
         + _BEFORE.format(codes=", ".join(map("`{}`".format, BEFORE_A_ROUTE))),

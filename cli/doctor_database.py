@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
@@ -14,6 +13,7 @@ from migrations.run import current_revision
 from store import diagnosis, processes
 from store.broker import QUEUES
 from store.engine import owner_engine, service_engine, transaction
+from store.release import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,11 +266,10 @@ def _work(connection: Connection, settings: Settings) -> Iterator[Finding]:
 
 
 def _odd_processes(alive: list[ProcessSeen], settings: Settings) -> Iterator[Finding]:
-    own = version("palimpsest")
-    if others := sorted({each.version for each in alive} - {own}):
+    if others := sorted({each.version for each in alive} - {VERSION}):
         yield warning(
             "releases",
-            f"processes of release {', '.join(others)} are alive, and this is {own}",
+            f"processes of release {', '.join(others)} are alive, and this is {VERSION}",
             why="that is meant for the length of an upgrade",
             mend="finish the rollout",
         )

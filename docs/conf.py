@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from store.release import VERSION
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 project = "Palimpsest"
-version = release = version_of("palimpsest")
+version = release = VERSION
 extensions = ["myst_parser"]
 exclude_patterns = ["_build", "examples"]
 nitpicky = True

@@ -278,7 +278,7 @@ class Settings(BaseSettings):
     @classmethod
     def _traces_can_be_made(cls, value: bool) -> bool:  # noqa: FBT001 - pydantic calls it
         if value and not (find_spec("opentelemetry") and find_spec("opentelemetry.sdk")):
-            raise ValueError("the extra `otel` is not installed: pip install 'palimpsest[otel]'")
+            raise ValueError("the extra `otel` is not installed; in a checkout: pip install '.[otel]'")
         return value
 
     @field_validator("policy")

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from store import ids
+from store.release import VERSION
 from tests.command_line import own_logging
 from tests.conftest import make_tenant
 from tests.in_process import Chat, Workers
@@ -283,7 +283,7 @@ def test_a_revision_that_is_not_there_is_told_in_one_line(chat: Chat) -> None:
 
 def test_the_version_is_told() -> None:
     done = CliRunner().invoke(app, ["--version"])
-    assert (done.exit_code, done.stdout) == (0, f"{version('palimpsest')}\n")
+    assert (done.exit_code, done.stdout) == (0, f"{VERSION}\n")
 
 
 def test_impossible_settings_end_with_2() -> None:

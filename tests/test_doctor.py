@@ -20,6 +20,7 @@ from cli.main import app
 from store import ids, processes
 from store.engine import owner_engine
 from store.processes import Activity, Process
+from store.release import VERSION
 from tests.command_line import own_logging
 from tests.loopback_model import LoopbackModel, ok, status
 from tests.running_api import running_api
@@ -86,9 +87,7 @@ class Installation(NamedTuple):
 
 def alive(url: str, kind: Any, *queues: str, version: str | None = None, oldest: float | None = None) -> None:
     """Let a process be alive in the database's eyes."""
-    from importlib.metadata import version as installed  # noqa: PLC0415 - for this alone
-
-    process = Process(ids.new_id(), kind, "host", 7, list(queues), version or installed("palimpsest"), 2)
+    process = Process(ids.new_id(), kind, "host", 7, list(queues), version or VERSION, 2)
     engine = owner_engine(url)
     with engine.begin() as connection:
         processes.beat(connection, process, Activity(int(oldest is not None), oldest))

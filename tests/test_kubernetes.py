@@ -48,7 +48,7 @@ def secret_files(name: str) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
 def test_the_manifests_are_what_kubernetes_takes(document: dict[str, Any]) -> None:
-    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate brings the schemas")
+    validator = pytest.importorskip("kubernetes_validate", reason="its schemas: pip install kubernetes-validate")
     try:
         validator.validate(document, "1.30", strict=True)
     except validator.SchemaNotFoundError:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 FILES = ("constraints.txt", "requirements.txt", "requirements-build.txt")
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
+SERVED: list[str] = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["otel"]]
+"""What the services need, traces included: PALIMPSEST_TRACING asks for no other image."""
+
 PERMISSIVE = {
     *("MIT", "MIT-0", "ISC", "0BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PSF-2.0", "Python-2.0"),
     *(
@@ -115,7 +118,7 @@ def needed(lines: list[str]) -> set[str]:
 
 
 def test_the_services_get_what_they_need_and_no_more() -> None:
-    assert {pin.name for pin in pins("requirements.txt") if pin.applies} == needed(PYPROJECT["project"]["dependencies"])
+    assert {pin.name for pin in pins("requirements.txt") if pin.applies} == needed(SERVED)
 
 
 def test_the_image_is_built_with_what_it_needs_and_no_more() -> None:
@@ -222,7 +225,7 @@ def test_the_bill_of_materials_is_valid_and_lists_what_the_services_need(tmp_pat
     found = {(canonicalize_name(each["name"]), each["version"]) for each in document["components"]}
     assert found == {(pin.name, pin.version) for pin in pins("requirements.txt") if pin.applies}
     about = document["metadata"]["component"]
-    assert (about["name"], about["version"]) == ("palimpsest", PYPROJECT["project"]["version"])
+    assert (about["name"], about["version"]) == ("palimpsest-context", PYPROJECT["project"]["version"])
     refs = {each["bom-ref"] for each in document["components"]}
     (direct,) = [each["dependsOn"] for each in document["dependencies"] if each["ref"] == about["bom-ref"]]
     assert {canonicalize_name(Requirement(line).name) for line in PYPROJECT["project"]["dependencies"]} <= {

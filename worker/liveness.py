@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import time
-from importlib.metadata import version
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -23,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from store import ids, processes
 from store.broker import QueueDepths
 from store.processes import Activity, Process
+from store.release import VERSION
 from store.tracing import TRACING
 from worker.database import Database
 from worker.shutdown import leave_in_time, leave_now
@@ -70,9 +70,7 @@ class Heart:
         seconds: float,
         activity: Callable[[], Activity],
     ) -> None:
-        self.process = Process(
-            ids.new_id(), kind, socket.gethostname(), os.getpid(), list(queues), version("palimpsest"), slots
-        )
+        self.process = Process(ids.new_id(), kind, socket.gethostname(), os.getpid(), list(queues), VERSION, slots)
         self._database = database
         self._seconds = seconds
         self._activity = activity

@@ -6,7 +6,7 @@ import type {
   LanguageModelV4StreamPart,
   LanguageModelV4Usage,
 } from "@ai-sdk/provider";
-import { type Client, type Context, type TurnBody, isTooLong } from "palimpsest-client";
+import { type Client, type Context, type TurnBody, isTooLong } from "palimpsest-context-client";
 import { generated, toPrompt, toStored } from "./messages.js";
 
 export { toPrompt, toStored } from "./messages.js";

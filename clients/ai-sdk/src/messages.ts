@@ -1,5 +1,5 @@
 import type { LanguageModelV4Content, LanguageModelV4Message, LanguageModelV4Prompt } from "@ai-sdk/provider";
-import type { Message } from "palimpsest-client";
+import type { Message } from "palimpsest-context-client";
 
 type Block = Record<string, unknown> & { type: string };
 type AssistantPart = Extract<LanguageModelV4Message, { role: "assistant" }>["content"][number];

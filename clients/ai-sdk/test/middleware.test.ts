@@ -4,7 +4,7 @@ import { test } from "node:test";
 import type { LanguageModelV4CallOptions, LanguageModelV4GenerateResult, LanguageModelV4StreamPart } from "@ai-sdk/provider";
 import { generateText, jsonSchema, stepCountIs, streamText, tool, wrapLanguageModel } from "ai";
 import { MockLanguageModelV4, simulateReadableStream } from "ai/test";
-import { Client } from "palimpsest-client";
+import { Client } from "palimpsest-context-client";
 import { type PalimpsestOptions, palimpsest, toPrompt, toStored } from "../src/index.js";
 
 const url = process.env["PALIMPSEST_URL"]!;

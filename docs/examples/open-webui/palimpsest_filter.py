@@ -1,7 +1,6 @@
 """
 title: Palimpsest
 description: Keeps the context of long chats small, in the background.
-requirements: palimpsest-client
 version: 0.1.0
 """  # noqa: D205, D400 - Open WebUI reads these lines
 
