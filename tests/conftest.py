@@ -198,6 +198,9 @@ def create_database(server_url: str, name: str, template: str | None = None) -> 
         statement += sql.SQL(" template {} strategy file_copy").format(sql.Identifier(template))
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(statement)
+        if template:
+            # What the migrations took from everybody: a copy has the template's tables, not its own privileges.
+            connection.execute(sql.SQL("revoke temporary on database {} from public").format(sql.Identifier(name)))
     return make_url(server_url).set(database=name).render_as_string(hide_password=False)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import typer
+from psycopg.errors import RestrictViolation
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -232,6 +233,27 @@ def test_whoever_has_as_many_keys_as_may_be_can_rotate_them(
         # A key may be rotated again and again, each for a while beside the next: not without end.
         with pytest.raises(TooManyKeysError):
             api_keys.rotate(connection, tenant.id, made[0].id, DAY)
+
+
+@pytest.mark.parametrize("role", ["palimpsest_service", ""])
+def test_what_was_revoked_stays_so_whoever_asks(database_url: str, tenant: Tenant, role: str) -> None:
+    """Also to the service's own role, and to the tables' owner: to open a key again would leave no trace."""
+    with psycopg.connect(database_url, options=f"-c role={role}" if role else "", autocommit=True) as connection:
+        connection.execute("select set_config('app.tenant_id', %s, false)", (str(tenant.id),))
+        connection.execute("update api_keys set expires_at = now() + interval '1 hour'")
+        for later in ("null", "now() + interval '2 hours'"):
+            with pytest.raises(RestrictViolation, match="never made longer"):
+                connection.execute(f"update api_keys set expires_at = {later}".encode())  # noqa: S608 - above
+        connection.execute("update api_keys set expires_at = now(), revoked_at = now()")
+        for other in ("null", "now() + interval '1 hour'"):
+            with pytest.raises(RestrictViolation, match="stays revoked"):
+                connection.execute(f"update api_keys set revoked_at = {other}".encode())  # noqa: S608 - above
+        connection.execute(
+            "insert into console_sessions (token_hash, tenant_id, key_id, expires_at, ended_at)"
+            " select 'x', tenant_id, id, now() + interval '1 hour', now() from api_keys"
+        )
+        with pytest.raises(RestrictViolation, match="stays so"):
+            connection.execute("update console_sessions set ended_at = null")
 
 
 def test_two_that_make_the_last_key_at_once(
