@@ -17,10 +17,12 @@ from prometheus_client import (
 from api.pools import Pools
 from api.scraped_processes import registry_of_all
 from store.overflows import Outcome as Overflow
+from store.runs import tokens_saved
 
 if TYPE_CHECKING:
     from api.rate_limits import Scope
     from store.assemblies import Call, Record
+    from store.ended_runs import EndedRun
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
@@ -103,6 +105,15 @@ class Metrics:
             ["state", "reason"],
             registry=self._registry,
         )
+        self._steps = {
+            which: Counter(
+                f"palimpsest_compaction_tokens_{which}",
+                f"Tokens of contexts {meaning} steps that requests took and committed, estimated.",
+                ["step"],
+                registry=self._registry,
+            )
+            for which, meaning in (("before", "before"), ("after", "after"), ("saved", "saved by"))
+        }
         self._assemblies = _Assemblies(self._registry)
         self.assemblies_lost = Counter(
             "palimpsest_assemblies_lost",
@@ -147,9 +158,14 @@ class Metrics:
         self.turn_messages.inc(messages)
         self.turn_bytes.inc(size)
 
-    def run_ended(self, state: str, reason: str | None) -> None:
-        """Count a run that a request has ended."""
-        self._runs.labels(state, reason if reason in _REASONS else "" if reason is None else "other").inc()
+    def run_ended(self, run: EndedRun) -> None:
+        """Count a run that a request has ended, and the step that it took."""
+        reason = run.reason if run.reason in _REASONS else "" if run.reason is None else "other"
+        self._runs.labels(run.state, reason).inc()
+        if run.step is not None and run.step.state == "committed":
+            self._steps["before"].labels(run.step.name).inc(run.step.tokens_before)
+            self._steps["after"].labels(run.step.name).inc(run.step.tokens_after)
+            self._steps["saved"].labels(run.step.name).inc(tokens_saved(run.step))
 
     def assembled(self, record: Record) -> None:
         """Count an assembly: its tokens by layer and in all, and what had to give way."""

@@ -92,7 +92,7 @@ class Services:
             async with async_transaction(self.engine, tenant_id) as connection:
                 result = await connection.run_sync(query, *args, **kwargs)
             for run in ended:
-                self.metrics.run_ended(*run)
+                self.metrics.run_ended(run)
             return result
 
     async def look(self, query: Callable[[Connection], R]) -> R:

@@ -35,6 +35,11 @@ class Life(NamedTuple):
     runs: list[Run]
     snapshots: list[Snapshot]
 
+    @property
+    def tokens_stored(self) -> int:
+        """Tokens of the originals in force, as `store.statistics.TOKENS_STORED` counts them."""
+        return sum(message.tokens for message in self.messages if message.superseded_at is None)
+
 
 def run_inspect(conversation_id: str, *, url: str, key: str, as_json: bool = False) -> int:
     """Print one conversation's tokens, runs, snapshots and a plot. Raises ServiceError and `httpx2.TransportError`."""
@@ -92,7 +97,7 @@ def _as_json(life: Life) -> dict[str, Any]:
     return {
         "conversation": life.conversation,
         "messages": len(life.messages),
-        "tokens_stored": sum(message.tokens for message in life.messages),
+        "tokens_stored": life.tokens_stored,
         "tokens": life.context.tokens if life.context else None,
         "warnings": life.context.warnings if life.context else [],
         "runs": life.runs,
@@ -102,14 +107,13 @@ def _as_json(life: Life) -> dict[str, Any]:
 
 
 def _print_life(life: Life, console: Console) -> None:
-    stored = sum(message.tokens for message in life.messages)
     grid = PlainTable.grid(padding=(0, 2))
     conversation, context = life.conversation, life.context
     rows = [
         ("conversation", conversation.id),
         ("external id", conversation.external_id),
         ("user", conversation.user_ref),
-        ("messages", f"{len(life.messages):,}, {stored:,} tokens"),
+        ("messages", f"{len(life.messages):,}, {life.tokens_stored:,} tokens"),
         ("head", f"version {conversation.head_version or 0}"),
         ("context", f"{context.tokens.context:,} tokens" if context else "unknown"),
         ("measured", f"{context.tokens.measured:,} tokens" if context and context.tokens.measured else None),

@@ -129,7 +129,8 @@ def _document(found: Statistics, alive_seconds: float) -> dict[str, Any]:
     return {
         "tenants": found.tenants,
         **found.sizes._asdict(),
-        "tokens_saved": found.sizes.tokens_stored - found.sizes.tokens_served,
+        "tokens_saved": sum(day.tokens_saved for day in found.days),
+        "tokens_saved_per_call": found.sizes.tokens_stored - found.sizes.tokens_served,
         "runs": [{"state": state, "reason": reason, "runs": count} for (state, reason), count in _most(found.runs)],
         "days": [day._asdict() | {"cost_usd": f"{day.cost_usd:.6f}"} for day in found.days],
         "backlog": found.backlog._asdict(),

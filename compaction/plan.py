@@ -143,7 +143,14 @@ class _Rehearsal:
     def _planned(self, made: Made, stage: Stage, missing: int = 0) -> tuple[PlannedStep, Stage]:
         before = stage.tokens + self._missing
         found = PlannedStep(
-            made.step, "skipped", made.reason, made.detail, before, before, len(stage.view), len(stage.view)
+            made.step,
+            "skipped",
+            made.reason,
+            steps.detail_of(made, stage),
+            before,
+            before,
+            len(stage.view),
+            len(stage.view),
         )
         if made.reason is not None:
             return found, stage

@@ -169,6 +169,17 @@ def replace_prefix(stage: Stage, zone: Zone, block: dict[str, Any], policy: Poli
     return _if_worth_it(made, stage, policy)
 
 
+def detail_of(made: Made, stage: Stage) -> str | None:
+    """Return what is written down of a step's cause.
+
+    Thresholds are held against the next call's input, the step's own tokens are those of the messages: where the two
+    differ, both are named.
+    """
+    if made.detail is None or stage.load.input_tokens == stage.tokens:
+        return made.detail
+    return f"{made.detail}; its messages alone were estimated at {stage.tokens:,}"
+
+
 def threshold_note(stage: Stage, policy: Policy) -> str:
     """Return what a summary's step says of its cause."""
     return f"Estimated {stage.load.input_tokens:,} tokens, threshold {policy.compaction_threshold_tokens:,}"

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from sqlalchemy import Connection, Select, func, lateral, or_, select, text, true
 
 from store.conversations import INPUT_TOKENS
-from store.tables import conversations, messages, run_steps, runs, snapshots
+from store.statistics import FIRST_DAY, daily
+from store.tables import conversations, messages, run_steps, runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from store.statistics import Day
     from store.tables import AnyRow
 
 Sort = Literal["activity", "tokens", "created", "run"]
@@ -21,7 +23,7 @@ SORTED_AT_MOST: Final = 10_000
 """Newest conversations that a list is sorted among: there is no index by activity or size, and none is wanted, because
 each would cost every append."""
 
-_c, _m, _r, _s = conversations.c, messages.c, runs.c, snapshots.c
+_c, _m, _r = conversations.c, messages.c, runs.c
 
 
 class Found(NamedTuple):
@@ -123,18 +125,18 @@ class Overview(NamedTuple):
     by_state: Sequence[AnyRow]
     reasons: Sequence[AnyRow]
     """Of failed and dead runs, and of failed steps, with how often each."""
-    days: Sequence[AnyRow]
-    """Tokens saved and money spent, day by day."""
+    days: Sequence[Day]
+    """Tokens saved and money spent, day by day, the newest first."""
 
 
 def overview(connection: Connection, tenant_id: UUID, days: int) -> Overview:
-    """Return the figures of the last `days` days."""
+    """Return the figures of the last `days` days (UTC), today among them."""
     values = {"tenant": tenant_id, "days": days}
     return Overview(
         connection.execute(_TOTALS, values).one(),
         connection.execute(_BY_STATE, values).all(),
         connection.execute(_REASONS, values).all(),
-        connection.execute(_DAYS, values).all(),
+        daily(connection, tenant_id, days),
     )
 
 
@@ -158,7 +160,7 @@ def _escaped(words: str) -> str:
     return words.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-_SINCE: Final = "r.id >= first_id_at(now() - make_interval(days => :days))"
+_SINCE: Final = f"r.id >= first_id_at({FIRST_DAY})"
 _TOTALS: Final = text(f"""
     select (select count(*) from conversations as c where c.tenant_id = :tenant) as conversations,
            (select count(*) from conversations as c where c.tenant_id = :tenant and c.check_due_at is not null)
@@ -170,19 +172,9 @@ _TOTALS: Final = text(f"""
            (select count(*) from runs as r where r.tenant_id = :tenant and r.state in ('queued', 'running'))
                as active_runs,
            (select count(*) from runs as r where r.tenant_id = :tenant and r.state = 'dead') as dead_runs,
-           coalesce(sum(r.tokens_before - r.tokens_after)
-                    filter (where r.state = 'committed' and r.tokens_after < r.tokens_before), 0)::bigint
-               as tokens_saved,
-           coalesce(sum(spent.model_input), 0)::bigint as model_input_tokens,
-           coalesce(sum(spent.model_output), 0)::bigint as model_output_tokens,
-           sum(spent.cost) as cost_usd,
            percentile_cont(0.5) within group (order by extract(epoch from r.finished_at - r.created_at))
                filter (where r.finished_at is not null) as median_seconds
-    from runs as r
-        left join lateral (select sum(s.model_input_tokens) as model_input, sum(s.model_output_tokens) as model_output,
-                                  sum(s.cost_usd) as cost
-                           from run_steps as s where s.run_id = r.id) as spent on true
-    where r.tenant_id = :tenant and {_SINCE}
+    from runs as r where r.tenant_id = :tenant and {_SINCE}
 """)  # noqa: S608 - constants
 _BY_STATE: Final = text(f"""
     select r.state, count(*) as runs from runs as r where r.tenant_id = :tenant and {_SINCE} group by r.state
@@ -196,16 +188,4 @@ _REASONS: Final = text(f"""
           from runs as r join run_steps as s on s.run_id = r.id
           where r.tenant_id = :tenant and s.state = 'failed' and {_SINCE}) as told
     group by told.kind, told.reason order by times desc, told.kind, told.reason limit 20
-""")  # noqa: S608 - constants
-_DAYS: Final = text(f"""
-    select day.at::date as day, count(r.id) as runs,
-           coalesce(sum(r.tokens_before - r.tokens_after)
-                    filter (where r.state = 'committed' and r.tokens_after < r.tokens_before), 0)::bigint
-               as tokens_saved
-    from generate_series(date_trunc('day', now() at time zone 'UTC') - make_interval(days => :days - 1),
-                         date_trunc('day', now() at time zone 'UTC'), interval '1 day') as day (at)
-        left join runs as r on r.tenant_id = :tenant and {_SINCE}
-            and r.created_at at time zone 'UTC' >= day.at
-            and r.created_at at time zone 'UTC' < day.at + interval '1 day'
-    group by day.at order by day.at
 """)  # noqa: S608 - constants

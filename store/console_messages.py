@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Text, case, cast, func, select, text, true
+from sqlalchemy import Connection, Text, case, cast, func, literal_column, select, text, true
 
+from store.statistics import TOKENS_STORED
 from store.tables import conversations, messages
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ READ_WHOLE_BYTES: Final = 32_768
 BEGINNING_CHARS: Final = 400
 
 _c, _m = conversations.c, messages.c
+_stored: Final = messages.alias("m")
 _CONTENT: Final = cast(_m.content, Text)
 _LISTED: Final = (
     _m.seq,
@@ -85,10 +87,10 @@ def figures(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> A
     stored = (
         select(
             func.count().label("messages"),
-            func.coalesce(func.sum(_m.view_tokens).filter(_m.superseded_at.is_(None)), 0).label("tokens"),
-            func.max(_m.created_at).label("last_message_at"),
+            literal_column(TOKENS_STORED).label("tokens"),
+            func.max(_stored.c.created_at).label("last_message_at"),
         )
-        .where(_m.conversation_id == conversation_id)
+        .where(_stored.c.conversation_id == conversation_id)
         .subquery("stored")
     )
     query = select(

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from store.runs import StepRecord
+
 
 class EndedRun(NamedTuple):
     """How a run ended, and why."""
 
     state: str
     reason: str | None
+    step: StepRecord | None = None
+    """The one step that the request took, where it took one."""
 
 
 _NOTED: Final[ContextVar[list[EndedRun] | None]] = ContextVar("ended_runs", default=None)
@@ -31,7 +35,7 @@ def noting_ended_runs() -> Iterator[list[EndedRun]]:
         _NOTED.reset(token)
 
 
-def note(state: str, reason: str | None) -> None:
+def note(state: str, reason: str | None, step: StepRecord | None = None) -> None:
     """Note a run that the transaction under way ends; nobody hears of it where nobody counts."""
     if (noted := _NOTED.get()) is not None:
-        noted.append(EndedRun(state, reason))
+        noted.append(EndedRun(state, reason, step))

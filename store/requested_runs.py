@@ -76,7 +76,7 @@ def record(
             insert(run_steps).values(tenant_id=tenant_id, run_id=identifier, step_no=1, attempt=1, **step._asdict())
         )
         webhooks.announce(connection, tenant_id, identifier)
-    ended_runs.note(state, reason)
+    ended_runs.note(state, reason, step)
     return identifier
 
 

@@ -20,7 +20,7 @@ from compaction.ladder import (
     prune_threshold,
 )
 from compaction.originals import cut_in, with_originals
-from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN
+from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN, detail_of
 from compaction.view import WRITTEN
 from store import conversations, messages, runs, snapshots, waiting_summaries
 from store.fault_points import reach
@@ -130,7 +130,7 @@ class Journal:
             messages_before=len(stage.view),
             messages_after=len(made.view),
             duration_ms=self._milliseconds(),
-            detail=made.detail,
+            detail=detail_of(made, stage),
             results_cut=made.results_cut,
         )
 

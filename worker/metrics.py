@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 
+from store.runs import tokens_saved
 from worker.summarizers.prices import listed_name
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class WorkerMetrics:
         if step.state == "committed":
             self._add("compaction_tokens_before", step.name, amount=step.tokens_before)
             self._add("compaction_tokens_after", step.name, amount=step.tokens_after)
-            self._add("compaction_tokens_saved", step.name, amount=max(0, step.tokens_before - step.tokens_after))
+            self._add("compaction_tokens_saved", step.name, amount=tokens_saved(step))
             self._add("tool_results_cut", amount=step.results_cut or 0)
         if step.model_calls or step.model_input_tokens or step.model_output_tokens:
             model = self.model(step.model)

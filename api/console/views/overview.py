@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from api.console.views.bars import Bars, stacked
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from store.console import Overview
+    from store.statistics import Day
     from store.tables import AnyRow
 
 _STATES = ("committed", "skipped", "failed", "dead", "running", "queued")
@@ -31,9 +33,14 @@ class Figures(NamedTuple):
     runs: int
     outcomes: Sequence[Outcome]
     reasons: Sequence[AnyRow]
-    days: Sequence[AnyRow]
+    days: Sequence[Day]
+    """The newest first."""
+    tokens_saved: int
+    model_input_tokens: int
+    model_output_tokens: int
+    cost_usd: Decimal
     saved: Bars
-    """Tokens, by day."""
+    """Tokens, by day, the oldest first."""
 
 
 def figures(overview: Overview) -> Figures:
@@ -46,5 +53,16 @@ def figures(overview: Overview) -> Figures:
         length = 100 * counts.get(state, 0) / max(1, runs)
         outcomes.append(Outcome(state, counts.get(state, 0), start, length))
         start += length
-    saved = stacked([(row.day, [("saved", row.tokens_saved)]) for row in overview.days])
-    return Figures(overview.totals, runs, outcomes, overview.reasons, overview.days, saved)
+    days = overview.days
+    return Figures(
+        overview.totals,
+        runs,
+        outcomes,
+        overview.reasons,
+        days,
+        tokens_saved=sum(day.tokens_saved for day in days),
+        model_input_tokens=sum(day.model_input_tokens for day in days),
+        model_output_tokens=sum(day.model_output_tokens for day in days),
+        cost_usd=sum((day.cost_usd for day in days), Decimal(0)),
+        saved=stacked([(day.day, [("saved", day.tokens_saved)]) for day in reversed(days)]),
+    )

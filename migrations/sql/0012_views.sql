@@ -1,0 +1,40 @@
+-- A step that puts text back, a pin's, saves nothing: counted as the console, the command and the metrics do.
+create or replace view compaction_history with (security_invoker = true) as
+select t.name as tenant,
+       r.conversation_id,
+       r.id as run_id,
+       r.trigger,
+       r.state as run_state,
+       r.reason as run_reason,
+       r.attempts,
+       r.worker,
+       r.request_id,
+       r.created_at as asked_at,
+       r.started_at,
+       r.finished_at,
+       s.step_no,
+       s.name as step,
+       s.state as step_state,
+       s.reason as step_reason,
+       s.attempt,
+       s.snapshot_version,
+       coalesce(s.snapshot_version = c.head_version, false) as is_head,
+       coalesce(s.messages_before, r.messages_before) as messages_before,
+       coalesce(s.messages_after, r.messages_after) as messages_after,
+       coalesce(s.tokens_before, r.tokens_before) as tokens_before,
+       coalesce(s.tokens_after, r.tokens_after) as tokens_after,
+       case when s.state = 'committed' then greatest(0, s.tokens_before - s.tokens_after) else 0 end as tokens_saved,
+       s.results_cut,
+       s.summarizer,
+       s.model,
+       s.prompt_version,
+       coalesce(s.model_calls, 0) as model_calls,
+       coalesce(s.model_input_tokens, 0) as model_input_tokens,
+       coalesce(s.model_output_tokens, 0) as model_output_tokens,
+       s.cost_usd,
+       s.duration_ms,
+       s.created_at as done_at
+from runs as r
+    join tenants as t on t.id = r.tenant_id
+    join conversations as c on c.id = r.conversation_id
+    left join run_steps as s on s.run_id = r.id;
