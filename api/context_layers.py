@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from compaction.messages import is_request
 from compaction.outline import ContextBlock
 from store import context_blocks
 from store.context_blocks import Exchange, Stored
+
+_SURELY_TOO_LARGE: Final = 2
+"""Budgets; a block estimated at more cannot fit one, since no estimate is corrected by more than half."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +30,7 @@ async def context_layers(
 
     Prior context is by default what is carried over, as outlines, without what this turn brings anew. Turn context is
     by default what came with the current exchange; a new request (`user`) begins another, which has none of its own
-    yet. Blocks over `context_block_compact_chars` are shown by their summaries where there are any.
+    yet. Its blocks come whole, with the shorter forms that are stored of them.
     """
     begins = user is not None and is_request(user.role, user.content)
     exchange = None if begins else Exchange(row.last_request, keeps_prefix=row.in_loop and row.loop_has_thinking)
@@ -36,7 +39,7 @@ async def context_layers(
         wanted.prior_context is None or wanted.turn_context is None
     ):
         stored = await services.run(
-            tenant_id, context_blocks.stored, row.id, exchange, compact_chars=policy.context_block_compact_chars
+            tenant_id, context_blocks.stored, row.id, exchange, max_tokens=_SURELY_TOO_LARGE * policy.total_token_budget
         )
     turn = stored.turn
     if wanted.turn_context is not None:
@@ -55,12 +58,12 @@ async def _given(
     given: Sequence[ContextBlockIn],
     policy: Policy,
 ) -> tuple[ContextBlock, ...]:
-    """Return this turn's context as it is given, large blocks by the summaries that are stored of their texts."""
+    """Return this turn's context as it is given, large blocks with the summaries that are stored of their texts."""
     large = [block.text for block in given if len(block.text) > policy.context_block_compact_chars]
     if not large:
         return _blocks(given)
     known = await services.run(tenant_id, context_blocks.summaries_of, conversation_id, exchange, large)
-    return tuple(block._replace(text=known.get(block.text, block.text)) for block in _blocks(given))
+    return tuple(block._replace(summary=known.get(block.text)) for block in _blocks(given))
 
 
 def _blocks(given: Sequence[ContextBlockIn]) -> tuple[ContextBlock, ...]:

@@ -6,21 +6,31 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.guard import Fitted, fit_history
-from compaction.messages import blocks, is_request, tool_result_ids
+from compaction.messages import blocks, has_thinking, is_request, tool_result_ids
 from compaction.outline import ContextBlock, outline, read_share
 from compaction.repair import repair
 from compaction.tokens import CHARS_PER_TOKEN as CHARS
 from compaction.tokens import content_tokens, json_text, text_weight
-from compaction.view import WRITTEN, View, ViewMessage
+from compaction.trimming import drop_oldest
+from compaction.view import WRITTEN, View, ViewMessage, strip_thinking, view_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compaction.outline import Form
     from compaction.policy import Policy
 
 TAG: Final = "context"
 """Element that a context block stands in, in the user's message."""
 _CLOSING: Final = re.compile(rf"</\s*{TAG}\s*>", re.IGNORECASE)
+_NAMED: Final = 10
+"""Context blocks that a warning names."""
+_FORMS: Final[dict[Form | None, str]] = {
+    "summary": "are shown by their summary",
+    "outline": "are shown by their outline",
+    None: "were left out",
+}
+_STRIPPED: Final = "signed thinking of the loop under way is left out: the context blocks before it had to be shortened"
 _ASKED: Final = -2
 """The seq by which the user's message is found again after repair; WRITTEN stands for others too."""
 
@@ -51,6 +61,25 @@ class History(NamedTuple):
     lacks_rounds: bool = False
     """Whether the view holds only the newest rounds of the last exchange."""
 
+    def scaled(self, tokens: float) -> int:
+        """Return what the API is expected to count for an estimate."""
+        return -int(-tokens * self.factor // 1)
+
+
+class GivenWay(NamedTuple):
+    """A context block that is not shown whole; without a form it was left out."""
+
+    source: str
+    form: Form | None
+
+
+class FittedBlocks(NamedTuple):
+    """Prior and turn context as far as there is room, and what of it is not shown whole."""
+
+    prior: tuple[ContextBlock, ...]
+    turn: tuple[ContextBlock, ...]
+    given_way: tuple[GivenWay, ...]
+
 
 class Assembly(NamedTuple):
     """A payload and what each layer weighs, in tokens."""
@@ -64,9 +93,13 @@ class Assembly(NamedTuple):
     exchanges_total: int
     budget: int
     reserved: int
-    blocks_shortened: int
-    """Context blocks that gave way to an outline or were left out."""
+    given_way: tuple[GivenWay, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def blocks_shortened(self) -> int:
+        """Context blocks that gave way to a summary or an outline or were left out."""
+        return len(self.given_way)
 
     @property
     def total(self) -> int:
@@ -82,37 +115,63 @@ class Assembly(NamedTuple):
 def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | None = None) -> Assembly:
     """Return the payload within `total_token_budget` less the reserved output, or with a warning that says by how much.
 
-    Context blocks give way first: prior and turn context are held against total less system, so a large system prompt
-    makes them shrink earlier. History gets what the others leave. The user's message is never touched. Raises
-    UserMessageError.
+    Prior and turn context are held against the total less the system prompt, the user's message and the least that
+    history needs, so a large system prompt makes them shrink earlier. While there is room they are whole. History gets
+    what the others leave. The user's message is never touched. Raises UserMessageError.
     """
     budget = policy.total_token_budget
     held = policy.reserved_output_tokens if reserved is None else reserved
-
-    def scaled(tokens: float) -> int:
-        return -int(-tokens * about.factor // 1)
-
     speaks = bool(layers.prior or layers.turn) and _last_request(layers.history) is None
     history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=speaks)
-    system = scaled(fixed_tokens(layers.system, layers.tools))
-    user = scaled(asked.tokens) if asked else 0
-    prior, turn, shortened = fit_blocks(
-        layers.prior, layers.turn, int((budget - held - system - user) / about.factor), policy
+    system = about.scaled(fixed_tokens(layers.system, layers.tools))
+    user = about.scaled(asked.tokens) if asked else 0
+    room = budget - held - system - user
+    prior, turn, given_way = _fit_context(layers, history, room, about, policy)
+    warnings: tuple[str, ...] = ()
+    if given_way and (loop := _thinking_loop(history, asked)) is not None:
+        # What was thought in the loop is signed for the context that its first call had.
+        before, request = history[:loop], about.scaled(history[loop].tokens)
+        if _fit_context(layers, before, room + user - request, about, policy)[:2] != (prior, turn):
+            history, warnings = strip_thinking(history, _last_seq(history), from_index=loop), (_STRIPPED,)
+    prior_tokens, turn_tokens = about.scaled(blocks_tokens(prior)), about.scaled(blocks_tokens(turn))
+    fitted = _fit(history, room - prior_tokens - turn_tokens, about)
+    messages = _join(fitted.view, (*prior, *turn), asked)
+    assembly = Assembly(
+        messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, given_way
     )
-    prior_tokens, turn_tokens = scaled(blocks_tokens(prior)), scaled(blocks_tokens(turn))
-    room = budget - held - system - prior_tokens - turn_tokens - user
-    fitted = fit_history(
+    return assembly._replace(warnings=(*warnings, *_warnings(assembly)))
+
+
+def _fit(history: View, room: int, about: History) -> Fitted:
+    return fit_history(
         history,
         room,
         lambda message: message.tokens * about.factor,
         carries_summary=about.carries_summary,
         lacks_rounds=about.lacks_rounds,
     )
-    messages = _join(fitted.view, (*prior, *turn), asked)
-    assembly = Assembly(
-        messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, shortened
-    )
-    return assembly._replace(warnings=tuple(_warnings(assembly)))
+
+
+def _fit_context(layers: Layers, history: View, room: int, about: History, policy: Policy) -> FittedBlocks:
+    """Return the context that stands beside a history, for both of which there are `room` tokens.
+
+    What history cannot do without comes first, and so do the long texts in it, as far as half of the room goes.
+    """
+    given = blocks_tokens((*layers.prior, *layers.turn))
+    if given and about.scaled(given + view_tokens(history)) + len(history) + 2 > room:
+        uncut = drop_oldest(history, lambda *_: False, carries_summary=about.carries_summary).view
+        room -= max(_fit(history, 0, about).tokens, min(about.scaled(view_tokens(uncut)), room // 2))
+    # Two tokens less, since both kinds are rounded up.
+    return fit_blocks(layers.prior, layers.turn, int((room - 2) / about.factor), policy)
+
+
+def _thinking_loop(history: View, user: ViewMessage | None) -> int | None:
+    """Return where the request of a loop with signed thinking stands, None where no such loop is under way."""
+    place = _last_request(history)
+    begins = user is not None and is_request(user.role, user.content)
+    if place is None or begins or not any(has_thinking(each.role, each.content) for each in history[place:]):
+        return None
+    return place
 
 
 def _answer_open_calls(history: View, user: ViewMessage | None, *, speaks: bool) -> tuple[View, ViewMessage | None]:
@@ -149,10 +208,8 @@ def blocks_tokens(blocks: Sequence[ContextBlock]) -> int:
     return sum(content_tokens(render_block(block)) for block in blocks)
 
 
-def fit_blocks(
-    prior: Sequence[ContextBlock], turn: Sequence[ContextBlock], room: int, policy: Policy
-) -> tuple[tuple[ContextBlock, ...], tuple[ContextBlock, ...], int]:
-    """Return both kinds of context within `room` tokens as far as outlines go, and how many were shortened.
+def fit_blocks(prior: Sequence[ContextBlock], turn: Sequence[ContextBlock], room: int, policy: Policy) -> FittedBlocks:
+    """Return both kinds of context within `room` tokens as far as outlines go, and what is not shown whole.
 
     The largest block gives way first: to its summary where there is one, else to its outline. Where that is not enough,
     summaries give way to outlines; then the oldest prior blocks go, whole. This turn's stay. Outlines that are not made
@@ -163,21 +220,20 @@ def fit_blocks(
     weights = [blocks_tokens([block]) for block in given]
     largest_first = sorted(range(len(given)), key=lambda index: (-len(given[index].text), index))
     summarized = [index for index in largest_first if given[index].summary]
-    changed: set[int] = set()
     max_read = read_share(len(block.text) for block in given if block.outline is None)
-    for index, summary in [(index, given[index].summary) for index in largest_first] + [(i, None) for i in summarized]:
+    for index, summary in [(i, given[i].summary) for i in largest_first] + [(i, None) for i in summarized]:
         if sum(weights) <= room:
             break
         short = summary or _outline(given[index], policy, max_read)
         if len(short) < len(fitted[index].text):
-            fitted[index] = given[index]._replace(text=short)
+            fitted[index] = given[index]._replace(text=short, form="summary" if summary else "outline")
             weights[index] = blocks_tokens([fitted[index]])
-            changed.add(index)
     oldest = 0
     while oldest < len(prior) and sum(weights[oldest:]) > room:
-        changed.add(oldest)
         oldest += 1
-    return tuple(fitted[oldest : len(prior)]), tuple(fitted[len(prior) :]), len(changed)
+    gone = tuple(GivenWay(block.source, None) for block in given[:oldest])
+    shorter = tuple(GivenWay(block.source, block.form) for block in fitted[oldest:] if block.form != "whole")
+    return FittedBlocks(tuple(fitted[oldest : len(prior)]), tuple(fitted[len(prior) :]), (*gone, *shorter))
 
 
 def _outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
@@ -219,6 +275,10 @@ def _last_request(view: View) -> int | None:
     return next(found, None)
 
 
+def _last_seq(view: View) -> int:
+    return max((message.seq for message in view), default=WRITTEN)
+
+
 def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
     """Say what the guard left out of a history of so many exchanges, and what it cut."""
     found: list[str] = []
@@ -235,8 +295,10 @@ def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
 
 def _warnings(assembly: Assembly) -> list[str]:
     found: list[str] = []
-    if shortened := assembly.blocks_shortened:
-        found.append(f"{shortened} context block(s) were shortened to an outline or left out to fit the token budget")
+    for form, what in _FORMS.items():
+        if sources := [block.source for block in assembly.given_way if block.form == form]:
+            names = ", ".join(json_text(source) for source in sources[:_NAMED]) + ", …" * (len(sources) > _NAMED)
+            found.append(f"{len(sources)} context block(s) {what} to fit the token budget: {names}")
     found += drop_warnings(assembly.fitted, assembly.exchanges_total)
     over = assembly.total + assembly.reserved - assembly.budget
     if over > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.html_text import html_text
 from compaction.sections import Kind, Section, kind_of, mark, marked, open_fence, sections
@@ -21,6 +21,9 @@ _LONG_SECTION: Final = 4
 """Windows; a section under a heading is divided into them if it is longer than this."""
 
 
+Form = Literal["whole", "summary", "outline"]
+
+
 class ContextBlock(NamedTuple):
     """A context block: where it comes from, what it is called, what it says, and shorter forms that are known of it."""
 
@@ -29,6 +32,8 @@ class ContextBlock(NamedTuple):
     text: str
     summary: str | None = None
     outline: str | None = None
+    form: Form = "whole"
+    """Which of its forms `text` is; of one that is carried over the outline is the whole."""
 
 
 def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_read: int | None = None) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from compaction.context_blocks import Prepared
+    from compaction.outline import Form
     from compaction.policy import Policy
     from store.tables import AnyRow
 
@@ -101,21 +102,20 @@ def new_blocks(prepared: Iterable[Prepared], policy: Policy) -> NewBlocks:
     return NewBlocks(context, tuple(run_ids))
 
 
-def stored(connection: Connection, conversation_id: UUID, exchange: Exchange | None, *, compact_chars: int) -> Stored:
+def stored(connection: Connection, conversation_id: UUID, exchange: Exchange | None, *, max_tokens: int) -> Stored:
     """Return what is carried over, as outlines, and the blocks of the current exchange, oldest first.
 
-    Without an `exchange` the next message begins one, and nothing is of the current one. Its blocks over
-    `compact_chars` characters come as their summaries, or as their outlines while there is none.
+    Without an `exchange` the next message begins one, and nothing is of the current one. Its blocks over `max_tokens`,
+    which could not be shown whole, come as their summaries, or as their outlines while there is none.
     """
     current = literal(False) if exchange is None else _b.seq >= exchange.request
-    large = func.length(_b.text) > compact_chars
     rows = connection.execute(
         select(
             _b.source,
             _b.title,
             _b.outline,
             case((current & _usable(conversation_id, exchange), _b.summary)).label("summary"),
-            case((current & ~large, _b.text)).label("text"),
+            case((current & (_b.tokens <= max_tokens), _b.text)).label("text"),
             current.label("is_current"),
         )
         .where(_b.conversation_id == conversation_id, _live, _b.carried_until.is_(None) | current)
@@ -123,12 +123,14 @@ def stored(connection: Connection, conversation_id: UUID, exchange: Exchange | N
     ).all()
     return Stored(
         tuple(ContextBlock(row.source, row.title, row.outline) for row in rows if not row.is_current),
-        tuple(
-            ContextBlock(row.source, row.title, row.text or row.summary or row.outline, row.summary, row.outline)
-            for row in rows
-            if row.is_current
-        ),
+        tuple(_current(row) for row in rows if row.is_current),
     )
+
+
+def _current(row: AnyRow) -> ContextBlock:
+    form: Form = "whole" if row.text else "summary" if row.summary else "outline"
+    text = row.text or row.summary or row.outline
+    return ContextBlock(row.source, row.title, text, row.summary, row.outline, form)
 
 
 def summaries_of(

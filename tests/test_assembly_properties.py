@@ -127,6 +127,8 @@ def test_a_payload_is_within_its_budget_or_names_the_excess(given: Given) -> Non
     named = [warning for warning in made.warnings if "over the budget" in warning]
     assert len(named) == (over > 0)
     assert all(f"{over:,} over the budget of {given.policy.total_token_budget:,}" in warning for warning in named)
+    if over > 0:
+        assert sum(block.form is None for block in made.given_way) == len(given.layers.prior)
     # Not what the layers say of themselves: what is sent, counted as a whole.
     sent = (fixed_tokens(given.layers.system, given.layers.tools) + view_tokens(made.messages)) * given.factor
     assert abs(sent - made.total) <= (given.factor + 1) * (len(made.messages) + 12)

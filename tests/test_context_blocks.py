@@ -63,6 +63,8 @@ def block(source: str = "report.md", text: str | None = None, title: str = "Repo
 
 LARGE = block("large.md", document("omega", sections=12), "Large")
 assert len(LARGE["text"]) > COMPACT
+TIGHT: dict[str, Any] = {**POLICY, "total_token_budget": 1_200, "reserved_output_tokens": 100}
+"""Has no room for LARGE, but for its summary or outline and a little more."""
 
 
 def payload(service: Service, path: str, **body: Any) -> dict[str, Any]:
@@ -418,6 +420,7 @@ def test_a_fork_has_the_blocks_of_its_past(service: Service) -> None:
     shown = "".join(contexts(payload(service, fork, user_message="Now?")["messages"][-1]))
     assert "First a." in shown
     # In the fork the exchange is still the first one, and the origin has not changed.
+    assert service.client.patch(fork, json={"policy": TIGHT}).status_code == 200
     assert "In short: omega." in "".join(contexts(payload(service, fork)["messages"][0]))
     assert [each["state"] for each in blocks_of(service, path)] == ["carried", "superseded", "carried", "ended"]
     service.append(fork, request("mine"), context=[block("a", "Fork's a.")])
@@ -428,8 +431,65 @@ def test_a_fork_has_the_blocks_of_its_past(service: Service) -> None:
 
 
 @pytest.mark.requirement("P15")
+def test_a_large_block_is_whole_in_its_own_turn_while_the_payload_fits_P15(service: Service) -> None:
+    """At 51,000 characters, with the default policy, as an inline one would be."""
+    path = service.conversation()
+    text = document("omega", sections=120, words=52)
+    assert 50_000 < len(text) < 60_000
+    service.append(path, HELLO, context=[block("large.md", text)])
+    for found in (
+        payload(service, path),
+        payload(service, service.conversation(), user_message=HELLO, turn_context=[block("large.md", text)]),
+    ):
+        assert contexts(found["messages"][0])[0].count("omega") == text.count("omega")
+        assert (found["layers"]["turn_context"], found["warnings"]) == (full(service, path, 0)["tokens"], [])
+    # Its summary, once there is one, changes nothing while the whole of it fits.
+    summarize(service, path)
+    assert full(service, path, 0)["has_summary"]
+    whole = payload(service, path)
+    assert (text in contexts(whole["messages"][0])[0], whole["warnings"]) == (True, [])
+    # Under a budget without room for it the answer says what stands for it.
+    assert service.client.patch(path, json={"policy": {"total_token_budget": 12_000}}).status_code == 200
+    short = payload(service, path)
+    assert "In short: omega." in contexts(short["messages"][0])[0]
+    assert short["warnings"] == ['1 context block(s) are shown by their summary to fit the token budget: "large.md"']
+
+
+def test_a_block_gives_way_before_what_history_cannot_do_without(service: Service) -> None:
+    """A payload over its budget could not say that nothing more may be left out."""
+    path = service.conversation(policy={**POLICY, "total_token_budget": 3_000, "reserved_output_tokens": 100})
+    service.append(path, request("q", 100), answer("a", 1_000))
+    service.append(path, request("w" * 3_200, 800), context=[LARGE, block("large.md", document("psi", 24), "Psi")])
+    found = payload(service, path)
+    assert found["total"] + found["reserved_output"] <= 3_000
+    assert any("shown by their outline" in warning for warning in found["warnings"])
+
+
+def test_a_loop_that_outgrows_its_blocks_leaves_out_what_was_signed_for_them(service: Service) -> None:
+    policy = {**POLICY, "total_token_budget": 2_300, "reserved_output_tokens": 100}
+    path = service.conversation(policy=policy)
+    service.append(path, HELLO, context=[LARGE])
+    service.append(path, call(1, thinking=True), result(1, 20))
+    before = payload(service, path)
+    assert (LARGE["text"] in contexts(before["messages"][0])[0], before["warnings"]) == (True, [])
+    assert "thinking" in str(before["messages"])
+    service.append(path, call(2, thinking=True), result(2, 1_000))
+    after = payload(service, path)
+    assert LARGE["text"] not in contexts(after["messages"][0])[0]
+    assert "'thinking'" not in str(after["messages"])
+    assert any("signed thinking of the loop" in warning for warning in after["warnings"])
+    # One that began with the shorter form keeps it.
+    path = service.conversation(policy=TIGHT)
+    service.append(path, HELLO, context=[LARGE])
+    service.append(path, call(1, thinking=True), result(1, 20))
+    kept = payload(service, path)
+    assert LARGE["text"] not in contexts(kept["messages"][0])[0]
+    assert "'thinking'" in str(kept["messages"])
+
+
+@pytest.mark.requirement("P15")
 def test_a_large_block_is_summarized_part_by_part_and_out_of_band_P15(service: Service) -> None:
-    path = service.conversation(policy=POLICY)
+    path = service.conversation(policy=TIGHT | {"total_token_budget": 2_700})
     question = {"role": "user", "content": "Q " * 3_000}
     service.append(path, question, context=[LARGE])
     (queued,) = runs_of(service, path)
@@ -480,7 +540,7 @@ def test_a_large_block_is_summarized_part_by_part_and_out_of_band_P15(service: S
     ids=["refused", "cut", "empty", "longer", "rejected"],
 )
 def test_where_the_summary_fails_the_outline_stands_P15(service: Service, step: Step, reason: str) -> None:
-    path = service.conversation(policy={**POLICY, "summary_input_max_chars": 100_000})
+    path = service.conversation(policy={**TIGHT, "summary_input_max_chars": 100_000})
     service.append(path, HELLO, context=[LARGE])
     before = payload(service, path)["messages"]
     summarize(service, path, default=step)
@@ -515,7 +575,7 @@ def test_without_a_model_the_outline_stands(service: Service) -> None:
 
 
 def test_a_text_is_summarized_once(service: Service) -> None:
-    path = service.conversation(policy=POLICY)
+    path = service.conversation(policy=TIGHT)
     again = LARGE | {"source": "again.md"}
     service.append(path, HELLO, context=[LARGE, again])
     service.append(path, answer("…"))
@@ -553,7 +613,7 @@ def test_a_block_that_an_edit_took_away_is_not_summarized(service: Service) -> N
 
 
 def test_a_loop_with_signed_thinking_keeps_what_it_began_with(service: Service) -> None:
-    path = service.conversation(policy=POLICY)
+    path = service.conversation(policy=TIGHT)
     service.append(path, HELLO, context=[LARGE])
     first = payload(service, path)["messages"][0]
     service.append(path, call(1, thinking=True), result(1, 20))
@@ -698,7 +758,9 @@ def test_going_back_a_revision_takes_the_blocks_out_of_the_counts(
     with hot_calls(make_settings(), tenant.id) as calls:
         conversation = calls.conversation(system="s" * 400)
         turn = calls.turn(conversation, HELLO)
-        blocks = prepare([ContextBlock(**LARGE), ContextBlock(**block())], policy)
+        blocks = prepare(
+            [ContextBlock(each["source"], each["title"], each["text"]) for each in (LARGE, block())], policy
+        )
         calls.at_once([{**turn, "context": new_blocks(blocks, policy).context}])
         assert calls.stored(conversation)["fixed_tokens"] > 100
         assert calls.owner("select count(*) as runs from runs") == [{"runs": 1}]

@@ -385,7 +385,7 @@ def test_the_stores_functions_find_nothing_of_anothers(two: Two) -> None:
             assert snapshots.chain(connection, asked, theirs) == []
             assert context_blocks.page(connection, asked, theirs, limit=10) == []
             assert context_blocks.get(connection, asked, theirs, 5, 0) is None
-            assert context_blocks.stored(connection, theirs, Exchange(0, keeps_prefix=False), compact_chars=9) == (
+            assert context_blocks.stored(connection, theirs, Exchange(0, keeps_prefix=False), max_tokens=100_000) == (
                 (),
                 (),
             )
