@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 MAX_URL_BYTES: Final = 16 * 1024
 """Bytes of a request's path and query; the longest filters and cursors fit in a third of it."""
+MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of a body that are thrown away once its request is answered: whoever sends one hears the answer after it, and a
+body without an end ends the connection."""
+MAX_PIPELINED: Final = 64
+"""Requests that a connection may send ahead of their answers: they are kept before anybody asks who they are from."""
 _SECURITY: Final = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SecurityHeaders().of(()))
 
 
@@ -37,6 +42,8 @@ class BoundedHttp(HttpToolsProtocol):
     _other_bytes = 0
     """What else came since a body's last part: punctuation, and a header that the parser keeps until it ends."""
     _body_came = False
+    _unread_bytes = 0
+    """Of a body whose request was answered without it."""
     _refusal: ProblemError | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
@@ -56,7 +63,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin to count."""
         super().on_message_begin()
-        self._head_bytes = self._new_head_bytes = self._other_bytes = 0
+        self._head_bytes = self._new_head_bytes = self._other_bytes = self._unread_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the URL."""
@@ -71,9 +78,21 @@ class BoundedHttp(HttpToolsProtocol):
         self._grow(len(name) + len(value))
         super().on_header(name, value)
 
+    def on_headers_complete(self) -> None:
+        """Begin a request, or have it wait for the answers to those before it."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            detail = f"At most {MAX_PIPELINED} requests are sent ahead of their answers."
+            self._refusal = ProblemError(400, "bad_request", detail)
+            raise _TooLargeError
+        super().on_headers_complete()
+
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body; the application counts these."""
+        """Take a part of a body; the application counts these, until it has answered."""
         self._body_came = True
+        if self.cycle.response_complete:
+            self._unread_bytes += len(body)
+            if self._unread_bytes > MAX_UNREAD_BYTES:
+                self.transport.close()
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:

@@ -13,6 +13,8 @@ from api.jwt_keys import ASYMMETRIC, JwtKeys
 from store.api_keys import SCOPES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from api.jwt_keys import SigningKey
     from store.settings import Settings
 
@@ -21,6 +23,10 @@ log = structlog.get_logger()
 MAX_CHARS: Final = 16_384
 """Characters of a token; ordinary ones have one or two thousand."""
 REQUIRED: Final = ("exp", "iss", "aud")
+LATEST: Final = 253_402_300_800
+"""Seconds since 1970 at the end of the year 9999, which no clock shows: a time behind it is an overflow or no time."""
+_TIMES: Final = ("exp", "nbf", "iat")
+_NAMES: Final = ("iss", "sub", "jti")
 _REFUSED: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 """What a token can raise that is not one, or whose claims are not what they should be."""
 
@@ -75,6 +81,8 @@ class JwtTokens:
             leeway=settings.jwt_leeway_seconds,
             options={"require": list(REQUIRED)},
         )
+        if not _are_registered(claims):
+            return None
         tenant = claims.get(settings.jwt_tenant_claim)
         # Neither NUL nor a lone surrogate is in any tenant's name, and Postgres takes neither.
         if not isinstance(tenant, str) or "\0" in tenant or not tenant.encode():
@@ -83,8 +91,20 @@ class JwtTokens:
             tenant,
             _scopes(claims.get(settings.jwt_scope_claim)),
             uuid5(NAMESPACE_URL, f"{settings.jwt_issuer}#{claims.get('sub', '')}"),
-            int(claims["exp"]) + settings.jwt_leeway_seconds - time.time(),
+            claims["exp"] + settings.jwt_leeway_seconds - time.time(),
         )
+
+
+def _are_registered(claims: Mapping[str, Any]) -> bool:
+    """Tell whether the claims that RFC 7519 registers have its types; the library takes texts for times, and any."""
+    times = [claims[name] for name in _TIMES if name in claims]
+    names = [claims[name] for name in _NAMES if name in claims]
+    audience = claims["aud"]
+    return (
+        all(type(time) in {int, float} and 0 <= time < LATEST for time in times)
+        and all(isinstance(name, str) for name in names)
+        and all(isinstance(each, str) for each in (audience if isinstance(audience, list) else [audience]))
+    )
 
 
 def _scopes(claim: object) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ from litestar.enums import HttpMethod, ScopeType
 from litestar.routes import HTTPRoute
 
 from api.hot_routes import HotRoutes
+from api.problems import PROBLEM_MEDIA_TYPE, document_of, not_found
 from api.rate_limits import HEADERS
 from store import ids
 from store.tracing import TRACING
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 UNMATCHED: Final = "unmatched"
 """The route of a request that has none, in the metrics."""
+_OTHER: Final = re.compile(rb"//|/\.{0,2}\Z|/\.{1,2}/|%(?:2[def]|3[0-9]|[46][1-9a-f]|[57][0-9a]|5f|7e)", re.IGNORECASE)
+"""What only another spelling of a path has: empty and dotted segments, a slash at its end, an encoded slash, and
+characters encoded that stand for themselves (RFC 3986, 2.3)."""
 
 
 def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGIApp:
@@ -31,7 +36,7 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
     Every request gets an id, in its answer, in the log, and with the run that it leads to; HEAD is answered like GET;
     and what was answered is counted.
     """
-    inner, hot = app.asgi_handler, HotRoutes(app)
+    inner, hot = _as_written(app.asgi_handler), HotRoutes(app)
     allowed = {
         route.path_format: ", ".join(sorted({*route.methods, *(["HEAD"] if "GET" in route.methods else [])})).encode()
         for route in app.routes
@@ -69,7 +74,7 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
         traces = TRACING.traces
         span = None if traces is None else traces.begin_request(identifier, method, traceparent(request))
         try:
-            if (found := hot.find(request["method"], request["path"])) is not None:
+            if (found := hot.find(request["method"], request["path"])) and b"%" not in request["raw_path"]:
                 await hot.run(*found, request, receive, send_with_id)
             else:
                 await inner(request, receive, send_with_id)
@@ -81,6 +86,21 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
                 span.end(method, route, status)
 
     return surrounded
+
+
+def _as_written(inner: ASGIApp) -> ASGIApp:
+    """Return an application that finds nothing at another spelling of a path: proxies compare paths as they come."""
+
+    async def compared(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP or scope["raw_path"] == b"/" or not _OTHER.search(scope["raw_path"]):
+            await inner(scope, receive, send)
+            return
+        body = document_of(not_found(), scope["state"]["request_id"])
+        headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    return compared
 
 
 def traceparent(scope: HTTPScope) -> str | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from api.auth import Principal
     from api.metrics import Metrics
+    from store.operator_actions import Operator
     from store.settings import Settings
     from store.tenant_limits import RateOverride
 
@@ -102,14 +103,14 @@ class RateLimits:
         if self._counter is not None:
             await self._counter.close()
 
-    async def check(self, connection: ASGIConnection[Any, Any, Any, Any], principal: Principal) -> None:
+    async def check(self, connection: ASGIConnection[Any, Any, Any, Any], caller: Principal | Operator) -> None:
         """Count a request; raise the problem to answer it with if it is one too many."""
-        allowed = self._own.get(principal.tenant_id, self._default)
+        allowed = self._own.get(caller.tenant_id, self._default)
         if not any(allowed):
             return
         if self._counter is None:
             self._counter = _Counter(self._settings)
-        names = {"key": principal.key_id.hex, "tenant": principal.tenant_id.hex}
+        names = {"key": caller.key_id.hex, "tenant": caller.tenant_id.hex}
         asked = [(scope, limit, names[scope]) for scope in _SCOPES for limit in getattr(allowed, scope)]
         found = await self._counter.count(asked)
         if found is None:
@@ -160,11 +161,11 @@ class RateLimits:
             return self._default
 
 
-async def check_rate(connection: ASGIConnection[Any, Any, Any, Any], principal: Principal) -> None:
+async def check_rate(connection: ASGIConnection[Any, Any, Any, Any], caller: Principal | Operator) -> None:
     """Count a request of a known caller, where anything is limited; raise the problem to answer it with, if any."""
     rates: RateLimits = connection.app.state.services.rate_limits
     if rates.is_on:
-        await rates.check(connection, principal)
+        await rates.check(connection, caller)
 
 
 def header_fields(left: Sequence[Left]) -> dict[str, str]:

@@ -17,11 +17,13 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from api import rate_limits
+from api.console.assets import asset_url
 from cli.tenants import Changes, run_limits
 from store import api_keys
 from store.engine import act_for, owner_engine
 from store.settings import read_rate_limit
 from tests.conftest import make_tenant
+from tests.console_client import sign_in_to
 from tests.eventually import eventually
 from tests.problem_documents import problem
 from tests.running_api import RunningApi, running_api
@@ -102,6 +104,23 @@ def test_the_hot_routes_and_refusals_of_scope_count_too(limited: Callable[..., S
         problem(client.get(f"{path}/context"), 429, "rate_limited")
         problem(client.post(f"{path}/turns", json={"messages": []}), 429, "rate_limited")
         assert [narrow.post(LIST, json={}).status_code for _ in range(5)] == [403, 403, 403, 403, 429]
+
+
+def test_pages_count_as_calls_do(limited: Callable[..., Settings], tenant: Tenant) -> None:
+    """A key that signs in spends what it may call, and its pages say when there is more."""
+    with running_api(limited(rate_limit_key="4/hour")) as api, api.client(tenant.key) as client:
+        with sign_in_to(api.url, tenant.key) as browser:
+            for page in ("runs", "keys", "conversations"):
+                assert browser.get(f"/console/{page}").status_code == 200
+            refused = browser.get("/console")
+            assert refused.status_code == 429
+            assert 1 <= int(refused.headers["retry-after"]) <= 3_600
+            assert refused.headers["content-type"].startswith("text/html")
+            assert browser.post("/console/keys", data={"name": "more"}).status_code == 429
+            again = browser.post("/console/sign-in", data={"key": tenant.key})
+            assert again.status_code == 429
+            assert browser.get(asset_url("console.css")).status_code == 200
+        problem(client.get(LIST), 429, "rate_limited")
 
 
 def test_all_keys_of_a_tenant_together(limited: Callable[..., Settings], tenant: Tenant) -> None:

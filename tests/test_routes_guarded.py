@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 from litestar.routes import HTTPRoute
 
+from api import http_protocol
 from api.app import create_app
 from store import api_keys
 from store.api_keys import SCOPES
@@ -17,9 +20,10 @@ from store.engine import owner_engine
 from store.settings import Settings
 from tests.problem_documents import problem
 from tests.running_api import running_api
+from tests.test_hot_routes import raw
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import httpx2
 
@@ -32,6 +36,8 @@ CONSOLE = "/console"
 OPEN_CONSOLE = ("/console/sign-in", "/console/static/", "/console/1")
 """Where one signs in, what the pages look like, and what is said where there is no page."""
 NEEDS = re.compile(r"This key has not the scope (?P<scope>[a-z:]+)\.")
+LARGE = 64 * 1024 + 1
+"""Bytes of a body that no form may have."""
 ONLY_ADMIN = ("/v1/keys", "/v1/webhooks", "/v1/webhook-deliveries")
 
 
@@ -164,3 +170,80 @@ def test_metrics_with_a_token_of_their_own(service: Service) -> None:
         assert scraped.status_code == 200
         assert "palimpsest_http_requests_total" in scraped.text
         assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), routes())
+def test_a_body_is_not_waited_for_before_it_is_known_who_sends_it(service: Service, method: str, path: str) -> None:
+    """It is announced and never comes."""
+    own_page = {"host": "palimpsest", "origin": "http://palimpsest"}
+    for headers in ({}, own_page, {**own_page, "content-type": "application/x-www-form-urlencoded"}):
+        told = raw(service.api, method, path, {**headers, "content-length": str(LARGE)}, b"")
+        status = int(told[9:12])
+        if path.startswith("/v1/"):
+            assert status == 401
+        elif path == "/console/sign-in" and method == "POST" and "content-type" in headers:
+            assert status == 413
+        else:
+            assert status in {200, 303, 401, 403, 404}, path
+
+
+def test_a_form_ends_at_its_limit_however_it_is_sent(service: Service) -> None:
+    form = "application/x-www-form-urlencoded"
+    for kind in (form, "multipart/form-data; boundary=b", "text/plain"):
+        headers = {"origin": "http://test", "content-type": kind, "transfer-encoding": "chunked"}
+        # Neither chunk nor body has an end.
+        told = raw(service.api, "POST", "/console/sign-in", headers, b"%x\r\n" % (1 << 30) + b"a=1&" * (LARGE // 4 + 1))
+        assert int(told[9:12]) == (401 if kind == "text/plain" else 413), kind
+    fits = b"key=" + b"k" * (LARGE - 5)
+    headers = {"origin": "http://test", "content-type": form, "content-length": str(len(fits))}
+    assert int(raw(service.api, "POST", "/console/sign-in", headers, fits)[9:12]) == 401
+
+
+def test_a_body_without_an_end_is_cut_off_after_the_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "MAX_UNREAD_BYTES", 1 << 20)
+    url = urlsplit(service.api.url)
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
+        connection.sendall(b"POST /v1/conversations HTTP/1.1\r\nhost: test\r\ncontent-length: 99999999999\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            connection.sendall(bytes(256 << 20))
+
+
+def test_requests_are_sent_ahead_of_their_answers_up_to_a_limit(service: Service) -> None:
+    one = b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"
+    told = raw(service.api, "GET", "/healthz", {}, one * http_protocol.MAX_PIPELINED * 2, close=False)
+    assert b"HTTP/1.1 400 " in told
+    assert b"sent ahead of their answers" in told
+    closing = b"GET /healthz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"
+    fits = http_protocol.MAX_PIPELINED - 1
+    told = raw(service.api, "GET", "/healthz", {}, one * fits + closing, close=False)
+    assert told.count(b"HTTP/1.1 200 ") == fits + 2
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "an empty segment before": lambda path: f"/{path}",
+    "an empty segment within": lambda path: path.replace("/", "//", 2).removeprefix("/"),
+    "a slash behind": lambda path: f"{path}/",
+    "an encoded slash behind": lambda path: f"{path}%2f",
+    "an encoded letter": lambda path: re.sub(r"[a-z](?=[^/]*$)", lambda found: f"%{ord(found[0]):x}", path, count=1),
+    "an encoded digit": lambda path: path.replace("/v1", "/v%31"),
+    "a dot": lambda path: f"/.{path}",
+    "two dots": lambda path: f"/a/..{path}",
+    "a dot behind": lambda path: f"{path}/.",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_path_is_answered_as_it_is_written_alone(service: Service, spelling: str) -> None:
+    """A proxy that keeps one path inside compares it letter by letter."""
+    key = {"authorization": service.client.headers["authorization"], "content-length": "0"}
+    for method, path in routes():
+        other = SPELLINGS[spelling](path)
+        if other != path:
+            told = raw(service.api, method, other, key, b"")
+            assert int(told[9:12]) == 404, other
+
+
+def test_a_users_name_may_be_encoded_where_it_has_to_be(service: Service) -> None:
+    for name in ("Ann%20Lee", "ann%40example.org", "ann@example.org", "%C3%A9", "a%3Fb", "a%25b"):
+        assert service.client.get(f"/v1/users/{name}/export").status_code == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from api.problems import invalid
 
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from litestar import Request
     from litestar.datastructures import FormMultiDict
     from litestar.types import ASGIApp, Receive, Scope, Send
+
+FORM_BYTES: Final = 64 * 1024
+"""Bytes of a form; the largest, with instructions to a summarizer, has a quarter of that."""
 
 
 def without_blanks(app: ASGIApp) -> ASGIApp:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from litestar import Request, Response, Router
 
 from api.console.assets import get_asset
-from api.console.forms import without_blanks
+from api.console.forms import FORM_BYTES, without_blanks
 from api.console.pages import HEADERS, error_page, is_fragment, redirect
 from api.console.routes import context, conversations, demo, keys, operate, overview, runs, sign_in, snapshots, spending
 from api.console.sessions import SignInNeededError
@@ -57,6 +57,8 @@ def console_router() -> Router:
             overview.find_nothing,
         ],
         middleware=[without_blanks],
+        # Whoever signs in has shown no key yet.
+        request_max_body_size=FORM_BYTES,
         exception_handlers={**handlers, SignInNeededError: _lead_to_sign_in},
     )
 

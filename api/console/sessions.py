@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 from api.problems import ProblemError
+from api.rate_limits import check_rate
 from store import console_sessions
 from store.operator_actions import Operator
 
@@ -51,6 +52,7 @@ def may(scope: str) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHa
         principal = await principal_of(connection)
         if principal is None:
             raise SignInNeededError(_shown(connection))
+        await check_rate(connection, principal)
         if not {scope, ACT} & principal.scopes:
             raise ProblemError(403, "forbidden", f"The key that you signed in with has not the scope {scope}.")
         connection.scope["user"] = principal

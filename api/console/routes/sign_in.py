@@ -24,6 +24,7 @@ from api.console.sessions import (
     principal_of,
     session_cookie,
 )
+from api.rate_limits import check_rate
 from store import console_sessions, operator_actions
 from store.api_keys import split
 from store.operator_actions import Operator
@@ -72,7 +73,9 @@ async def sign_in(request: Request[Any, Any, Any]) -> Response[bytes]:
         if not {READ, ACT} & principal.scopes:
             return refuse(refused=NO_SCOPE)
         tenant_id, key_id = principal.tenant_id, principal.key_id
-    token = await services.run(tenant_id, _begin, Operator(tenant_id, key_id, request.scope["state"]["request_uuid"]))
+    operator = Operator(tenant_id, key_id, request.scope["state"]["request_uuid"])
+    await check_rate(request, operator)
+    token = await services.run(tenant_id, _begin, operator)
     return _with_cookie(redirect(next_path), session_cookie(token, secure=is_secure(request)))
 
 
