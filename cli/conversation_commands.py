@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import CONVERSATIONS, Conversation, Json, Key, Url, read_settings, service
+from cli.options import CONVERSATIONS, Conversation, Json, Key, Url, Yes, read_settings, service
 
 commands = typer.Typer()
 
@@ -62,7 +62,7 @@ def diff(
 def restore(
     conversation: Conversation,
     version: Version,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,  # noqa: FBT002
+    yes: Yes = False,  # noqa: FBT002
     url: Url = None,
     key: Key = None,
     as_json: Json = False,  # noqa: FBT002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from rich.console import Console
 from cli.accounting import Ledger, tokens_of
 from cli.client import ServiceClient, ServiceError
 from cli.client_types import UNCOMPACTED
+from cli.consent import STORES
 from cli.demo_report import COMMITTED, SUMMARY_STEP, Event, Report, Survival, events_of, survival
 from cli.demo_view import DemoView, Progress, print_report
 from cli.own_service import UnavailableError, service_at
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
 def run_demo(*, as_json: bool = False, keep: bool = False, url: str | None = None, key: str | None = None) -> int:
     """Play the conversation, show what is compacted, print before and after; return 1 if the service failed.
 
-    Without `url` the services are started and stopped here; `keep` leaves them up until Ctrl-C.
+    Without `url` the services are started and stopped here, on servers of their own whatever the environment names;
+    `keep` leaves them up until Ctrl-C.
     """
     err = Console(stderr=True)
     try:
-        with service_at(url, key) as service, ServiceClient(service.url, service.key) as client:
+        with service_at(url, key, own_environment()) as service, ServiceClient(service.url, service.key) as client:
             scenario = job_search()
             with DemoView(len(scenario.turns), err if as_json else Console()) as view:
                 report = Player(client, scenario, view).play()
@@ -50,6 +53,11 @@ def run_demo(*, as_json: bool = False, keep: bool = False, url: str | None = Non
         err.print(f"The demo stopped: {error}", style="red", markup=False, soft_wrap=True)
         return 1
     return 0
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment without the stores that it names: what the demo writes has no place in them."""
+    return {name: value for name, value in os.environ.items() if name not in STORES}
 
 
 class Player:

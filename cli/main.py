@@ -9,7 +9,7 @@ import typer
 
 from cli import conversation_commands, operation_commands
 from cli.failures import Commands
-from cli.options import OPERATE, RUN, Json, Key, Url
+from cli.options import OPERATE, RUN, Json, Key, Url, Yes
 from cli.options import read_settings as _settings
 from store.release import VERSION
 from store.settings import Settings, summarizer_names
@@ -53,23 +53,27 @@ def serve(
     port: Port = 8080,
     data_dir: Annotated[Path | None, typer.Option(help="Keep the data here; without it, it is temporary.")] = None,
     summarizer: Annotated[str | None, typer.Option(help="As PALIMPSEST_SUMMARIZER: docs/settings.md.")] = None,
+    yes: Yes = False,  # noqa: FBT002 - an option, always named
 ) -> None:
-    """Run everything on this machine, in the foreground, until Ctrl-C."""
+    """Run everything on this machine, in the foreground, until Ctrl-C.
+
+    It asks before it uses a database or a Redis that PALIMPSEST_DATABASE_URL or PALIMPSEST_BROKER_URL names.
+    """
     from cli.serve import run_serve  # noqa: PLC0415 - the parts need not load what only this needs
 
     if summarizer is not None and summarizer not in (known := summarizer_names()):
         raise typer.BadParameter(f"there are {', '.join(known)}", param_hint="--summarizer")
-    raise typer.Exit(run_serve(port, data_dir, summarizer))
+    raise typer.Exit(run_serve(port, data_dir, summarizer, yes=yes))
 
 
 @app.command(rich_help_panel=RUN)
 def demo(
     as_json: Json = False,  # noqa: FBT002 - an option, always named
     keep: Annotated[bool, typer.Option(help="Leave the service up afterwards.")] = False,  # noqa: FBT002
-    url: Url = None,
+    url: Annotated[str | None, typer.Option(help="An API to play it through, instead of one of its own.")] = None,
     key: Key = None,
 ) -> None:
-    """Play a long tool-heavy conversation and watch it being compacted."""
+    """Play a long tool-heavy conversation and watch it being compacted, on servers of its own."""
     from cli.demo import run_demo  # noqa: PLC0415
 
     raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key))
@@ -81,12 +85,16 @@ def replay(
     url: Url = None,
     key: Key = None,
     concurrency: Annotated[int, typer.Option(help="Conversations played at a time.", min=1, max=64)] = 1,
+    yes: Yes = False,  # noqa: FBT002
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """Play transcripts through the API, turn by turn, and print what became of them."""
+    """Play transcripts through the API, turn by turn, and print what became of them.
+
+    Without --url on a service of its own, which asks before it uses stores of the environment, as serve does.
+    """
     from cli.replay import run_replay  # noqa: PLC0415
 
-    raise typer.Exit(run_replay(files, url=url, key=key, concurrency=concurrency, as_json=as_json))
+    raise typer.Exit(run_replay(files, url=url, key=key, yes=yes, concurrency=concurrency, as_json=as_json))
 
 
 app.add_typer(conversation_commands.commands)

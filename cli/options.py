@@ -21,6 +21,7 @@ OPERATE: Final = "Operate an installation"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Url = Annotated[str | None, typer.Option(envvar="PALIMPSEST_URL", help="Where the API is.")]
 Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API key to use.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Conversation = Annotated[str, typer.Argument(help="Id of the conversation, as conv_….", show_default=False)]
 TenantName = Annotated[str | None, typer.Option(help="Name of the tenant; without it, all.")]
 

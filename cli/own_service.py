@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 LOG_LINES: Final = 20
 """Lines of the parts' own log that an error shows."""
@@ -28,11 +28,11 @@ class UnavailableError(Exception):
 
 
 @contextlib.contextmanager
-def service_at(url: str | None, key: str | None) -> Iterator[Endpoint]:
+def service_at(url: str | None, key: str | None, environ: Mapping[str, str] | None = None) -> Iterator[Endpoint]:
     """Yield the service at `url`, or one that is started here and gone after the block.
 
-    What its parts log goes to a temporary file: it would be written across a progress bar. Raises
-    UnavailableError with the last of it when the start fails.
+    `environ` is what it sees of the environment, this process's own by default. What its parts log goes to a temporary
+    file: it would be written across a progress bar. Raises UnavailableError with the last of it when the start fails.
     """
     if url is not None:
         yield Endpoint(url, key or "")
@@ -44,7 +44,7 @@ def service_at(url: str | None, key: str | None) -> Iterator[Endpoint]:
         log = stack.enter_context(tempfile.TemporaryFile("w+", prefix="palimpsest-", suffix=".log"))
         try:
             with Console(stderr=True).status("Starting Postgres, Redis, API and workers"):
-                service = stack.enter_context(running_service(log=log))
+                service = stack.enter_context(running_service(environ=environ, log=log))
         except (ServiceError, EmbeddedError) as error:
             log.seek(0)
             tail = "".join(log.readlines()[-LOG_LINES:])

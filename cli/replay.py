@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,8 @@ from rich.text import Text
 
 from cli.client import ServiceClient, ServiceError, StoppedError
 from cli.client_types import UNCOMPACTED
-from cli.output import printable
+from cli.consent import RefusedError, agree_to_stores
+from cli.output import failed, printable
 from cli.own_service import UnavailableError, service_at
 from cli.tables import columns, print_table
 from cli.transcripts import Transcript, TranscriptError, read_transcripts
@@ -59,14 +61,16 @@ def run_replay(
     *,
     url: str | None = None,
     key: str | None = None,
+    yes: bool = False,
     as_json: bool = False,
     concurrency: int = 1,
     timeout_seconds: float = 300.0,
 ) -> int:
     """Play the files' conversations and print a table; return 1 if a turn was refused or an original differs.
 
-    Without `url` a service is started for the time of the replay. `concurrency` conversations are played at
-    once; `timeout_seconds` bounds the wait for each one's checks.
+    Without `url` a service is started for the time of the replay; unless `yes`, somebody has to agree first where it
+    would use stores that the environment names. `concurrency` conversations are played at once; `timeout_seconds`
+    bounds the wait for each one's checks.
     """
     err = Console(stderr=True)
     try:
@@ -75,8 +79,12 @@ def run_replay(
         err.print(printable(str(error)), style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
     try:
+        if url is None:
+            agree_to_stores(os.environ, "replay", yes=yes)
         with service_at(url, key) as service, ServiceClient(service.url, service.key) as client:
             outcomes = _play_all(client, found, concurrency, timeout_seconds, err)
+    except RefusedError as error:
+        return failed(str(error))
     except UnavailableError as error:
         err.print(str(error), style="red", markup=False, highlight=False)
         return 1

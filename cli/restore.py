@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from cli.client import ServiceClient
 from cli.client_types import UNCOMPACTED
+from cli.consent import RefusedError, agree
 from cli.diff import as_document, difference, print_difference
 from cli.output import failed, print_json
 
@@ -18,22 +17,16 @@ if TYPE_CHECKING:
 
 
 def run_restore(service: Service, conversation: str, version: int, *, yes: bool, as_json: bool) -> int:
-    """Show what a restore would change, ask where somebody can answer, and do it; 1 if the answer is no.
-
-    Preview and prompt go to stderr where the output is JSON.
-    """
+    """Show what a restore would change, ask, and do it; 1 if the answer is no, or there is none."""
     with ServiceClient(*service) as client:
         head = client.conversation(conversation).head_version or UNCOMPACTED
         preview = difference(client, conversation, head, version)
         if not as_json:
             print_difference(preview, Console())
-        # A script is not asked: it has nobody to answer.
-        if (
-            not yes
-            and sys.stdin.isatty()
-            and not typer.confirm(f"Go back to version {version}? Nothing is deleted.", err=as_json)
-        ):
-            return failed("left as it was")
+        try:
+            agree(f"Go back to version {version}? Nothing is deleted.", yes=yes)
+        except RefusedError as error:
+            return failed(str(error))
         after = client.restore(conversation, version)
     if as_json:
         print_json({"conversation": after, "changed": as_document(preview)})

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, TextIO
 from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
+from cli.consent import RefusedError, agree_to_stores
 from cli.embedded import EmbeddedError, EmbeddedStack, free_port
 from cli.embedded_server import open_no_link
-from cli.output import noted
+from cli.output import failed, noted
 from cli.processes import Supervisor
 from migrations.run import upgrade
 from store import api_keys, console_sessions, ids, tenants
@@ -151,12 +152,16 @@ def running_service(
         )
 
 
-def run_serve(port: int, data_dir: Path | None, summarizer: str | None) -> int:
+def run_serve(port: int, data_dir: Path | None, summarizer: str | None, *, yes: bool = False) -> int:
     """Run in the foreground until SIGINT or SIGTERM; answer the exit status, 0 or 1.
 
     Once ready it prints one JSON line on stdout and a few lines for people on stderr. A second signal does not
-    wait for an orderly end.
+    wait for an orderly end. Unless `yes`, somebody has to agree first where the environment names stores.
     """
+    try:
+        agree_to_stores(os.environ, "serve", yes=yes)
+    except RefusedError as error:
+        return failed(str(error))
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:

@@ -141,7 +141,7 @@ def test_a_diff_between_two_versions_is_readable(service: Service, told: Told) -
 
 
 def test_a_restore_shows_first_what_it_changes(service: Service, own: Told) -> None:
-    printed = run(service, own, "restore", own.id, "1").stdout
+    printed = run(service, own, "restore", own.id, "1", "--yes").stdout
     assert printed.startswith(f"version {own.head} → version 1: ")
     assert f"The head is version {own.head + 1}, equal to version 1" in printed
     restored = service.client.get(f"{own.path}/snapshots/{own.head + 1}").json()
@@ -151,14 +151,12 @@ def test_a_restore_shows_first_what_it_changes(service: Service, own: Told) -> N
     assert (done["changed"]["from"], done["changed"]["to"]) == (own.head + 1, 0)
 
 
-@pytest.mark.parametrize(("reply", "code"), [("n\n", 1), ("\n", 1), ("y\n", 0)])
-def test_a_restore_asks_whoever_can_answer(
-    service: Service, own: Told, reply: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cli.restore.sys", type("Terminal", (), {"stdin": type("Tty", (), {"isatty": lambda: True})}))
-    run(service, own, "restore", own.id, "1", code=code, stdin=reply)
+@pytest.mark.parametrize(("reply", "code"), [("n\n", 1), ("\n", 1), (None, 1), ("y\n", 0)])
+def test_a_restore_asks_before_it_changes_anything(service: Service, own: Told, reply: str | None, code: int) -> None:
+    answered = run(service, own, "restore", own.id, "1", code=code, stdin=reply)
     assert (service.client.get(own.path).json()["head_version"] == own.head) == bool(code)
-    run(service, own, "restore", own.id, "2", "--yes", code=0)
+    assert "Go back to version 1?" in answered.stderr
+    assert ("--yes" in answered.stderr) == (reply is None)
 
 
 def test_what_is_not_there_is_told_in_one_line(service: Service, told: Told) -> None:

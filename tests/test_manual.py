@@ -361,7 +361,7 @@ def test_the_quickstart_as_a_newcomer_types_it(installation: dict[str, str]) -> 
     blocks = blocks_of(PAGES["docs/quickstart.md"])
     assert blocks[0] == "make serve\n"
     demo, newest, inspect, begin, turn, context, runs, restore = blocks[2:]
-    assert demo == ".venv/bin/palimpsest demo\n"
+    assert demo == '.venv/bin/palimpsest demo --url "$PALIMPSEST_URL"\n'
     played = {" ".join(line.split()) for line in typed(installation, demo).splitlines()}
     table = PAGES["README.md"].partition("The conversation, stored and served\n")[2].partition("```")[0]
     assert {" ".join(line.split()) for line in table.splitlines()} <= played

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from cli import serve
 from cli.serve import ServiceError, ServiceStoppedError, running_service
@@ -250,3 +252,76 @@ def test_an_ipv6_host_is_written_in_brackets(database_url: str, broker_url: str,
         assert service.url.startswith("http://[::1]:")
         with urllib.request.urlopen(f"{service.url}/readyz", timeout=SECONDS) as response:  # noqa: S310  http, always
             assert response.status == 200
+
+
+def untouched(database_url: str) -> bool:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("select count(*) from tenants").fetchone()
+    return row == (0,)
+
+
+@contextlib.contextmanager
+def typing(arguments: list[str], environ: dict[str, str], reply: str | None) -> Iterator[subprocess.Popen[str]]:
+    """Run a command at a terminal where somebody types, or without one."""
+    ours, its = pty.openpty() if reply is not None else (os.open(os.devnull, os.O_RDWR), os.open(os.devnull, os.O_RDWR))
+    os.write(ours, (reply or "").encode())
+    command = [sys.executable, "-P", "-m", "cli.main", *arguments]
+    with subprocess.Popen(
+        command, stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        os.close(its)
+        try:
+            yield process
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["replay", str(Path(__file__))]])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_store_of_the_environment_is_not_used_without_a_yes(
+    database_url: str, broker_url: str, command: list[str], *, terminal: bool, tmp_path: Path
+) -> None:
+    if command[0] == "replay":
+        file = tmp_path / "transcript.jsonl"
+        file.write_text('{"role": "user", "content": "hello"}\n')
+        command = ["replay", str(file)]
+    environ = elsewhere(database_url, broker_url)
+    with typing(command, environ, "n\n" if terminal else None) as process:
+        output, errors = process.communicate(timeout=SECONDS)
+    assert (process.returncode, output) == (1, "")
+    url = make_url(database_url)
+    assert f"{url.username}@{url.host}:{url.port}/{url.database}" in errors
+    assert url.password is not None
+    assert url.password not in errors
+    assert "PALIMPSEST_DATABASE_URL" in errors
+    assert "PALIMPSEST_BROKER_URL" in errors
+    assert ("Go on? [y/N]" in errors) == terminal
+    assert ("--yes" in errors) != terminal
+    assert untouched(database_url)
+
+
+@pytest.mark.parametrize(("arguments", "reply"), [(["--yes"], ""), ([], "y\n")])
+def test_a_store_of_the_environment_is_used_with_a_yes(
+    database_url: str, broker_url: str, arguments: list[str], reply: str
+) -> None:
+    environ = elsewhere(database_url, broker_url)
+    with typing(["serve", "--port", "0", *arguments], environ, reply) as process:
+        assert process.stdout is not None
+        answer = json.loads(process.stdout.readline())
+        assert answer["database_url"] == database_url
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert not untouched(database_url)
+
+
+def test_the_demo_has_stores_of_its_own_whatever_the_environment_names(database_url: str, broker_url: str) -> None:
+    environ = elsewhere(database_url, broker_url) | {"PALIMPSEST_URL": "http://127.0.0.1:1", "PALIMPSEST_KEY": "x"}
+    command = [sys.executable, "-P", "-m", "cli.main", "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        begun = process.stdout.readline()  # its conversation is stored by now
+        process.kill()
+        _, errors = process.communicate(timeout=SECONDS)
+    assert begun, errors
+    assert untouched(database_url)
