@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from compaction.cache_marks import count_marks
 from compaction.tokens import content_tokens, json_text
 
 if TYPE_CHECKING:
@@ -221,7 +222,10 @@ class MessageFacts(NamedTuple):
     calls: tuple[str, ...]
     results: tuple[str, ...]
     sound: bool
-    """The Messages API takes it as it is: not empty, blocks where they may stand, results first."""
+    """The Messages API takes it as it is: not empty, blocks where they may stand, results first.
+
+    Nor has it marks for the prompt cache: with those of others they may be too many.
+    """
 
 
 def message_facts(role: str, content: Any) -> MessageFacts:
@@ -243,6 +247,7 @@ def message_facts(role: str, content: Any) -> MessageFacts:
         sound=bool(parts)
         and all(new is old for new, old in zip(taken, parts, strict=True))
         and not any(map(is_signed_summary, staying))
+        and not count_marks(parts)
         and _in_order(role, [part["type"] for part in staying]),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, extend, shown_seqs
 from compaction.inline_tags import cut_inline
 from compaction.messages import is_request
@@ -186,7 +187,8 @@ def settle(
     cut = _tail_begins(working, after)
     covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
     covers = max(covers, working.snapshot.covers_through)
-    kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
+    # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
+    kept = without_marks(strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after)))
     shown = {message.seq for message in (*kept, *after[cut:])}
     new_rows = [row for row in working.tail if row.seq <= covers]
     # What was gone before is not gone through again: a long conversation has far more of that than of the view.

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["chat"]
 
 MODEL = "claude-opus-5-5"
-SYSTEM = [{"type": "text", "text": "You find jobs.", "cache_control": {"type": "ephemeral"}}]
+MARK = {"cache_control": {"type": "ephemeral"}}
+SYSTEM = [{"type": "text", "text": "You find jobs."} | MARK]
 TOOLS = [{"name": "fetch", "description": "Fetch a page.", "input_schema": {"type": "object"}}]
 BLOCK = signed_block("The user looks for work. Acme Robotics scored 8/10.")
 READABLE = "Asked for jobs; caf\u00e9 \u4e2d at Acme scored 8/10."
@@ -248,6 +249,16 @@ def test_the_request_carries_nothing_but_the_conversation() -> None:
         assert {"system", "tools"}.isdisjoint(second.body)
         assert signed.block == signed_block(signed.block["content"])
         assert signed.model == MODEL
+
+
+def test_the_request_has_no_more_marks_for_the_cache_than_the_api_takes() -> None:
+    marked = [message | {"content": [{"type": "text", "text": "x"} | MARK]} for message in exchanges(2, 10)]
+    tools = [TOOLS[0] | MARK]
+    with LoopbackModel() as model:
+        _native(model).sign(Conversation(stored(marked), MODEL, SYSTEM, tools), max_tokens=8_000)
+        (asked,) = model.requests
+        assert asked.body["messages"] == marked
+        assert (asked.body["tools"], asked.body["system"]) == (TOOLS, [{"type": "text", "text": "You find jobs."}])
 
 
 def test_wishes_replace_the_apis_prompt_by_one_that_holds_them_within_its_limit() -> None:

@@ -15,6 +15,7 @@ from api.compaction_types import CompactionIn, CompactionOut, PlannedStepOut, Pl
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
+from compaction.cache_marks import Marked, keep_last
 from compaction.ladder import Strategy, must_wait
 from compaction.plan import plan_run
 from compaction.steps import SUMMARIES_DISABLED
@@ -174,7 +175,7 @@ def plan_out(found: Found, strategy: str, summarizer: str) -> PlanOut:
         tokens_after=plan.tokens,
         messages_before=len(stage.view),
         messages_after=len(plan.view),
-        messages=[message.as_message() for message in plan.view],
+        messages=[message.as_message() for message in keep_last(Marked(None, None, plan.view)).messages],
         summary_is_placeholder=plan.placeholder,
         warnings=_warnings(plan, material),
     )

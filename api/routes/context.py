@@ -18,12 +18,13 @@ from api.documentation import ConversationId, answers, operation, problems
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
 from compaction.assembly import History, drop_warnings
+from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
 from compaction.guard import count_exchanges, fit_history
 from compaction.messages import is_request
 from compaction.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
 from compaction.summary import opening_length
 from compaction.trimming import exchanges
-from store import hot_path, ids
+from store import conversations, hot_path, ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,12 +85,21 @@ async def answer_context(
         room = policy.context_limit_tokens
         found = await read(conversation_id=conversation, etag=None, policy=policy, room=room) or found
     size = 0 if found.plain else len(found.head or "") + len(found.tail or "")
-    served = await aside(size, serve, found, policy, ignored)
+    marks = 0 if found.plain else await _fixed_marks(services, request.user.tenant_id, conversation, found)
+    served = await aside(size, partial(serve, fixed_marks=marks), found, policy, ignored)
     if (fitted := served.fitted) is not None and fitted.gave_way:
         services.assemblies.add(
             context_record(request.user.tenant_id, conversation, found.head_version, policy, fitted, served.warnings)
         )
     return Response(served.body, media_type="application/json", headers=headers)
+
+
+async def _fixed_marks(services: Services, tenant: UUID, conversation: UUID, found: ContextRead) -> int:
+    """Return the marks for the prompt cache in what goes with the messages; 0 where these have none themselves."""
+    if "cache_control" not in (found.tail or ""):
+        return 0
+    row = await services.run(tenant, conversations.get, tenant, conversation)
+    return count_marks(row.tools) + count_marks(row.system) if row else 0
 
 
 class Served(NamedTuple):
@@ -105,16 +115,18 @@ def context_body(found: ContextRead, policy: Policy, ignored: Sequence[str] = ()
     return serve(found, policy, ignored).body
 
 
-def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = ()) -> Served:
+def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, fixed_marks: int = 0) -> Served:
     """Return the answer; what is stored sound is passed on without being parsed.
 
-    `ignored` tells what of the conversation's policy is not in force.
+    `ignored` tells what of the conversation's policy is not in force, `fixed_marks` how many marks for the prompt cache
+    system prompt and tools have.
     """
     fitted = None if found.plain else _fit(found, policy)
     if fitted is None:
         messages, warnings, tokens_served = context_json(found.head, found.tail), [], found.context_tokens
     else:
-        messages, warnings = dump_messages(fitted.history.view), list(fitted.warnings)
+        marked = keep_last(Marked(None, None, fitted.history.view), MAX_MARKS - fixed_marks)
+        messages, warnings = dump_messages(marked.messages), list(fitted.warnings)
         tokens_served = fitted.fixed + fitted.history.tokens
     warnings += ignored
     room = policy.context_limit_tokens

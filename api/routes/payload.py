@@ -18,6 +18,7 @@ from api.problems import invalid, not_found
 from api.routes.context import history_of, working_view
 from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
 from compaction.assembly import Assembly, Layers, UserMessageError, assemble
+from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
 from compaction.messages import blocks, is_blank
 from compaction.view import ViewMessage
 from store import conversations, hot_path, ids
@@ -83,7 +84,7 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     assembly, warnings = await aside(size, _assemble, found, layers, policy, wanted.max_output_tokens)
     told = len(warnings) + len(assembly.warnings)
     services.assemblies.add(payload_record(tenant, identifier, found.head_version, assembly, told))
-    body = await aside(size, _answer, layers.system, assembly, (*warnings, *ignored))
+    body = await aside(size, _answer, layers, assembly, (*warnings, *ignored))
     return Response(body, media_type="application/json")
 
 
@@ -100,12 +101,14 @@ def _assemble(
         raise invalid(detail, "/user_message") from None
 
 
-def _answer(system: Any, assembly: Assembly, warnings: Sequence[str]) -> bytes:
+def _answer(layers: Layers, assembly: Assembly, warnings: Sequence[str]) -> bytes:
     fitted = assembly.fitted
+    # Whoever reads this sends the tools too, with their marks.
+    marked = keep_last(Marked(None, layers.system, assembly.messages), MAX_MARKS - count_marks(layers.tools))
     return _encode(
         PayloadOut(
-            system=system,
-            messages=[message.as_message() for message in assembly.messages],
+            system=marked.system,
+            messages=[message.as_message() for message in marked.messages],
             layers=PayloadLayers(
                 assembly.system_tokens,
                 assembly.prior_tokens,

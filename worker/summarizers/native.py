@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from compaction.cache_marks import Marked, keep_last
 from compaction.messages import is_signed_summary
 from compaction.tokens import text_weight
 from worker.summarizers.anthropic import billed, storable
@@ -70,13 +71,14 @@ class AnthropicNative:
         compaction: dict[str, Any] = {"type": "summarize"}
         if wishes:
             compaction["instructions"] = PROMPT + _bounded(wishes)
+        sent = keep_last(Marked(conversation.tools, conversation.system, tuple(conversation.messages)))
         body = {
             "model": conversation.model,
             "max_tokens": max(max_tokens, LEAST_ANSWER_TOKENS),
-            "messages": [message.as_message() for message in conversation.messages],
+            "messages": [message.as_message() for message in sent.messages],
             "compaction": compaction,
-            **({"system": conversation.system} if conversation.system else {}),
-            **({"tools": conversation.tools} if conversation.tools else {}),
+            **({"system": sent.system} if sent.system else {}),
+            **({"tools": sent.tools} if sent.tools else {}),
         }
 
         async def call(client: anthropic.AsyncAnthropic) -> object:
