@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from litestar.connection import ASGIConnection
-    from litestar.handlers import BaseRouteHandler
+    from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
     from pydantic import SecretStr
 
     from api.jwt_tokens import JwtTokens
@@ -33,6 +33,7 @@ REMEMBERED_SECONDS: Final = 5.0
 """How long a revoked key may still work in a process that has just seen it, and an old policy of its tenant count."""
 REMEMBERED_KEYS: Final = 10_000
 _FOREVER: Final = float("inf")
+_SCOPES: Final = "scopes"
 _DIGEST_CHARS: Final = 12
 """Hex digits, 48 bits: enough to tell the policies that one tenant has had from each other."""
 
@@ -162,8 +163,22 @@ def refuse_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], ha
         raise invalid("There is no such parameter here.", unknown)
 
 
-def requires(scope: str) -> Callable[..., Any]:
-    """Return a guard that lets in keys with `scope` only, and puts the principal into the request."""
+def may(principal: Principal, scope: str) -> bool:
+    """Tell whether a key has a scope, by itself or with `admin`."""
+    return scope in principal.scopes or "admin" in principal.scopes
+
+
+def demand(principal: Principal, scope: str) -> None:
+    """Raise the problem of a key without a scope."""
+    if not may(principal, scope):
+        raise ProblemError(403, "forbidden", f"This key has not the scope {scope}.")
+
+
+def requires(*scopes: str) -> Callable[..., Any]:
+    """Return a guard that lets in keys with all of `scopes` only, and puts the principal into the request.
+
+    A route asks for what its answer shows as well as for what it does.
+    """
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         key = presented_key(connection.headers)
@@ -171,13 +186,19 @@ def requires(scope: str) -> Callable[..., Any]:
         if principal is None:
             raise unauthenticated()
         await check_rate(connection, principal)
-        if scope not in principal.scopes and "admin" not in principal.scopes:
-            raise ProblemError(403, "forbidden", f"This key has not the scope {scope}.")
+        for scope in scopes:
+            demand(principal, scope)
         if connection.scope["query_string"]:
             refuse_unknown_parameters(connection, handler)
         connection.scope["user"] = principal
 
+    setattr(guard, _SCOPES, scopes)
     return guard
+
+
+def scopes_of(handler: HTTPRouteHandler) -> tuple[str, ...]:
+    """Return the scopes that a route asks for; none of one that is open, or guarded otherwise."""
+    return tuple(scope for guard in handler.resolve_guards() for scope in getattr(guard, _SCOPES, ()))
 
 
 async def _authenticate(authenticator: Authenticator, key: str) -> Principal | None:

@@ -189,6 +189,9 @@ def _completed(status: str, answer: Json, headers: Sequence[str], shared: Json) 
         shared[name] = answer
         return {"$ref": f"#/components/responses/{name}"}
     for media in content.values():
+        if "oneOf" in media.get("schema", {}):
+            # The larger of two objects is the smaller one as well: fields may be added to any answer.
+            media["schema"]["anyOf"] = media["schema"].pop("oneOf")
         for example in media.get("examples", {}).values():
             del example["id"]  # Litestar writes out its own name for it, which is the key already
     return answer

@@ -231,6 +231,19 @@ class ConversationOut(Struct, kw_only=True):
     last_assembly: LastAssembly | UnsetType | None = UNSET
 
 
+class ConversationBrief(Struct, kw_only=True):
+    """What is told of a conversation to a key that may change it and not read it: nothing that anybody wrote."""
+
+    id: str
+    created_at: datetime
+    last_seq: int
+    head_version: int
+    pending_version: int | None
+    context_tokens: int
+    context_messages: int
+    check_due_at: datetime | None
+
+
 class SnapshotRef(Struct):
     """The head that a context begins with."""
 

@@ -7,13 +7,16 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from litestar.routes import HTTPRoute
+
 from api.app import create_app
+from api.auth import scopes_of
 from api.openapi_document import EVERYWHERE, HEADERS, LIMITED
 from api.problem_types import EVERY_CALL, PROBLEM_TYPES
 from store.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 Json = dict[str, Any]
 
@@ -58,18 +61,26 @@ _REF: Final = "#/components/schemas/"
 
 def page() -> str:
     """Return the page."""
-    document = create_app(Settings()).openapi_schema.to_schema()
+    app = create_app(Settings())
+    document = app.openapi_schema.to_schema()
+    scopes = {
+        (method.lower(), route.path_format): scopes_of(handler)
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method, (handler, _) in route.route_handler_map.items()
+    }
     grouped: dict[str, list[str]] = {tag["name"]: [] for tag in document["tags"]}
     for path, item in document["paths"].items():
         for method in (method for method in _METHODS if method in item):
             (tag,) = item[method]["tags"]
-            grouped[tag].append(_operation(path, method, item[method]))
+            grouped[tag].append(_operation(path, method, item[method], scopes[method, path]))
     sections = [f"\n## {name}\n" + "".join(parts) for name, parts in grouped.items() if parts]
     return HEADER + "".join(sections) + _answer_headers() + _problems() + _schemas(document["components"]["schemas"])
 
 
-def _operation(path: str, method: str, operation: Json) -> str:
-    parts = [f"\n### {operation['summary']}\n\n`{method.upper()} {path}`\n"]
+def _operation(path: str, method: str, operation: Json, scopes: Sequence[str]) -> str:
+    needs = " with the scope " + " and ".join(f"`{scope}`" for scope in scopes) if scopes else ""
+    parts = [f"\n### {operation['summary']}\n\n`{method.upper()} {path}`{needs}\n"]
     if text := operation.get("description"):
         parts.append(f"\n{' '.join(text.split())}\n")
     if parameters := operation.get("parameters"):

@@ -281,7 +281,8 @@ def agree(document: Schema, hint: Any, schema: Schema, where: str) -> None:
         (hint,) = set(get_args(hint)) - {NoneType}
     else:
         assert all(part.get("type") != "null" for part in parts), f"{where} may be null"
-    (part,) = [part for part in parts if part.get("type") != "null"]
+    # Of two objects the larger one is answered to a key with all scopes; the other is a part of it.
+    part = max((part for part in parts if part.get("type") != "null"), key=lambda part: len(part.get("properties", ())))
     if is_typeddict(hint):
         assert part["type"] == "object", where
         for name, inner in get_type_hints(hint).items():

@@ -12,8 +12,8 @@ from api.bodies import read_body
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, not_found
-from api.routes.conversations import conversation_out
-from api.types import ConversationOut, ForkIn, RestoreIn
+from api.routes.conversations import changed_out
+from api.types import ConversationBrief, ConversationOut, ForkIn, RestoreIn
 from store import branches, conversations, ids
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     summary="Go back to an old snapshot",
     operation_class=operation(RestoreIn, example=examples.RESTORE_IN),
     responses={
-        200: answers(ConversationOut, "The head equals the old version."),
+        200: answers(ConversationOut | ConversationBrief, "The head equals the old version."),
         **problems(*EVERY_BODY, "not_found", "superseded"),
     },
 )
 async def restore_snapshot(
     request: Request[Principal, Any, Any], conversation_id: ConversationId
-) -> Response[ConversationOut]:
+) -> Response[ConversationOut | ConversationBrief]:
     """Make a new head equal to an old version (0 = no compaction), and leave it alone for a while."""
     services: Services = request.app.state.services
     wanted = await read_body(request, RestoreIn)
@@ -50,7 +50,7 @@ async def restore_snapshot(
         raise ProblemError(409, "superseded", detail, pointer="/version") from None
     if row is None:
         raise not_found()
-    return Response(conversation_out(row, request.user))
+    return Response(changed_out(row, request.user))
 
 
 @post(
@@ -60,13 +60,13 @@ async def restore_snapshot(
     summary="Fork a conversation",
     operation_class=operation(ForkIn, example=examples.FORK_IN),
     responses={
-        201: answers(ConversationOut, "A conversation with the same past."),
+        201: answers(ConversationOut | ConversationBrief, "A conversation with the same past."),
         **problems(*EVERY_BODY, "not_found", "external_id_taken"),
     },
 )
 async def fork_conversation(
     request: Request[Principal, Any, Any], conversation_id: ConversationId
-) -> Response[ConversationOut]:
+) -> Response[ConversationOut | ConversationBrief]:
     """Make a conversation with the same past up to a seq, the snapshots that still apply included."""
     services: Services = request.app.state.services
     wanted = await read_body(request, ForkIn)
@@ -78,7 +78,7 @@ async def fork_conversation(
         raise ProblemError(409, "external_id_taken", detail, pointer="/external_id") from None
     if row is None:
         raise not_found()
-    return Response(conversation_out(row, request.user), status_code=201)
+    return Response(changed_out(row, request.user), status_code=201)
 
 
 def restore(

@@ -9,7 +9,7 @@ import msgspec
 from litestar import Request, Response, post
 
 from api import examples
-from api.auth import Principal, requires
+from api.auth import Principal, demand, requires
 from api.bodies import read_body, read_policy
 from api.compaction_types import CompactionIn, CompactionOut, PlannedStepOut, PlanOut
 from api.documentation import ConversationId, answers, operation, problems
@@ -58,7 +58,7 @@ TO_A_MODEL: Final = frozenset({"auto", "summary"})
 async def compact(
     request: Request[Principal, Any, Any], conversation_id: ConversationId
 ) -> Response[CompactionOut] | Response[PlanOut]:
-    """Queue a run that the thresholds do not ask for, or answer with what it would do."""
+    """Queue a run that the thresholds do not ask for, or answer with what it would do (scope `context:read` too)."""
     services: Services = request.app.state.services
     wanted = await read_body(request, CompactionIn, if_empty=b"{}")
     check_strategy(wanted.strategy)
@@ -66,6 +66,7 @@ async def compact(
         raise invalid(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", "/instructions")
     identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
     if wanted.dry_run:
+        demand(request.user, "context:read")
         found = await services.run(tenant, find_material, request.user, identifier, wanted.policy or {})
         plan = await asyncio.to_thread(plan_out, found, wanted.strategy, services.settings.chosen_summarizer)
         return Response(plan, status_code=200)

@@ -9,13 +9,13 @@ from litestar import Request, Response, get, patch, post
 
 from api import examples
 from api.assemblies import last_assembly
-from api.auth import Principal, requires
+from api.auth import Principal, may, requires
 from api.bodies import check_metadata, read_body, read_model, read_overrides
 from api.documentation import ConversationId, Filter, answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problem_types import EVERY_BODY
 from api.problems import not_found
-from api.types import ConversationIn, ConversationOut, ConversationPatch, Page
+from api.types import ConversationBrief, ConversationIn, ConversationOut, ConversationPatch, Page
 from compaction.overrides import policy_warnings
 from store import assemblies, conversations, ids
 
@@ -37,12 +37,16 @@ if TYPE_CHECKING:
     summary="Create a conversation",
     operation_class=operation(ConversationIn, example=examples.CONVERSATION_IN),
     responses={
-        200: answers(ConversationOut, "There is one with this external_id; here it is."),
-        201: answers(ConversationOut, "The conversation exists now.", example=examples.CONVERSATION),
+        200: answers(ConversationOut | ConversationBrief, "There is one with this external_id; here it is."),
+        201: answers(
+            ConversationOut | ConversationBrief, "The conversation exists now.", example=examples.CONVERSATION
+        ),
         **problems(*EVERY_BODY),
     },
 )
-async def create_conversation(request: Request[Principal, Any, Any]) -> Response[ConversationOut]:
+async def create_conversation(
+    request: Request[Principal, Any, Any],
+) -> Response[ConversationOut | ConversationBrief]:
     """Make a conversation; the same `external_id` again answers with the one that has it."""
     services: Services = request.app.state.services
     wanted = msgspec.structs.asdict(await read_body(request, ConversationIn))
@@ -51,7 +55,7 @@ async def create_conversation(request: Request[Principal, Any, Any]) -> Response
     wanted["policy"] = read_overrides(wanted["policy"], named, request.user.overrides, model=wanted["model"])
     read_model(wanted["model"], request.user.overrides, wanted["policy"])
     row, made = await services.run(request.user.tenant_id, conversations.create, request.user.tenant_id, wanted)
-    return Response(conversation_out(row, request.user), status_code=201 if made else 200)
+    return Response(changed_out(row, request.user), status_code=201 if made else 200)
 
 
 @get(
@@ -116,7 +120,7 @@ def _get(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tupl
 )
 async def change_conversation(
     request: Request[Principal, Any, Any], conversation_id: ConversationId
-) -> ConversationOut:
+) -> ConversationOut | ConversationBrief:
     """Change the policy, system prompt, tools, model or metadata; what is not named stays."""
     services: Services = request.app.state.services
     wanted = msgspec.to_builtins(await read_body(request, ConversationPatch))
@@ -127,7 +131,7 @@ async def change_conversation(
         raise not_found()
     if "policy" in wanted:
         services.wakeups.add(identifier, request.user.tenant_id)
-    return conversation_out(row, request.user)
+    return changed_out(row, request.user)
 
 
 def _change(
@@ -162,6 +166,14 @@ def _change(
 def _cuts(policy: Policy) -> tuple[Any, ...]:
     """Return what of a policy decides how inline tool results are shown."""
     return (policy.inline_tool_tags, policy.inline_tool_tags and policy.tool_result_retention_chars)
+
+
+def changed_out(row: AnyRow, principal: Principal) -> ConversationOut | ConversationBrief:
+    """Return a conversation that was made, found or changed, as far as the key may read it."""
+    shown = conversation_out(row, principal)
+    if may(principal, "context:read"):
+        return shown
+    return ConversationBrief(**{name: getattr(shown, name) for name in ConversationBrief.__struct_fields__})
 
 
 def conversation_out(row: AnyRow, principal: Principal) -> ConversationOut:

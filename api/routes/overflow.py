@@ -38,7 +38,7 @@ log = structlog.get_logger()
 @post(
     "/conversations/{conversation_id:str}/overflow",
     status_code=200,
-    guards=[requires("turns:write")],
+    guards=[requires("turns:write", "context:read")],
     summary="Report that the prompt was too long",
     operation_class=operation(
         OverflowIn, example=examples.OVERFLOW_IN, optional=True, headers={200: ("ETag", "run-id")}

@@ -60,7 +60,8 @@ class PinList(Struct):
 @post(
     "/conversations/{conversation_id:str}/pins",
     status_code=201,
-    guards=[requires("turns:write")],
+    # What is refused as no part of the message tells what is: spans are for who may read it.
+    guards=[requires("turns:write", "context:read")],
     summary="Pin a message",
     operation_class=operation(PinIn, example=examples.PIN_IN),
     responses={

@@ -105,7 +105,7 @@ class ListedConversation(TypedDict):
 
 
 class Conversation(ListedConversation):
-    """A conversation."""
+    """A conversation; to a key without `context:read`, what makes or changes one answers with ids, numbers, times."""
 
     system: Any
     tools: Any

@@ -24,6 +24,17 @@ export interface ContextTokens {
   measured: number | null;
 }
 
+export interface ConversationBrief {
+  check_due_at: string | null;
+  context_messages: number;
+  context_tokens: number;
+  created_at: string;
+  head_version: number;
+  id: string;
+  last_seq: number;
+  pending_version: number | null;
+}
+
 export interface ConversationOut {
   check_due_at: string | null;
   context_messages: number;
@@ -317,7 +328,7 @@ export interface Operations {
       tools?: Record<string, unknown>[] | null;
       user_ref?: string | null;
     };
-    answer: ConversationOut;
+    answer: ConversationOut | ConversationBrief;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -351,7 +362,7 @@ export interface Operations {
       system?: string | Record<string, unknown>[] | null;
       tools?: Record<string, unknown>[] | null;
     };
-    answer: ConversationOut;
+    answer: ConversationOut | ConversationBrief;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -443,7 +454,7 @@ export interface Operations {
     body: {
       version: number;
     };
-    answer: ConversationOut;
+    answer: ConversationOut | ConversationBrief;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -453,7 +464,7 @@ export interface Operations {
       external_id?: string | null;
       through_seq: number;
     };
-    answer: ConversationOut;
+    answer: ConversationOut | ConversationBrief;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
