@@ -12,6 +12,7 @@ from api.last_used import LastUsed
 from api.metrics import Metrics
 from api.operations import Operations
 from api.rate_limits import RateLimits
+from api.run_waits import RunWaits
 from api.strict_json import Limits, StrictJson
 from api.wakeups import Wakeups
 from store import hot_path
@@ -45,6 +46,7 @@ class Services:
         self.last_used = LastUsed(self.look)
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
         self.rate_limits = RateLimits(settings, self.metrics, self.look)
+        self.run_waits = RunWaits(self.run)
         self.demo = DemoPlayer(self)
         self.pool: Any = None
         self.authenticator: Authenticator
@@ -66,6 +68,7 @@ class Services:
         """Write the last assemblies and uses of keys, send the last wake-ups and close every connection."""
         if self.tokens is not None:
             await self.tokens.keys.stop()
+        await self.run_waits.stop()
         await self.demo.stop()
         await self.last_used.stop()
         await self.assemblies.stop()

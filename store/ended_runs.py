@@ -1,4 +1,7 @@
-"""Runs that a request ends itself: noted while its transaction is open, counted once it has been committed."""
+"""Runs that have ended.
+
+Those that a request ends itself are noted while its transaction is open and counted once it has been committed.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from sqlalchemy import Connection, select
+
+from store.tables import runs
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
 
     from store.runs import StepRecord
 
@@ -39,3 +47,11 @@ def note(state: str, reason: str | None, step: StepRecord | None = None) -> None
     """Note a run that the transaction under way ends; nobody hears of it where nobody counts."""
     if (noted := _NOTED.get()) is not None:
         noted.append(EndedRun(state, reason, step))
+
+
+def active_among(connection: Connection, tenant_id: UUID, run_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of a tenant's runs that have not ended."""
+    active = runs.c.state.in_(("queued", "running"))
+    return set(
+        connection.scalars(select(runs.c.id).where(runs.c.tenant_id == tenant_id, runs.c.id.in_(run_ids), active))
+    )

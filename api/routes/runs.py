@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, get
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from api.services import Services
     from store.tables import AnyRow
 
-POLL_SECONDS: Final = 0.1
 ENDED: Final = frozenset({"committed", "skipped", "failed", "dead"})
 
 
@@ -60,16 +58,14 @@ async def get_run(
 ) -> RunOut:
     """Answer with one run; with `wait`, once it has ended or after that many seconds."""
     services: Services = request.app.state.services
-    identifier = ids.parse("run", run_id)
-    deadline = asyncio.get_running_loop().time() + wait
-    while True:
-        tenant = request.user.tenant_id
-        found = await services.run(tenant, _one, tenant, identifier) if identifier else None
-        if found is None:
-            raise not_found()
-        if found.state in ENDED or asyncio.get_running_loop().time() >= deadline:
-            return found
-        await asyncio.sleep(POLL_SECONDS)
+    identifier, tenant = ids.parse("run", run_id), request.user.tenant_id
+    found = await services.run(tenant, _one, tenant, identifier) if identifier else None
+    if found and identifier and wait and found.state not in ENDED:
+        await services.run_waits.wait(tenant, identifier, wait)
+        found = await services.run(tenant, _one, tenant, identifier)
+    if found is None:
+        raise not_found()
+    return found
 
 
 def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
