@@ -32,7 +32,7 @@ from cli.processes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["EmbeddedError", "EmbeddedPostgres", "EmbeddedRedis", "EmbeddedStack", "free_port"]
 
@@ -73,12 +73,12 @@ class EmbeddedPostgres(EmbeddedServer):
     def _start(self, undo: contextlib.ExitStack) -> str:
         program = self._within_reach(self._installation().directory / "postgres", undo)
         password = self._password()
-        self._clear_stale_pid()
         if not self._data.exists():
             self._initialise(program.with_name("initdb"))
         settings = _POSTGRES_SETTINGS | ({} if self._durable else _NOT_DURABLE)
 
         def start(port: int) -> None:
+            self._clear_stale_pid()
             with contextlib.ExitStack() as opened:
                 data, fds = self._reachable(self._data, opened)
                 options = [f"--{name}={value}" for name, value in {**settings, "port": str(port)}.items()]
@@ -308,6 +308,13 @@ class EmbeddedStack:
     def stop(self) -> None:
         """Stop Redis, then Postgres."""
         self._running.close()
+
+    def keep_running(self, say: Callable[[str], None]) -> None:
+        """From now on start again what was started here and ends by itself."""
+        if self._given_database is None:
+            self.postgres.keep_running(say)
+        if self._given_broker is None:
+            self.redis.keep_running(say)
 
     def ended(self) -> str | None:
         """Answer why a server does not run any more; None while all do."""

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Self
 from cli.installations import EmbeddedError, can_run, copy_within_reach
 from cli.processes import (
     Identity,
+    Restarts,
     describe_status,
     end_program,
     forget_directory,
@@ -57,6 +59,11 @@ class EmbeddedServer(ABC):
         self._process: subprocess.Popen[bytes] | None = None
         self._url = ""
         self._log_start = 0
+        self._start_again: Callable[[], None] | None = None
+        self._stopping = threading.Event()
+        self._changing = threading.Lock()
+        self._keeper: threading.Thread | None = None
+        self._failure: str | None = None
         self.directory = Path()
         """The server's own directory; a temporary one is removed by stop()."""
         self.identity: Identity | None = None
@@ -89,6 +96,8 @@ class EmbeddedServer(ABC):
         """Start and wait until it serves. Raises EmbeddedError, with nothing left behind."""
         if self._process is not None:
             raise EmbeddedError(f"{self.name} is running already")
+        self._stopping.clear()
+        self._failure = None
         with contextlib.ExitStack() as undo:
             try:
                 self._prepare_directory(undo)
@@ -99,18 +108,68 @@ class EmbeddedServer(ABC):
 
     def stop(self) -> None:
         """Shut down cleanly, wait for it, remove a temporary directory. Does nothing when not running."""
+        self._stopping.set()
         self._url = ""
-        self._undo.close()
+        with self._changing:
+            self._undo.close()
+        if self._keeper is not None:
+            self._keeper.join()
+            self._keeper = None
 
     def ended(self) -> str | None:
-        """Answer why a server that was started is not running any more; None while it runs."""
-        if self._process is None or self._process.poll() is None:
+        """Answer why a server that was started is not running any more; None while it runs, or is started again."""
+        if self._keeper is not None:
+            return self._failure
+        return self._how_it_ended(self._process)
+
+    def keep_running(self, say: Callable[[str], None]) -> None:
+        """From now on start it again where it was, on the same data, when it ends by itself; `say` is told, in a line.
+
+        What is connected sees an outage of seconds. After too many of them it stays down, and `ended` says why.
+        """
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, args=(say,), name=f"keep {self.name}", daemon=True)
+            self._keeper.start()
+
+    def _keep(self, say: Callable[[str], None]) -> None:
+        restarts = Restarts()
+        failure: str | None = None
+        while (process := self._process) is not None or failure is not None:
+            if process is not None:
+                process.wait()
+                failure = self._how_it_ended(process)
+            if self._stopping.is_set():
+                return
+            delay = restarts.after_crash()
+            if delay is None:
+                self._failure = failure
+                return
+            say(f"{failure}; again in {delay:g} s")
+            if self._stopping.wait(delay):
+                return
+            with self._changing:
+                failure = self._try_again()
+
+    def _try_again(self) -> str | None:
+        """Start the server that has ended once more; answer why it does not run, None where it does."""
+        if self._stopping.is_set() or self._start_again is None:
             return None
-        return f"{self.name} ended with {describe_status(self._process.returncode)}{self._log_tail()}"
+        self._end()
+        try:
+            self._start_again()
+        except (EmbeddedError, OSError) as error:
+            self._end()
+            return str(error)
+        return None
+
+    def _how_it_ended(self, process: subprocess.Popen[bytes] | None) -> str | None:
+        if process is None or process.poll() is None:
+            return None
+        return f"{self.name} ended with {describe_status(process.returncode)}{self._log_tail()}"
 
     @abstractmethod
     def _start(self, undo: contextlib.ExitStack) -> str:
-        """Start the server's process and return where it serves; `undo` takes back what was begun."""
+        """Start the server's process by `_start_on_free_port` and return where it serves; `undo` takes it back."""
 
     def _prepare_directory(self, undo: contextlib.ExitStack) -> None:
         if self._given is None:
@@ -219,19 +278,31 @@ class EmbeddedServer(ABC):
                 raise EmbeddedError(
                     f"{self.name} did not start ({describe_status(process.returncode)}){self._log_tail()}"
                 )
+            if self._stopping.is_set():
+                raise EmbeddedError(f"{self.name} was stopped before it served")
             if time.monotonic() > deadline:
                 raise EmbeddedError(f"{self.name} did not serve in {START_SECONDS:g} s{self._log_tail()}")
 
     def _start_on_free_port(self, start: Callable[[int], None]) -> int:
+        port = self._start_when_possible(start, free_port)
+
+        def again() -> None:
+            self._start_when_possible(start, lambda: port)
+
+        self._start_again = again
+        return port
+
+    def _start_when_possible(self, start: Callable[[int], None], choose: Callable[[], int]) -> int:
         """Try again while the port was taken meanwhile, or processes of a killed server are still ending."""
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
-            port = free_port()
+            port = choose()
             try:
                 start(port)
             except EmbeddedError as error:
                 self._end()
-                if not any(text in str(error) for text in _PASSING) or time.monotonic() > deadline:
+                is_passing = any(text in str(error) for text in _PASSING)
+                if not is_passing or self._stopping.is_set() or time.monotonic() > deadline:
                     raise
             else:
                 return port

@@ -186,6 +186,27 @@ class _Child:
     watcher: threading.Thread | None = None
 
 
+class Restarts:
+    """How often something that crashes is started again: at most `most` times within `window` seconds.
+
+    `backoff` seconds after the first crash of a window, and twice as long after each further one.
+    """
+
+    def __init__(self, most: int = 5, window: float = 60.0, backoff: float = 0.25) -> None:
+        self._window, self._backoff = window, backoff
+        self._crashes: deque[float] = deque(maxlen=most)
+
+    def after_crash(self) -> float | None:
+        """Return the seconds until the next start, None where there were too many crashes."""
+        now, crashes = time.monotonic(), self._crashes
+        if len(crashes) == crashes.maxlen and (not crashes or now - crashes[0] < self._window):
+            return None
+        recent = sum(now - crash < self._window for crash in crashes)
+        crashes.append(now)
+        delay: float = self._backoff * 2**recent
+        return delay
+
+
 class Supervisor:
     """Runs named child processes, forwards their output line by line under their names, restarts crashed ones.
 
@@ -236,6 +257,10 @@ class Supervisor:
         """Answer the process id of a child."""
         return self._children[name].process.pid
 
+    def note(self, text: str) -> None:
+        """Write a line of one's own among those of the children."""
+        self._print("serve", text)
+
     def stop(self, order: Sequence[str] = (), *, grace: float = 10.0) -> None:
         """SIGTERM to every child, those of `order` first and in that order; SIGKILL after `grace` seconds."""
         self._stopping.set()
@@ -257,7 +282,7 @@ class Supervisor:
         return start_program(argv, env=env, death_signal=signal.SIGKILL)
 
     def _watch(self, child: _Child) -> None:
-        crashes: deque[float] = deque(maxlen=self._restarts)
+        restarts = Restarts(self._restarts, self._window, self._backoff)
         while True:
             forwarding = threading.Thread(target=self._forward, args=(child, child.process.stdout), daemon=True)
             forwarding.start()
@@ -265,15 +290,11 @@ class Supervisor:
             forwarding.join(_DRAIN_SECONDS)
             if self._stopping.is_set():
                 return
-            now = time.monotonic()
-            spent = len(crashes) == self._restarts and (not crashes or now - crashes[0] < self._window)
-            if spent or not self._restarting:
+            delay = restarts.after_crash() if self._restarting else None
+            if delay is None:
                 self._fail(child, describe_status(status))
                 return
-            recent = sum(now - crash < self._window for crash in crashes)
-            crashes.append(now)
-            delay = self._backoff * 2**recent
-            self._print("serve", f"{child.name} ended with {describe_status(status)}; again in {delay:g} s")
+            self.note(f"{child.name} ended with {describe_status(status)}; again in {delay:g} s")
             if self._stopping.wait(delay):
                 return
             try:

@@ -139,6 +139,7 @@ def running_service(
         reachable = _REACHABLE.get(host, host)
         _await_ready(reachable, chosen_port, supervisor, stopping)
         supervisor.keep_running()
+        stack.keep_running(supervisor.note)
         yield RunningService(
             url=f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{chosen_port}",
             api_key=api_key,

@@ -21,11 +21,13 @@ import psycopg
 import pytest
 import redis
 
-from cli import embedded_server, processes
+from cli import embedded, embedded_server, processes
 from cli.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, EmbeddedStack
 from cli.installations import PostgresInstallation, redis_server
+from cli.processes import Restarts
+from tests.eventually import eventually
 from tests.test_installations import installed
-from tests.test_processes import await_end
+from tests.test_processes import SECONDS, Log, await_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,6 +226,58 @@ def test_a_killed_server_does_not_prevent_the_next(data_dir: Path) -> None:
                 assert query(again.url, "select answer from kept") == "42"
         finally:
             stranger.kill()
+
+
+def test_servers_that_are_killed_are_started_again_where_they_were(tmp_path: Path) -> None:
+    log = Log()
+    with EmbeddedStack(tmp_path / "data") as stack, redis.Redis.from_url(stack.broker_url) as client:
+        stack.keep_running(lambda line: print(line, file=log))
+        query(stack.database_url, "create table kept as select 42 as answer")
+        for name, pid in zip(("Postgres", "Redis"), stack_pids(stack), strict=True):
+            os.kill(pid, signal.SIGKILL)
+            log.wait_for(f"{name} ended with signal SIGKILL")
+        eventually(lambda: answers(stack, client), SECONDS)
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert stack.ended() is None
+        pids = stack_pids(stack)
+    assert_ended(*pids)
+    assert log.getvalue().count("\n") == 2
+
+
+def answers(stack: EmbeddedStack, client: redis.Redis) -> bool:
+    try:
+        return query(stack.database_url, "select answer from kept") == "42" and bool(client.ping())
+    except (psycopg.OperationalError, redis.ConnectionError):
+        return False
+
+
+def test_a_server_that_cannot_be_kept_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_server, "Restarts", lambda: Restarts(most=1, backoff=0))
+    with EmbeddedRedis() as server:
+        log = Log()
+        server.keep_running(lambda line: print(line, file=log))
+        monkeypatch.setenv("PALIMPSEST_REDIS_BIN", "/nowhere")
+        monkeypatch.setattr(embedded_server.EmbeddedServer, "_start_when_possible", refuse)
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        log.wait_for("again in 0 s")
+        eventually(lambda: server.ended() is not None, SECONDS)
+        assert server.ended() == "no room"
+
+
+def refuse(*_: object) -> None:
+    raise EmbeddedError("no room")
+
+
+def test_a_stop_does_not_wait_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedRedis() as server:
+        log = Log()
+        server.keep_running(lambda line: print(line, file=log))
+        monkeypatch.setattr(embedded, "_answers", lambda _: False)
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        log.wait_for("again in")
+    assert server.pid is None
 
 
 def test_when_the_parent_is_killed_nothing_is_left(postgres_source: PostgresInstallation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from cli import serve
 from cli.serve import ServiceError, ServiceStoppedError, running_service
 from store import api_keys
 from store.ids import external
+from tests.eventually import eventually
 from tests.test_processes import SECONDS, await_end
 
 if TYPE_CHECKING:
@@ -325,3 +327,57 @@ def test_the_demo_has_stores_of_its_own_whatever_the_environment_names(database_
         _, errors = process.communicate(timeout=SECONDS)
     assert begun, errors
     assert untouched(database_url)
+
+
+def server_of(process: subprocess.Popen[str], name: str) -> int:
+    """The process id of `serve`'s own server: the oldest of its children that run this program."""
+    programs = {}
+    for pid in descendants(process.pid):
+        with contextlib.suppress(OSError):
+            programs[pid] = Path(f"/proc/{pid}/exe").readlink().name
+    return min(pid for pid, program in programs.items() if program == name)
+
+
+def posted(url: str, key: str, path: str, number: int) -> None:
+    """Post a turn as a client does: again with the same key until it is acknowledged."""
+    question = {"role": "user", "content": f"question {number}"}
+    body = json.dumps({"messages": [question, {"role": "assistant", "content": "x" * 400}]}).encode()
+    headers = {"x-api-key": key, "content-type": "application/json", "idempotency-key": f"turn-{number}"}
+    request = urllib.request.Request(f"{url}{path}/turns", body, headers, method="POST")  # noqa: S310  http, always
+
+    def acknowledged() -> bool:
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as response:  # noqa: S310
+                return bool(response.status == 201)
+        except (OSError, http.client.HTTPException):
+            return False
+
+    eventually(acknowledged, 90)
+
+
+def test_servers_that_are_killed_come_back_and_nothing_is_lost(tmp_path: Path) -> None:
+    turns = 60
+    with serving("--port", "0", cwd=tmp_path) as process:
+        answer = told(process, tmp_path)
+        url, key = answer["url"], answer["api_key"]
+        policy = {"compaction_threshold_tokens": 2_000, "min_savings_tokens": 100}
+        made = call("POST", f"{url}/v1/conversations", key, {"policy": policy})
+        path = f"/v1/conversations/{made['id']}"
+        for number in range(turns):
+            if number == turns // 3:
+                os.kill(server_of(process, "redis-server"), signal.SIGKILL)
+            if number == 2 * turns // 3:
+                os.kill(server_of(process, "postgres"), signal.SIGKILL)
+            posted(url, key, path, number)
+        eventually(lambda: call("GET", f"{url}{path}", key)["check_due_at"] is None, 90)
+        eventually(lambda: all(run["finished_at"] for run in call("GET", f"{url}{path}/runs", key)["data"]), 90)
+        stored = call("GET", f"{url}{path}/messages?limit=1000", key)["data"]
+        assert [message["content"] for message in stored[::2]] == [f"question {number}" for number in range(turns)]
+        assert len(stored) == 2 * turns
+        assert call("GET", f"{url}{path}/context", key)["snapshot"]["covers_through"] > turns
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+        assert process.returncode == 0
+    stderr = (tmp_path / "stderr").read_text()
+    assert "serve     | Redis ended with signal SIGKILL" in stderr
+    assert "serve     | Postgres ended with signal SIGKILL" in stderr
