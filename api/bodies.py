@@ -14,7 +14,7 @@ from compaction.inline_tags import hidden_tokens
 from compaction.messages import TurnFacts, blocks, is_blank, message_facts, turn_facts
 from compaction.outline import ContextBlock
 from compaction.overrides import in_force
-from compaction.policy import MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
+from compaction.policy import FIELDS, MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
 from compaction.presets import AUTO, LARGEST_CONTEXT_WINDOW, preset, window_named
 from compaction.windows import window_of, window_warning
 from store.hot_path import Usage
@@ -150,6 +150,30 @@ def read_overrides(
     chosen = {**_preset(overrides, named, *below, model=model), **overrides}
     read_policy(chosen, *below)
     return chosen
+
+
+def read_changes(
+    changes: Mapping[str, Any] | None,
+    named: str | int | None,
+    stored: Mapping[str, Any],
+    *below: Mapping[str, Any],
+    model: str | None = None,
+) -> dict[str, Any]:
+    """Return the `stored` overrides as a body changes them, key by key: null takes one away, null for all takes all.
+
+    What is stored and not in force, since a layer below has changed, is no reason to refuse another change. The rest is
+    as in `read_overrides`.
+    """
+    wanted = {key: value for key, value in (changes or {}).items() if value is not None}
+    new = {**_preset(wanted, named, *below, model=model), **(changes or {})}
+    for key in new:
+        if key not in FIELDS and key not in stored:
+            raise invalid(f"unknown policy key {key!r}", step_into("/policy", key))
+    old = {} if changes is None else {key: value for key, value in stored.items() if key not in new}
+    set_now = {key: value for key, value in new.items() if value is not None}
+    holds = in_force(*below, old).overrides
+    read_policy({**{key: value for key, value in old.items() if holds.get(key) == value}, **set_now}, *below)
+    return {**old, **set_now}
 
 
 def read_model(model: str | None, *layers: Mapping[str, Any]) -> None:

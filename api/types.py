@@ -84,20 +84,26 @@ class ConversationIn(Strict):
 
 
 class ConversationPatch(Strict):
-    """Changes to a conversation; what is not named stays. A policy, a preset or both replace the overrides it had."""
+    """Changes to a conversation; what is not named stays.
+
+    Policy and preset change the overrides key by key: null takes one away, null for `policy` takes all away.
+    """
 
     model: Reference | UnsetType | None = UNSET
     system: SystemPrompt | UnsetType | None = UNSET
     tools: Tools | UnsetType | None = UNSET
-    policy: dict[str, Any] | UnsetType = UNSET
+    policy: dict[str, Any] | UnsetType | None = UNSET
     policy_preset: PolicyPreset | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
 
 
 class TenantPatch(Strict):
-    """Changes to a tenant: a policy, a preset or both replace the overrides it had."""
+    """Changes to a tenant: policy and preset change its overrides key by key.
 
-    policy: dict[str, Any] | UnsetType = UNSET
+    Null takes one away, null for `policy` takes all away.
+    """
+
+    policy: dict[str, Any] | UnsetType | None = UNSET
     policy_preset: PolicyPreset | UnsetType = UNSET
 
 

@@ -41,6 +41,8 @@ that a default comes from.
 - **Layers.** Installation, tenant, conversation; the last one that sets a key has it. Where a layer below has
   changed so that an override contradicts it, the override is not in force, and the conversation's `warnings`
   and its context's say so.
+- **Changing.** `PATCH` merges `policy` key by key: what it does not name stays, `null` takes an override away, and
+  `null` for `policy` all of them.
 - **When a change counts.** A conversation's own at once. A tenant's with the next check of each conversation;
   processes of the API may go by the old one for 5 seconds, as long as they remember a key. A run keeps the policy
   that it began with, and `GET /v1/runs/{id}` shows it.

@@ -134,13 +134,15 @@ def fork(
     policy: Policy,
     request_id: UUID,
 ) -> UUID | None:
-    """Make a conversation with the same past up to `through_seq`; return its id, None for no such conversation or seq.
+    """Make a conversation with the same past up to `through_seq`; return its id, None for no such message.
 
-    Rows are copied, not pointed to: erasing one conversation never touches the other. Superseded messages stay behind.
-    A restored head is held in the fork as well; a check of it is due. Raises ExternalIdTakenError.
+    Rows are copied, not pointed to: erasing one conversation never touches the other. Superseded messages stay behind,
+    and no past ends at one. A restored head is held in the fork as well; a check of it is due.
+    Raises ExternalIdTakenError.
     """
     row = _locked(connection, tenant_id, conversation_id)
-    if row is None or not 0 <= through_seq < row.next_seq:
+    live = [_m.conversation_id == conversation_id, _m.superseded_at.is_(None)]
+    if row is None or not connection.scalar(select(exists().where(*live, _m.seq == through_seq))):
         return None
     new = ids.new_id()
     kept = ("external_id", "user_ref", "model", "system", "tools", "policy", "metadata", "fixed_tokens", "token_ratio")
@@ -165,8 +167,7 @@ def fork(
     )
     if not made.rowcount:
         raise ExternalIdTakenError
-    live = [_m.conversation_id == conversation_id, _m.seq <= through_seq, _m.superseded_at.is_(None)]
-    _copy(connection, messages, live, {"conversation_id": new})
+    _copy(connection, messages, [*live, _m.seq <= through_seq], {"conversation_id": new})
     context_blocks.copy(connection, conversation_id, new, through_seq)
     pins.copy(connection, conversation_id, new, through_seq)
     found = connection.execute(_FOR_FORK, {"conversation": conversation_id, "through": through_seq}).all()

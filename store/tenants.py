@@ -69,9 +69,10 @@ def named(connection: Connection, name: str | None = None) -> list[Tenant]:
     return [Tenant(*row) for row in rows]
 
 
-def settings_of(connection: Connection, tenant_id: UUID) -> TenantSettings:
-    """Return what is set for a tenant."""
-    return TenantSettings(*connection.execute(select(*_SETTINGS).where(tenants.c.id == tenant_id)).one())
+def settings_of(connection: Connection, tenant_id: UUID, *, lock: bool = False) -> TenantSettings:
+    """Return what is set for a tenant, locked against other changes of it if wanted."""
+    query = select(*_SETTINGS).where(tenants.c.id == tenant_id)
+    return TenantSettings(*connection.execute(query.with_for_update(key_share=True) if lock else query).one())
 
 
 def set_policy(connection: Connection, tenant_id: UUID, policy: Mapping[str, Any]) -> TenantSettings:

@@ -131,17 +131,31 @@ def test_a_change_touches_what_is_named(service: Service) -> None:
     assert (before["context_tokens"], after["context_tokens"]) == (3, 25)
     assert after == {**before, "model": None, "tools": TOOLS, "metadata": {"other": 2}, "context_tokens": 25}
     problem(service.client.patch(path, json={"external_id": "x"}), 422, "invalid", "/external_id")
-    problem(service.client.patch(path, json={"policy": None}), 422, "invalid", "/policy")
+    problem(service.client.patch(path, json={"policy": []}), 422, "invalid", "/policy")
     problem(service.stranger.patch(path, json={"model": "mine"}), 404, "not_found")
     assert service.client.get(path).json() == after | {"last_assembly": None}
 
 
-def test_a_new_policy_replaces_the_overrides_and_is_checked_against(service: Service) -> None:
+def test_a_policy_is_merged_key_by_key_and_null_takes_an_override_away(service: Service) -> None:
     path = service.conversation(policy={"min_savings_tokens": 5})
     after = service.client.patch(path, json={"policy": {"input_token_budget": 1_000}}).json()
-    assert after["policy_overrides"] == {"input_token_budget": 1_000}
-    assert after["policy"]["min_savings_tokens"] == Policy().min_savings_tokens
+    assert after["policy_overrides"] == {"min_savings_tokens": 5, "input_token_budget": 1_000}
     assert after["check_due_at"] is not None
+    after = service.client.patch(
+        path, json={"policy": {"min_savings_tokens": None, "total_token_budget": 9_000}}
+    ).json()
+    assert after["policy_overrides"] == {"input_token_budget": 1_000, "total_token_budget": 9_000}
+    assert after["policy"]["min_savings_tokens"] == Policy().min_savings_tokens
+    for nothing in ({}, {"min_savings_tokens": None}):
+        assert (
+            service.client.patch(path, json={"policy": nothing}).json()["policy_overrides"] == after["policy_overrides"]
+        )
+    # What is new is held against what stays.
+    found = service.client.patch(path, json={"policy": {"reserved_output_tokens": 9_000}})
+    problem(found, 422, "invalid", "/policy/reserved_output_tokens")
+    problem(service.client.patch(path, json={"policy": {"nonsense": None}}), 422, "invalid", "/policy/nonsense")
+    assert service.client.get(path).json()["policy_overrides"] == after["policy_overrides"]
+    assert service.client.patch(path, json={"policy": None}).json()["policy_overrides"] == {}
 
 
 def test_lists_go_both_ways(service: Service) -> None:

@@ -156,7 +156,7 @@ def test_a_conversation_has_tags_of_its_own(service: Service, tagged: Service) -
     service.append(path, HELLO, said)
     assert context(service, path)["messages"] == [HELLO, {"role": "assistant", "content": SHOWN}]
     etag = service.client.get(f"{path}/context").headers["etag"]
-    assert service.client.patch(path, json={"policy": {}}).status_code == 200
+    assert service.client.patch(path, json={"policy": None}).status_code == 200
     answer = service.client.get(f"{path}/context", headers={"if-none-match": etag})
     assert (answer.status_code, answer.json()["messages"]) == (200, [HELLO, said])
     path = tagged.conversation(policy={"inline_tool_tags": []})

@@ -40,7 +40,7 @@ def other(service: Service) -> Iterator[Service]:
 @pytest.fixture
 def changing(other: Service) -> Service:
     """That tenant, with no policy of its own."""
-    assert other.client.patch("/v1/tenant", json={"policy": {}}).status_code == 200
+    assert other.client.patch("/v1/tenant", json={"policy": None}).status_code == 200
     return other
 
 
@@ -110,8 +110,14 @@ def test_what_is_named_wins_over_the_preset(service: Service) -> None:
     path = service.conversation(policy_preset="1m", policy=policy)
     found = service.client.get(path).json()
     assert found["policy_overrides"] == preset(1_000_000) | policy
-    assert service.client.patch(path, json={"policy_preset": "auto"}).json()["policy_overrides"] == preset(200_000)
-    assert service.client.patch(path, json={"policy": policy}).json()["policy_overrides"] == policy
+    changed = service.client.patch(path, json={"policy_preset": "auto"}).json()
+    assert changed["policy_overrides"] == preset(200_000) | {"prune_deny": ["Read"]}
+    body = {"policy_preset": "auto", "policy": {"input_token_budget": None}}
+    expected = {key: value for key, value in changed["policy_overrides"].items() if key != "input_token_budget"}
+    assert service.client.patch(path, json=body).json()["policy_overrides"] == expected
+    reset = service.client.patch(path, json={"policy_preset": "auto", "policy": None})
+    assert reset.status_code == 200
+    assert service.client.patch(path, json={"policy": None}).json()["policy_overrides"] == {}
 
 
 def test_auto_goes_by_the_model_there_will_be(service: Service) -> None:
@@ -146,8 +152,8 @@ def test_the_window_follows_the_model_and_the_budget_does_not_O5_P3(service: Ser
     assert policy(model="claude-opus-4-5") == (200_000, 128_000)
     assert policy(policy={"total_token_budget": 90_000}) == (200_000, 90_000)
     assert policy(model="claude-opus-4-6") == (1_000_000, 90_000)
-    assert policy(policy={"model_context_tokens": 300_000}) == (300_000, 128_000)
-    assert policy(model="nobody-knows", policy={}) == (200_000, 128_000)
+    assert policy(policy={"model_context_tokens": 300_000, "total_token_budget": None}) == (300_000, 128_000)
+    assert policy(model="nobody-knows", policy=None) == (200_000, 128_000)
 
 
 @pytest.mark.requirement("O5")
@@ -162,7 +168,7 @@ def test_a_small_window_is_warned_of_and_one_too_small_is_refused_O5(service: Se
     assert made["policy"]["model_context_tokens"] == 16_000
     assert len(made["warnings"]) == 2  # small, and smaller than the budget
     problem(service.client.post("/v1/conversations", json={"model": "mine:8k"}), 422, "invalid", "/model")
-    problem(service.client.patch(path, json={"model": "mine:8k", "policy": {}}), 422, "invalid", "/model")
+    problem(service.client.patch(path, json={"model": "mine:8k", "policy": None}), 422, "invalid", "/model")
     stated = {"model": "mine:8k", "policy": {"model_context_tokens": 20_000}}
     assert service.client.post("/v1/conversations", json=stated).status_code == 201
 
@@ -255,13 +261,13 @@ def test_a_tenant_is_read_and_changed_by_an_admin_only(service: Service) -> None
     engine.dispose()
     with service.api.client(key) as client:
         problem(client.get("/v1/tenant"), 403, "forbidden")
-        problem(client.patch("/v1/tenant", json={"policy": {}}), 403, "forbidden")
+        problem(client.patch("/v1/tenant", json={"policy": None}), 403, "forbidden")
         assert client.get("/v1/policy-presets/1m").status_code == 200
 
 
 def test_a_body_that_cannot_be_taken(changing: Service) -> None:
     problem(changing.client.patch("/v1/tenant", json={"name": "mine"}), 422, "invalid", "/name")
-    problem(changing.client.patch("/v1/tenant", json={"policy": None}), 422, "invalid", "/policy")
+    problem(changing.client.patch("/v1/tenant", json={"policy": []}), 422, "invalid", "/policy")
     problem(changing.client.patch("/v1/tenant", content=b"{"), 400, "malformed_json")
 
 
@@ -304,7 +310,7 @@ def test_a_tenants_change_that_contradicts_a_conversation_is_told_and_fails_noth
     work(changing.settings, path)  # 5,000 characters and more: over 3,000 tokens, and nothing to cut
     runs = changing.client.get(f"{path}/runs").json()["data"]
     assert {run["policy"]["total_token_budget"] for run in runs} <= {128_000}
-    assert changing.client.patch(path, json={"policy": {}}).json()["warnings"] == []
+    assert changing.client.patch(path, json={"policy": None}).json()["warnings"] == []
 
 
 def test_a_tenants_stored_policy_of_another_version_fails_nothing(changing: Service) -> None:
@@ -339,7 +345,7 @@ def test_an_etag_ends_with_the_tenants_policy(changing: Service) -> None:
         assert answer.headers["etag"] not in etags
         etags.append(answer.headers["etag"])
         assert fetch(changing, path, etags[-1]).status_code == 304
-    set_tenant(changing, policy={})
+    set_tenant(changing, policy=None)
     assert fetch(changing, path, etags[0]).status_code == 304  # what it stands for is what there was
 
 
@@ -356,7 +362,7 @@ def test_a_new_cap_is_counted_at_once(service: Service) -> None:
     # What comes later, and what a compaction counts, agree with it.
     service.append(path, call("c"), result("c", "z" * 6_000), {"role": "assistant", "content": "Done."})
     assert stored_tokens(service, path) == whole - 5_000 + 1_000 + 4
-    assert service.client.patch(path, json={"policy": {}}).status_code == 200
+    assert service.client.patch(path, json={"policy": None}).status_code == 200
     assert stored_tokens(service, path) == whole + 1_500 + 4
     assert service.client.get(f"{path}/context").json()["messages"][2] == result("a", "x" * 20_000)
 
@@ -378,7 +384,7 @@ def test_behind_a_moved_head_the_cap_in_force_counts(service: Service) -> None:
 def test_a_cap_that_was_taken_off_does_not_come_back_with_a_restore(service: Service) -> None:
     path = service.conversation(policy={"max_tool_result_chars": 400})
     service.append(path, HELLO, call("a"), result("a", "x" * 8_000), {"role": "assistant", "content": "So."})
-    assert service.client.patch(path, json={"policy": {}}).status_code == 200
+    assert service.client.patch(path, json={"policy": None}).status_code == 200
     whole = stored_tokens(service, path)
     assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
     assert stored_tokens(service, path) == whole
@@ -396,7 +402,7 @@ def test_a_cap_of_the_tenant_is_counted_by_the_next_check(changing: Service) -> 
     assert capped == whole + 1 - (8_000 - 400) // 4
     work(changing.settings, path)
     assert stored_tokens(changing, path) == capped
-    set_tenant(changing, policy={})
+    set_tenant(changing, policy=None)
     changing.append(path, {"role": "user", "content": "Go on."})
     work(changing.settings, path)
     assert stored_tokens(changing, path) == whole + 1 + 2
@@ -422,3 +428,18 @@ def test_a_change_of_the_view_makes_what_was_measured_and_signed_stale(service: 
     assert found["tokens"]["measured"] is None
     assert "signature" not in str(found["messages"])
     assert found["messages"][-1] == {"role": "assistant", "content": [text_block("So.")]}
+
+
+def test_a_tenants_policy_is_merged_key_by_key(changing: Service) -> None:
+    set_tenant(changing, policy={"min_savings_tokens": 5, "input_token_budget": 9})
+    found = set_tenant(changing, policy={"min_savings_tokens": None, "pinned_max_tokens": 7})
+    assert found["policy_overrides"] == {"input_token_budget": 9, "pinned_max_tokens": 7}
+    # A conversation's override that the tenant contradicts since is no reason to refuse another.
+    path = changing.conversation(policy={"total_token_budget": 9_000, "reserved_output_tokens": 8_000})
+    wrong = {"policy": {"total_token_budget": None, "min_savings_tokens": -1}}
+    problem(changing.client.patch(path, json=wrong), 422, "invalid", "/policy/min_savings_tokens")
+    assert changing.client.patch(path, json={"policy": {"total_token_budget": None}}).status_code == 200
+    set_tenant(changing, policy={"total_token_budget": 5_000})
+    changed = changing.client.patch(path, json={"policy": {"min_savings_tokens": 3}})
+    assert changed.json()["policy_overrides"] == {"reserved_output_tokens": 8_000, "min_savings_tokens": 3}
+    assert any("reserved_output_tokens is not in force" in warning for warning in changed.json()["warnings"])

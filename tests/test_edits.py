@@ -116,6 +116,19 @@ def test_a_fork_has_the_same_past_and_its_own_future(service: Service, module_se
     assert service.client.post(f"{path}/fork", json={"through_seq": 99}).status_code == 422
 
 
+def test_no_past_ends_at_a_message_that_was_replaced_and_none_is_pinned(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, *exchange(0))
+    service.append(path, {"role": "user", "content": "Anew"}, replace_from=0)
+    *_, newest = service.client.get(f"{path}/messages", params={"after": -1}).json()["data"]
+    for seq in range(newest["seq"]):
+        forked = problem(service.client.post(f"{path}/fork", json={"through_seq": seq}), 422, "invalid", "/through_seq")
+        pinned = problem(service.client.post(f"{path}/pins", json={"seq": seq}), 422, "invalid", "/seq")
+        assert forked["detail"] == pinned["detail"]
+    assert service.client.post(f"{path}/fork", json={"through_seq": newest["seq"]}).status_code == 201
+    assert service.client.post(f"{path}/pins", json={"seq": newest["seq"]}).status_code == 201
+
+
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
 def test_a_fork_has_no_external_id_that_another_conversation_is_given_meanwhile(service: Service, outcome: str) -> None:
     path, name = service.conversation(), uuid4().hex

@@ -11,7 +11,7 @@ from api.auth import Principal, requires
 from api.bodies import read_body
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
-from api.problems import ProblemError, not_found
+from api.problems import ProblemError, invalid, not_found
 from api.routes.conversations import changed_out
 from api.types import ConversationBrief, ConversationOut, ForkIn, RestoreIn
 from store import branches, conversations, ids
@@ -117,5 +117,5 @@ def _fork(
         request.scope["state"]["request_uuid"],
     )
     if made is None:
-        raise ProblemError(422, "invalid", "There is no message with this seq.", pointer="/through_seq")
+        raise invalid("There is no message with this seq, or another has replaced it.", "/through_seq")
     return conversations.get(connection, tenant, made)

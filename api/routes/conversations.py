@@ -10,7 +10,7 @@ from litestar import Request, Response, get, patch, post
 from api import examples
 from api.assemblies import last_assembly
 from api.auth import Principal, may, requires
-from api.bodies import check_metadata, read_body, read_model, read_overrides
+from api.bodies import check_metadata, read_body, read_changes, read_model, read_overrides
 from api.documentation import ConversationId, Filter, answers, operation, problems
 from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.problem_types import EVERY_BODY
@@ -143,7 +143,8 @@ def _change(
     stored = conversations.get(connection, principal.tenant_id, conversation_id, lock=True) if conversation_id else None
     model = wanted.get("model", stored.model if stored else None)
     if named is not None or "policy" in wanted:
-        wanted["policy"] = read_overrides(wanted.get("policy", {}), named, principal.overrides, model=model)
+        had = stored.policy if stored else {}
+        wanted["policy"] = read_changes(wanted.get("policy", {}), named, had, principal.overrides, model=model)
     if stored is None or conversation_id is None:
         return None
     if not {"policy", "model"}.isdisjoint(wanted):

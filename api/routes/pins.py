@@ -123,7 +123,7 @@ def _pin(
     policy = principal.policy_for(row.policy, row.model)
     message = messages.get(connection, principal.tenant_id, conversation_id, wanted.seq)
     if message is None or message.superseded_at is not None:
-        raise invalid("There is no message with this seq.", "/seq")
+        raise invalid("There is no message with this seq, or another has replaced it.", "/seq")
     whole = message_text(msgspec.json.decode(message.content))
     text = whole if wanted.text is None else wanted.text
     if not text.strip():

@@ -10,7 +10,7 @@ from litestar.params import PathParameter
 
 from api import examples
 from api.auth import Principal, requires
-from api.bodies import read_body, read_overrides
+from api.bodies import read_body, read_changes
 from api.documentation import operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid
@@ -22,6 +22,9 @@ from store import ids, tenants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from uuid import UUID
+
+    from sqlalchemy import Connection
 
     from api.services import Services
     from store.tenants import TenantSettings
@@ -47,7 +50,7 @@ async def get_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     responses=problems(*EVERY_BODY),
 )
 async def change_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
-    """Replace the tenant's policy overrides; each conversation follows with its next check.
+    """Change the tenant's policy overrides, key by key; each conversation follows with its next check.
 
     Other processes of the API take some seconds to notice.
     """
@@ -56,10 +59,18 @@ async def change_tenant(request: Request[Principal, Any, Any]) -> TenantOut:
     tenant, defaults = request.user.tenant_id, services.settings.policy
     if not wanted:
         return tenant_out(await services.run(tenant, tenants.settings_of, tenant), defaults)
-    chosen = read_overrides(wanted.get("policy", {}), wanted.get("policy_preset"), defaults)
-    changed = await services.run(tenant, tenants.set_policy, tenant, chosen)
+    changed = await services.run(tenant, _change, tenant, wanted, defaults)
     services.authenticator.forget(tenant)
     return tenant_out(changed, defaults)
+
+
+def _change(
+    connection: Connection, tenant: UUID, wanted: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> TenantSettings:
+    # Locked: what another change makes meanwhile is not taken back by this one.
+    stored = tenants.settings_of(connection, tenant, lock=True).policy
+    chosen = read_changes(wanted.get("policy", {}), wanted.get("policy_preset"), stored, defaults)
+    return tenants.set_policy(connection, tenant, chosen)
 
 
 @get(

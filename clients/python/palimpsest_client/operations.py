@@ -99,11 +99,11 @@ class Operations(Flows):
         model: str | _Unset | None = UNSET,
         system: Any = UNSET,
         tools: Sequence[Mapping[str, Any]] | _Unset | None = UNSET,
-        policy: Mapping[str, Any] | _Unset = UNSET,
+        policy: Mapping[str, Any] | _Unset | None = UNSET,
         policy_preset: str | int | _Unset = UNSET,
         metadata: Mapping[str, Any] | _Unset = UNSET,
     ) -> Flow[Conversation]:
-        """Change what is named; a policy or a preset replaces the overrides that there were."""
+        """Change what is named, a policy key by key: None takes an override away, None for the policy all of them."""
         named = {
             "model": model,
             "system": system,

@@ -357,7 +357,7 @@ export interface Operations {
     body: {
       metadata?: Record<string, unknown>;
       model?: string | null;
-      policy?: Record<string, unknown>;
+      policy?: Record<string, unknown> | null;
       policy_preset?: string | number;
       system?: string | Record<string, unknown>[] | null;
       tools?: Record<string, unknown>[] | null;
