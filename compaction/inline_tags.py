@@ -90,7 +90,7 @@ def cut_inline(view: Sequence[ViewMessage], tags: Collection[str], limit: int) -
 
 
 def hidden_tokens(role: str, content: Content, tags: Collection[str], limit: int) -> int:
-    """Return how many tokens fewer a message has in the view: under 0 where the note is longer than what it hides."""
+    """Return how many tokens fewer a message has in the view."""
     (shown,) = cut_inline([ViewMessage(role, content)], tags, limit)
     return 0 if shown.content is content else content_tokens(content) - shown.tokens
 
@@ -215,7 +215,10 @@ class _Code:
 
 
 def _cut(inner: str, tag: re.Pattern[str], limit: int, note: str) -> str:
-    """Return the inner text of a well-formed element cut to `limit` characters, `note` and what has to be closed."""
+    """Return the inner text of a well-formed element cut to `limit` characters, `note` and what has to be closed.
+
+    What that would make no shorter stays as it is.
+    """
     if len(inner) <= limit:
         return inner
     tokens = list(_tokens(inner, tag))
@@ -223,7 +226,8 @@ def _cut(inner: str, tag: re.Pattern[str], limit: int, note: str) -> str:
         return inner
     cut, closers = _boundary(inner, tokens, limit)
     # The marker begins with a bracket: after this it would open a section.
-    return inner[:cut].removesuffix(_CDATA[:-1]) + note + "".join(closers)
+    shown = inner[:cut].removesuffix(_CDATA[:-1]) + note + "".join(closers)
+    return shown if len(shown) < len(inner) else inner
 
 
 def _boundary(inner: str, tokens: Sequence[_Token], limit: int) -> tuple[int, list[str]]:

@@ -146,7 +146,8 @@ def _ends(text: str, head: int, tail: int) -> str:
     if len(text) <= head + tail:
         return text
     hidden = len(text) - head - tail
-    return f"{text[:head]} [... {hidden:,} characters ...] {text[len(text) - tail :]}"
+    note = f" [... {hidden:,} characters ...] "
+    return f"{text[:head]}{note}{text[len(text) - tail :]}" if len(note) < hidden else text
 
 
 def _speaker(message: ViewMessage) -> str:

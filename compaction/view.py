@@ -78,7 +78,7 @@ def signed_summary(view: Sequence[ViewMessage]) -> Block | None:
 
 
 def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str]) -> dict[str, Any] | None:
-    """Return a tool result whose text is its first `limit` characters and a note, or None if it fits.
+    """Return a tool result whose text is its first `limit` characters and a note, or None if that is no shorter.
 
     Text blocks count as one text; other blocks (images) stay as they are and count nothing, and neither does the note
     of an earlier truncation. `note` is given the number of characters that are left out.
@@ -87,12 +87,13 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     if isinstance(content, str):
         if len(content) <= limit or len(content) <= limit + _noted_chars(content):
             return None
-        return block | {"content": content[:limit] + note(len(content) - limit)}
+        shown = content[:limit] + note(len(content) - limit)
+        return block | {"content": shown} if len(shown) < len(content) else None
     if not isinstance(content, list):
         return None
     texts = [_text(part) for part in content]
     total = sum(map(len, texts))
-    if total <= limit + _noted_chars(result_tail(block)):
+    if total <= limit + _noted_chars(result_tail(block)) or total <= limit + len(note(total - limit)):
         return None
     kept: list[Any] = []
     room = limit

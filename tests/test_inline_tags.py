@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TAGS = ("localSearch", "readNote")
-NOTE = "[…]"
+NOTE = "…"
 
 
 def cut(text: str, limit: int = 3) -> str:
@@ -42,18 +42,18 @@ def test_inner_text_keeps_its_start_and_the_marker_and_the_answer_around_it_is_v
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<localSearch>12345</localSearch>", "<localSearch>123[…]</localSearch>"),
-        ("<localSearch\n>12345</localSearch\t>", "<localSearch\n>123[…]</localSearch\t>"),
-        ("<localSearch>1 < 2 > 3</localSearch>", "<localSearch>1 <[…]</localSearch>"),
-        ("<localSearch><p>text</p></localSearch>", "<localSearch><p>[…]</localSearch>"),
-        ("a<localSearch/>b<readNote>12345</readNote>c", "a<localSearch/>b<readNote>123[…]</readNote>c"),
+        ("<localSearch>12345</localSearch>", "<localSearch>123…</localSearch>"),
+        ("<localSearch\n>12345</localSearch\t>", "<localSearch\n>123…</localSearch\t>"),
+        ("<localSearch>1 < 2 > 3</localSearch>", "<localSearch>1 <…</localSearch>"),
+        ("<localSearch><p>text</p></localSearch>", "<localSearch><p>…</localSearch>"),
+        ("a<localSearch/>b<readNote>12345</readNote>c", "a<localSearch/>b<readNote>123…</readNote>c"),
         (
             "<localSearch>12<localSearch>34567</localSearch>8</localSearch>9",
-            "<localSearch>12[…]</localSearch>9",
+            "<localSearch>12…</localSearch>9",
         ),
         (
             "<readNote><localSearch>1</localSearch></readNote><readNote>12345</readNote>",
-            "<readNote>[…]</readNote><readNote>123[…]</readNote>",
+            "<readNote>…</readNote><readNote>123…</readNote>",
         ),
     ],
     ids=["plain", "white space in tags", "angle brackets", "other tags", "self-closing", "nested", "nested other"],
@@ -64,12 +64,12 @@ def test_well_formed_elements_are_cut(text: str, expected: str) -> None:
 
 def test_elements_open_at_the_cut_are_closed_after_the_marker() -> None:
     text = f"<readNote>12<localSearch>{'3' * 40}</localSearch>{'4' * 40}</readNote>!"
-    assert cut(text, 20) == "<readNote>12<localSearch>33333[…]</localSearch></readNote>!"
+    assert cut(text, 20) == "<readNote>12<localSearch>33333…</localSearch></readNote>!"
 
 
 def test_a_cdata_section_holds_text_and_is_closed_where_it_is_cut() -> None:
     text = f"<readNote><![CDATA[1</readNote>{'2' * 40}]]></readNote>!"
-    assert cut(text, 22) == "<readNote><![CDATA[1</readNote>2[…]]]></readNote>!"
+    assert cut(text, 22) == "<readNote><![CDATA[1</readNote>2…]]></readNote>!"
 
 
 @pytest.mark.requirement("P17")
@@ -102,19 +102,26 @@ def test_what_is_no_well_formed_element_outside_code_is_left_alone_P17(text: str
 
 def test_one_broken_element_does_not_protect_the_next_nor_eat_what_is_between() -> None:
     text = "<localSearch>12345 lost end. ANSWER <localSearch>67890</localSearch> ANSWER"
-    assert cut(text) == "<localSearch>12345 lost end. ANSWER <localSearch>678[…]</localSearch> ANSWER"
+    assert cut(text) == "<localSearch>12345 lost end. ANSWER <localSearch>678…</localSearch> ANSWER"
     text = "```\nopen\n```\n<readNote>12345</readNote> ANSWER ```\n<readNote>12345</readNote>"
-    assert cut(text) == text.replace("12345", "123[…]")
+    assert cut(text) == text.replace("12345", "123…")
 
 
 def test_the_cut_never_makes_a_section_of_its_own_marker() -> None:
-    assert cut_inline_results("<readNote><![CDATA123</readNote>", TAGS, 8) == f"<readNote>{MARKER}</readNote>"
+    text = f"<readNote><![CDATA{'1' * 40}</readNote>"
+    assert cut_inline_results(text, TAGS, 8) == f"<readNote>{MARKER}</readNote>"
+
+
+def test_an_element_that_the_marker_would_make_no_shorter_is_left_alone() -> None:
+    for more, left in ((len(MARKER), True), (len(MARKER) + 1, False)):
+        text = f"<readNote>{'1' * (8 + more)}</readNote>"
+        assert (cut_inline_results(text, TAGS, 8) == text) is left
 
 
 @pytest.mark.parametrize("name", ["mcp:search", "a.b", "x-y", "[a"])
 def test_names_are_literal(name: str) -> None:
     text = f"<{name}>12345</{name}><aXb>12345</aXb>"
-    assert cut_inline_results(text, [name], 3, NOTE) == f"<{name}>123[…]</{name}><aXb>12345</aXb>"
+    assert cut_inline_results(text, [name], 3, NOTE) == f"<{name}>123…</{name}><aXb>12345</aXb>"
 
 
 @pytest.mark.parametrize("tags", [(), ("",)])
@@ -136,7 +143,7 @@ def test_only_the_inner_text_of_elements_changes_P17(segments: list[str | tuple[
             continue
         tag, inner = segment
         text += f"<{tag}>{inner}</{tag}>"
-        expected += f"<{tag}>{inner if len(inner) <= limit else inner[:limit] + NOTE}</{tag}>"
+        expected += f"<{tag}>{inner if len(inner) <= limit + len(NOTE) else inner[:limit] + NOTE}</{tag}>"
     assert cut_inline_results(text, TAGS, limit, NOTE) == expected
 
 

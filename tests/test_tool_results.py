@@ -77,8 +77,10 @@ def test_what_is_short_marked_or_not_text_is_left_alone(content: Any) -> None:
 
 
 @pytest.mark.requirement("T5", "T6")
-def test_one_character_over_the_limit_is_cut() -> None:
-    cut = cut_tool_results(view_of([result("x" * 501)], [result("new")]), 500)
+def test_what_the_marker_makes_shorter_is_cut() -> None:
+    longest = 500 + len(MARKER)
+    assert cut_tool_results(view_of([result("x" * longest)], [result("new")]), 500).results == 0
+    cut = cut_tool_results(view_of([result("x" * (longest + 1))], [result("new")]), 500)
     assert cut.view[2].content == [result("x" * 500 + MARKER)]
 
 
@@ -149,7 +151,7 @@ def test_each_result_is_cut_by_the_rule_and_nothing_else_changes(
             assert isinstance(old, dict)
             content = old.get("content")
             if old["type"] == "tool_result" and isinstance(content, str):
-                is_left = content.endswith(MARKER) or len(content) <= retention
+                is_left = content.endswith(MARKER) or len(content) <= retention + len(MARKER)
                 assert new == (old if is_left else old | {"content": content[:retention] + MARKER})
             changed += new != old
     assert changed == cut.results

@@ -76,7 +76,8 @@ def test_a_long_result_is_shown_by_its_first_500_and_last_200_characters() -> No
 @pytest.mark.requirement("S6")
 def test_a_preview_without_a_tail_has_none() -> None:
     policy = Policy(tool_preview_head_chars=2, tool_preview_tail_chars=0)
-    assert re.fullmatch(r"ab \[.*4.*\] ", preview("abcdef", policy))
+    assert re.fullmatch(r"ab \[.*40.*\] ", preview("ab" + "c" * 40, policy))
+    assert preview("ab" + "c" * 20, policy) == "ab" + "c" * 20
 
 
 @pytest.mark.requirement("S6")

@@ -53,9 +53,18 @@ def test_a_text_up_to_the_limit_is_left_alone(length: int) -> None:
 
 
 def test_a_longer_text_keeps_its_first_characters_and_gets_the_note() -> None:
-    block = result("0123456789abc") | {"is_error": True, "cache_control": {"type": "ephemeral"}}
-    assert truncate_result(block, 10, lambda hidden: f"<{hidden}>") == block | {"content": "0123456789<3>"}
-    assert block["content"] == "0123456789abc"
+    block = result("0123456789abcd") | {"is_error": True, "cache_control": {"type": "ephemeral"}}
+    assert truncate_result(block, 10, lambda hidden: f"<{hidden}>") == block | {"content": "0123456789<4>"}
+    assert block["content"] == "0123456789abcd"
+
+
+@given(st.text(max_size=60) | PARTS, st.integers(0, 20), st.sampled_from([MARKER, "", "\n[9 more]"]))
+def test_a_cut_that_would_make_a_result_no_shorter_leaves_it_alone(content: Any, limit: int, note: str) -> None:
+    cut = truncate_result(result(content), limit, lambda _: note)
+    whole = texts(result(content))
+    assert (cut is None) == (len(whole) <= limit + len(note))
+    if cut is not None:
+        assert len(texts(cut)) < len(whole)
 
 
 def test_text_blocks_are_one_text_and_pictures_stay_between_them() -> None:
@@ -73,6 +82,7 @@ def test_a_result_without_text_is_left_alone(content: Any) -> None:
 def test_the_note_of_an_earlier_truncation_does_not_count() -> None:
     assert truncate_result(result("0123456789" + MARKER), 10, str) is None
     assert truncate_result(result("0123456789a" + MARKER), 10, lambda _: "!") == result("0123456789!")
+    assert truncate_result(result("0123456789a" + MARKER), 10, lambda _: MARKER) == result("0123456789" + MARKER)
 
 
 @given(st.text(max_size=30) | PARTS, st.integers(0, 20))
@@ -81,7 +91,7 @@ def test_what_is_kept_is_the_beginning(content: Any, limit: int) -> None:
     cut = truncate_result(block, limit, lambda hidden: f"<{hidden}>")
     whole = texts(block)
     if cut is None:
-        assert len(whole) <= limit
+        assert len(whole) <= limit + len(f"<{len(whole) - limit}>")
     else:
         assert texts(cut) == f"{whole[:limit]}<{len(whole) - limit}>"
         assert isinstance(content, str) or pictures(cut) == pictures(block)
@@ -89,7 +99,7 @@ def test_what_is_kept_is_the_beginning(content: Any, limit: int) -> None:
 
 @pytest.mark.requirement("S15")
 def test_the_view_shows_40_000_characters_of_a_result_and_the_original_stays() -> None:
-    page = "x" * 40_000 + "beyond"
+    page = "x" * 40_000 + "beyond" * 20
     rows = [
         Original(0, "user", '"read"'),
         Original(1, "assistant", json_text([{"type": "tool_use", "id": "a", "name": "fetch", "input": {}}])),
@@ -97,15 +107,18 @@ def test_the_view_shows_40_000_characters_of_a_result_and_the_original_stays() -
     ]
     shown = build(Snapshot(), rows, Policy()).view[2].content[0]
     assert isinstance(shown, dict)
-    assert shown["content"] == "x" * 40_000 + "\n[6 more characters of this result are stored but not shown]"
+    assert shown["content"] == "x" * 40_000 + "\n[120 more characters of this result are stored but not shown]"
     assert page in rows[2].content
-    whole = build(Snapshot(), rows, Policy(max_tool_result_chars=40_006)).view[2].content[0]
+    whole = build(Snapshot(), rows, Policy(max_tool_result_chars=40_120)).view[2].content[0]
     assert whole == result(page)
+    # Ten characters over the cap: the note alone would be longer.
+    rows[2] = Original(2, "user", json_text([result("x" * 40_010)]))
+    assert build(Snapshot(), rows, Policy()).view[2].content[0] == result("x" * 40_010)
 
 
 @pytest.mark.requirement("S15")
 def test_the_cap_is_for_each_result_and_for_results_alone() -> None:
-    content = [result("x" * 11), result("y" * 10), text_block("z" * 99)]
+    content = [result("x" * 99), result("y" * 10), text_block("z" * 99)]
     view = (
         ViewMessage("user", "w" * 99, 0),
         ViewMessage("assistant", [text_block("v" * 99)], 1),
@@ -114,7 +127,7 @@ def test_the_cap_is_for_each_result_and_for_results_alone() -> None:
     capped = cap_results(view, 10)
     assert capped[:2] == view[:2]
     assert capped[2].content[1:] == content[1:]
-    assert str(capped[2].content[0]["content"]).startswith("x" * 10 + "\n[1 more")  # type: ignore[index]
+    assert str(capped[2].content[0]["content"]).startswith("x" * 10 + "\n[89 more")  # type: ignore[index]
 
 
 @given(any_conversations(max_exchanges=3), st.sampled_from([1, 35, 500, 40_000]))
@@ -127,7 +140,7 @@ def test_capping_again_changes_nothing(conversation: list[dict[str, Any]], cap: 
 
 
 def test_a_lower_cap_applies_to_what_was_capped_before() -> None:
-    once = cap_results([ViewMessage("user", [result("0123456789")])], 8)
+    once = cap_results([ViewMessage("user", [result("0123456789" * 10)])], 8)
     twice = cap_results(once, 4)
     assert str(twice[0].content[0]["content"]).startswith("0123\n[")  # type: ignore[index]
 
