@@ -17,7 +17,7 @@ from prometheus_client import (
 from api.pools import Pools
 from api.scraped_processes import registry_of_all
 from store.overflows import Outcome as Overflow
-from store.runs import tokens_saved
+from store.statistics import tokens_saved
 
 if TYPE_CHECKING:
     from api.rate_limits import Scope

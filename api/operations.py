@@ -57,6 +57,10 @@ class Seen(NamedTuple):
     alive: Sequence[Process]
     depths: Mapping[str, int] | None
 
+    def families(self) -> list[Metric]:
+        """Return it as gauges."""
+        return list(_Gauges(self).collect())
+
 
 class Operations:
     """Looks at the installation for `/readyz` and for `/metrics`.
@@ -94,14 +98,18 @@ class Operations:
         return Readiness("ok" if set(parts.values()) == {"ok"} else "degraded", parts)
 
     async def metrics(self) -> bytes:
-        """Return the gauges in Prometheus' text format; at most one look every few seconds."""
+        """Return the gauges in Prometheus' text format."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Gauges(await self.seen()))
+        return generate_latest(registry)
+
+    async def seen(self) -> Seen:
+        """Return what the installation is like; at most one look every few seconds."""
         async with self._lock:
             if time.monotonic() >= self._fresh_until:
                 self._seen = await self._see()
                 self._fresh_until = time.monotonic() + CACHE_SECONDS
-            registry = CollectorRegistry(auto_describe=False)
-            registry.register(_Gauges(self._seen))
-            return generate_latest(registry)
+            return self._seen
 
     async def _see(self) -> Seen:
         seen = Seen(None, None, None, None, (), None)
@@ -232,7 +240,7 @@ def families() -> list[Metric]:
         (),
         dict.fromkeys(QUEUES, 0),
     )
-    return list(_Gauges(nothing).collect())
+    return nothing.families()
 
 
 def _gauge(name: str, description: str, values: Mapping[str, float], label: str = "queue") -> Metric:

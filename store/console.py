@@ -94,7 +94,10 @@ def run_page(
     reason: str | None = None,
     after: UUID | None = None,
 ) -> Found:
-    """Return runs, newest first, with their conversation's names and what their steps came to."""
+    """Return runs, newest first, with their conversation's names and what their steps came to.
+
+    `reason` is the run's own, or that of one of its steps.
+    """
     spent = lateral(
         select(
             func.sum(run_steps.c.cost_usd).label("cost_usd"),
@@ -109,9 +112,12 @@ def run_page(
         .outerjoin(spent, true())
         .where(_r.tenant_id == tenant_id)
     )
-    for column, value in ((_r.conversation_id, conversation_id), (_r.state, state), (_r.reason, reason)):
+    for column, value in ((_r.conversation_id, conversation_id), (_r.state, state)):
         if value is not None:
             query = query.where(column == value)
+    if reason is not None:
+        steps = select(run_steps.c.run_id).where(run_steps.c.run_id == _r.id, run_steps.c.reason == reason)
+        query = query.where(or_(_r.reason == reason, steps.exists()))
     if after is not None:
         query = query.where(_r.id < after)
     rows = connection.execute(query.order_by(_r.id.desc()).limit(limit + 1)).all()

@@ -85,11 +85,6 @@ class StepRecord(NamedTuple):
     cost_usd: Decimal | None = None
 
 
-def tokens_saved(step: StepRecord | AnyRow) -> int:
-    """Return what a step took off the context; `statistics.TOKENS_SAVED` is the same in SQL."""
-    return max(0, step.tokens_before - step.tokens_after) if step.state == "committed" else 0
-
-
 def start(
     connection: Connection,
     tenant_id: UUID,

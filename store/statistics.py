@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from decimal import Decimal
     from uuid import UUID
 
+    from store.runs import StepRecord
     from store.tables import AnyRow
 
 TOKENS_SAVED: Final = "case when s.state = 'committed' then greatest(0, s.tokens_before - s.tokens_after) else 0 end"
-"""What a step `s` took off a context, whatever became of its run; see `runs.tokens_saved`."""
+"""What a step `s` took off a context, whatever became of its run; see `tokens_saved`."""
 TOKENS_STORED: Final = "coalesce(sum(m.tokens) filter (where m.superseded_at is null), 0)"
 """What messages `m` hold: originals in force, as they were measured when they came."""
 FIRST_DAY: Final = "(date_trunc('day', now() at time zone 'utc') - make_interval(days => :days - 1)) at time zone 'utc'"
@@ -90,6 +91,11 @@ class Day(NamedTuple):
     model_input_tokens: int
     model_output_tokens: int
     cost_usd: Decimal
+
+
+def tokens_saved(step: StepRecord | AnyRow) -> int:
+    """Return what a step took off the context: TOKENS_SAVED, of a step that is at hand."""
+    return max(0, step.tokens_before - step.tokens_after) if step.state == "committed" else 0
 
 
 def sizes(connection: Connection, tenant_id: UUID) -> Sizes:

@@ -82,6 +82,9 @@ def test_every_page_that_a_page_leads_to_is_there_and_encoded(client: httpx2.Cli
         if path in seen:
             continue
         seen.add(path)
+        if path.startswith(("/console/find?", "/console/health")):
+            waiting.append(client.get(path).headers["location"].partition("#")[0])
+            continue
         page = show(client, path)
         for hostile in ("<script>alert", "<img src=x", "onerror=alert(1)>", "</textarea>{{", "49</pre>"):
             assert hostile not in page, path

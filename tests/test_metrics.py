@@ -19,10 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from api import operations
 from cli.embedded import free_port
 from compaction.quality import Reason
+from store.reasons import REASONS
 from store.settings import Settings, TokenPrices
 from tests.eventually import eventually
 from tests.worker_processes import START_SECONDS, Product, ended, long_talk, model, product
-from worker.metrics import OTHER, REASONS, Pipe, WorkerMetrics
+from worker.metrics import OTHER, Pipe, WorkerMetrics
 
 if TYPE_CHECKING:
     from tests.conftest import Tenant

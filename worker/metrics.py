@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 
-from store.runs import tokens_saved
+from store.reasons import REASONS
+from store.statistics import tokens_saved
 from worker.summarizers.prices import listed_name
 
 if TYPE_CHECKING:
@@ -28,57 +29,6 @@ Delivery = Literal["delivered", "refused", "dead"]
 
 OTHER: Final = "other"
 """Stands for a reason or a model that is not among those that are known, so that no label has values without end."""
-REASONS: Final = frozenset(
-    {
-        "already_summarized",
-        "attempts_exhausted",
-        "batch_canceled",
-        "batch_errored",
-        "batch_expired",
-        "batch_lost",
-        "batch_outdated",
-        "batch_superseded",
-        "batches_off",
-        "budget_spent",
-        "circuit_open",
-        "empty_summary",
-        "erased",
-        "head_moved",
-        "lease_lost",
-        "model_auth",
-        "model_billing",
-        "model_error",
-        "model_garbage",
-        "model_overloaded",
-        "model_rate_limited",
-        "model_refused",
-        "model_rejected",
-        "model_timeout",
-        "model_unreachable",
-        "not_smaller",
-        "nothing_to_cut",
-        "nothing_to_drop",
-        "nothing_to_prune",
-        "nothing_to_shorten",
-        "outline_stands",
-        "prompt_too_long",
-        "strategy_failed",
-        "summaries_disabled",
-        "summarizer_error",
-        "summary_cut",
-        "summary_failed_extract_committed",
-        "summary_failed_fallback_committed",
-        "summary_failed_nothing_dropped",
-        "summary_rejected",
-        "summary_too_long",
-        "superseded",
-        "under_budget",
-        "waits_for_tool_loop",
-        "worker_stopped",
-        "zone_too_small",
-    }
-)
-"""Reasons of runs and steps that have a value of their own; docs/runs.md explains them."""
 
 _TASK_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MODEL_SECONDS: Final = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)

@@ -21,6 +21,17 @@ _MINUTE: Final = 60
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
 _SHORT_ID: Final = 8
+_PREFIXES: Final[dict[str, ids.Prefix]] = {
+    "conversation": "conv",
+    "run": "run",
+    "key": "key",
+    "webhook": "hook",
+    "delivery": "evt",
+    "action": "act",
+    "pin": "pin",
+    "erasure": "era",
+    "tenant": "ten",
+}
 
 
 def number(value: float | None) -> str:
@@ -120,6 +131,17 @@ def external_key(identifier: UUID) -> str:
     return ids.external("key", identifier)
 
 
+def id_of(identifier: UUID, kind: str) -> str:
+    """Return the id of a thing of a kind as everything shows it; logs have those of the rest as UUIDs."""
+    prefix = _PREFIXES.get(kind)
+    return str(identifier) if prefix is None else ids.external(prefix, identifier)
+
+
+def request_id(identifier: UUID) -> str:
+    """Return a request's id."""
+    return ids.external("req", identifier)
+
+
 def short(identifier: str) -> str:
     """Return the end of an id, by which people tell those of one list apart; its beginning is the time."""
     head, _, digits = identifier.rpartition("_")
@@ -141,5 +163,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "conversation_id": conversation_id,
     "run_id": run_id,
     "key_id": external_key,
+    "id_of": id_of,
+    "request_id": request_id,
     "short": short,
 }

@@ -9,7 +9,19 @@ from litestar import Request, Response, Router
 from api.console.assets import get_asset
 from api.console.forms import FORM_BYTES, without_blanks
 from api.console.pages import HEADERS, error_page, is_fragment, redirect
-from api.console.routes import context, conversations, demo, keys, operate, overview, runs, sign_in, snapshots, spending
+from api.console.routes import (
+    context,
+    conversations,
+    demo,
+    find,
+    keys,
+    operate,
+    overview,
+    runs,
+    sign_in,
+    snapshots,
+    spending,
+)
 from api.console.sessions import SignInNeededError
 from api.problems import EXCEPTION_HANDLERS
 
@@ -30,7 +42,9 @@ def console_router() -> Router:
             sign_in.sign_in,
             sign_in.sign_out,
             overview.show_overview,
+            overview.show_health,
             overview.show_operators,
+            find.find,
             conversations.list_conversations,
             conversations.show_conversation,
             context.show_context,

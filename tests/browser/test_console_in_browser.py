@@ -204,7 +204,7 @@ def test_a_key_that_may_only_look_has_no_button_that_acts(visit: Visit, service:
 
 def test_the_overview_has_every_figure(visit: Visit, played: Played, admin_key: str) -> None:
     page = visit("/console", admin_key)
-    for name in ("Tokens saved", "Spent on models", "Conversations", "Waiting", "Dead runs", "Processes alive"):
+    for name in ("Tokens saved", "Spent on models", "Conversations", "Waiting", "Dead runs", "Queues and workers"):
         expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
     page.get_by_role("link", name="30 days").click()
     expect(page.get_by_role("img", name="Tokens saved by day")).to_be_visible()

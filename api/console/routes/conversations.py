@@ -9,8 +9,9 @@ from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
-from api.console.pages import is_fragment, page, redirect
+from api.console.pages import is_fragment, page
 from api.console.routes.demo import is_cut_off
+from api.console.routes.find import lead_to
 from api.console.sessions import READ, may
 from api.console.views.budgets import fill, lines
 from api.console.views.conversation_list import listed
@@ -44,18 +45,19 @@ _Number = Annotated[int, QueryParameter(name="page", ge=1, le=LAST_PAGE)]
 async def list_conversations(
     request: Request[Principal, Any, Any], words: _Words = "", sort: _Sort = "activity", number: _Number = 1
 ) -> Response[bytes]:
-    """Show conversations; `q` is an id, or a part of external_id or user_ref. A run's id leads to the run."""
+    """Show conversations; `q` is an id, or a part of external_id or user_ref. Another thing's id leads to that."""
     services: Services = request.app.state.services
     words = words.strip()
-    if ids.parse("run", words):
-        return redirect(f"/console/runs/{words}")
+    identifier = ids.parse("conv", words)
+    if identifier is None and (other := await lead_to(request, words)) is not None:
+        return other
     found = await services.run(
         request.user.tenant_id,
         console.conversation_page,
         request.user.tenant_id,
         sort=sort,
         words=words,
-        identifier=ids.parse("conv", words),
+        identifier=identifier,
         limit=ON_A_PAGE,
         skip=(number - 1) * ON_A_PAGE,
     )

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
 
+from api.alerts import PROMETHEUS_ALONE, alerts
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
-from api.console.pages import error_page, is_fragment, page
-from api.console.sessions import READ, may
+from api.console.pages import error_page, is_fragment, page, redirect
+from api.console.sessions import HOME, READ, may
+from api.console.views.health import Health, health
 from api.console.views.overview import figures
 from api.problems import ProblemError, not_found
-from store import budgets, console, ids, operator_actions, processes
+from store import budgets, console, diagnosis, ids, operator_actions
 from store.budgets import Budget
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ _After = Annotated[str | None, QueryParameter(max_length=64)]
 
 class _Told(NamedTuple):
     overview: console.Overview
-    alive: list[processes.Process]
     today: budgets.Today
 
 
@@ -47,9 +48,18 @@ async def show_overview(request: Request[Principal, Any, Any], days: _Days = "7"
         "overview_live.html" if is_fragment(request) else "overview.html",
         days=int(days),
         figures=figures(told.overview),
-        alive=told.alive,
         today=told.today,
+        health=await _health(services),
+        watched_elsewhere=len(PROMETHEUS_ALONE),
     )
+
+
+@get("/health", include_in_schema=False, guards=[may(READ)])
+async def show_health(request: Request[Principal, Any, Any]) -> Response[bytes]:
+    """Show in every page's head whether the installation does its work; as a page of its own it is the overview."""
+    if not is_fragment(request):
+        return redirect(f"{HOME}#workers")
+    return page(request, "health_mark.html", health=await _health(request.app.state.services))
 
 
 @get("/operators", include_in_schema=False, guards=[may(READ)])
@@ -72,9 +82,14 @@ async def find_nothing(request: Request[Any, Any, Any], rest: _Rest) -> Response
     return error_page(request, not_found())
 
 
+async def _health(services: Services) -> Health:
+    seen = await services.operations.seen()
+    there = await services.look(diagnosis.processes_seen)
+    return health(seen, there, alerts(seen.families()), services.settings.heartbeat_seconds)
+
+
 def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _Told:
     return _Told(
         console.overview(connection, tenant_id, days),
-        processes.alive(connection, settings.heartbeat_seconds),
         budgets.today(connection, tenant_id, Budget.of(settings)),
     )

@@ -20,6 +20,7 @@ from api.problems import ProblemError, not_found
 from api.routes.compactions import TO_A_MODEL
 from compaction.policy import Policy
 from store import console, conversations, ids, runs
+from store.reasons import REASONS
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -76,6 +77,7 @@ async def list_runs(
         runs=found.rows,
         states=STATES,
         asked=asked,
+        reasons=sorted(REASONS | {reason} if reason else REASONS),
         conversation=row,
         tab="runs",
         here=f"/console/runs?{query}" + (f"&{urlencode({'after': after})}" if after else ""),
