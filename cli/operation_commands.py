@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from cli.options import OPERATE, Json, Key, TenantName, Url, read_settings, service
-from cli.output import failed
 
 commands = typer.Typer()
 
@@ -15,20 +14,23 @@ STATES = ("queued", "running", "committed", "skipped", "failed", "dead")
 
 
 @commands.command(rich_help_panel=OPERATE)
-def migrate(revision: Annotated[str, typer.Argument(help="Where to go.")] = "head") -> None:
-    """Bring the database's schema up to date."""
-    from alembic.util import CommandError  # noqa: PLC0415 - commands need not load what only others need
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+def migrate(
+    revision: Annotated[str, typer.Argument(help="Where to go.")] = "head",
+    service_login: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Also make this login for the services, or set its password."),
+    ] = None,
+) -> None:
+    """Bring the database's schema up to date, and say what that was.
 
-    from migrations.run import upgrade  # noqa: PLC0415
+    With --service-login services get a login of their own, which may do nothing but act in their role; its password is
+    PALIMPSEST_SERVICE_PASSWORD, or the file palimpsest_service_password in /run/secrets.
 
-    try:
-        upgrade(read_settings().database_url.get_secret_value(), revision)
-    except SQLAlchemyError as error:
-        reason = f"the database could not be migrated: {type(error).__name__}: {str(error).splitlines()[0]}"
-        raise typer.Exit(failed(reason)) from None
-    except CommandError as error:
-        raise typer.Exit(failed(f"the schema cannot be brought to {revision!r}: {error}")) from None
+    Example: palimpsest migrate --service-login palimpsest_app
+    """
+    from cli.migrating import run_migrate  # noqa: PLC0415 - commands need not load what only others need
+
+    raise typer.Exit(run_migrate(read_settings(), revision, service_login))
 
 
 @commands.command(rich_help_panel=OPERATE)

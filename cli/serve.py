@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, TextIO
 
 from alembic.util import CommandError
@@ -21,25 +21,21 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cli.consent import RefusedError, agree_to_stores
 from cli.embedded import EmbeddedError, EmbeddedStack, free_port
-from cli.embedded_server import open_no_link
-from cli.output import failed, noted
+from cli.local_tenant import ROLE, ServiceError, api_key, console_ticket, one_line, revoke, service_url
+from cli.output import failed
 from cli.processes import Supervisor
 from migrations.run import upgrade
-from store import api_keys, console_sessions, ids, tenants
-from store.engine import owner_engine
+from store.logins import LoginError
 from store.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import FrameType
-    from uuid import UUID
 
-    from sqlalchemy import Connection
 
-TENANT = "local"
-"""The tenant whose key `serve` hands out."""
-_KEY_FILE = "api-key"
+__all__ = ["RunningService", "ServiceError", "ServiceStoppedError", "run_serve", "running_service"]
+
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, not bound
 """Where a server that listens on all addresses of a kind is asked from here."""
 _READY_SECONDS = 60.0
@@ -56,10 +52,6 @@ _PARTS: dict[str, list[str]] = {
 }
 
 
-class ServiceError(Exception):
-    """The service cannot start or cannot go on; the message is one line for people."""
-
-
 class ServiceStoppedError(ServiceError):
     """It was asked to stop before it was ready."""
 
@@ -69,6 +61,8 @@ class RunningService:
     """What a client of a running service needs to know, and what `serve` prints."""
 
     url: str
+    host: str
+    """The address that it listens on."""
     api_key: str
     database_url: str
     broker_url: str
@@ -116,15 +110,18 @@ def running_service(
         try:
             upgrade(stack.database_url)
             _check(stopping)
-            api_key = _api_key(stack.database_url, data_dir)
-            if data_dir is None and given.get("PALIMPSEST_DATABASE_URL"):
+            key = api_key(stack.database_url, data_dir)
+            is_own = not given.get("PALIMPSEST_DATABASE_URL")
+            parts_url = service_url(stack.database_url) if is_own else stack.database_url
+            if data_dir is None and not is_own:
                 # The database stays, and nobody could find a key again that opens everything.
-                running.callback(_revoke, stack.database_url, api_key)
-        except (SQLAlchemyError, CommandError) as error:
-            raise ServiceError(f"the database cannot be prepared: {_one_line(error)}") from error
+                running.callback(revoke, stack.database_url, key)
+        except (SQLAlchemyError, CommandError, LoginError) as error:
+            raise ServiceError(f"the database cannot be prepared: {one_line(error)}") from error
         name = summarizer or given.get("PALIMPSEST_SUMMARIZER") or _default_summarizer(given)
         env = given | {
-            "PALIMPSEST_DATABASE_URL": stack.database_url,
+            "PALIMPSEST_DATABASE_URL": parts_url,
+            **({"PALIMPSEST_DATABASE_ROLE": ROLE} if is_own else {}),
             "PALIMPSEST_BROKER_URL": stack.broker_url,
             "PALIMPSEST_SUMMARIZER": name,
             "PALIMPSEST_HOST": host,
@@ -142,7 +139,8 @@ def running_service(
         stack.keep_running(supervisor.note)
         yield RunningService(
             url=f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{chosen_port}",
-            api_key=api_key,
+            host=host,
+            api_key=key,
             database_url=stack.database_url,
             broker_url=stack.broker_url,
             summarizer=name,
@@ -192,8 +190,8 @@ def _announce(service: RunningService) -> None:
     sys.stdout.write(json.dumps({field: getattr(service, field) for field in fields}) + "\n")
     sys.stdout.flush()
     lines = {
-        "API": service.url,
-        "Console": f"{service.url}/console/sign-in?ticket={_console_ticket(service)}",
+        "API": f"{service.url}  ({_describe_reach(service.host)})",
+        "Console": f"{service.url}/console/sign-in?ticket={console_ticket(service.database_url, service.api_key)}",
         "Docs": f"{service.url}/docs",
         "Metrics": f"{service.url}/metrics",
         "Store": service.store,
@@ -205,12 +203,6 @@ def _announce(service: RunningService) -> None:
     }
     sys.stderr.write("".join(f"{label:<8}{text}\n" for label, text in lines.items()))
     sys.stderr.flush()
-
-
-def _console_ticket(service: RunningService) -> str:
-    """Answer what signs a browser in once, with the key that is printed beside it."""
-    with _administration(service.database_url) as (connection, tenant):
-        return console_sessions.issue_ticket(connection, tenant.id, _id_of(service.api_key))
 
 
 def _claim_port(host: str, port: int) -> int:
@@ -225,75 +217,6 @@ def _claim_port(host: str, port: int) -> int:
         except OSError as error:
             raise ServiceError(f"cannot listen on port {port} of {host}: {error.strerror}") from None
     return port
-
-
-@contextlib.contextmanager
-def _administration(database_url: str) -> Iterator[tuple[Connection, tenants.Tenant]]:
-    """Open a transaction of the database's owner on behalf of the tenant."""
-    engine = owner_engine(database_url)
-    try:
-        with engine.begin() as connection:
-            yield connection, tenants.create_tenant(connection, TENANT)
-    finally:
-        engine.dispose()
-
-
-def _api_key(database_url: str, data_dir: Path | None) -> str:
-    """Answer the data directory's key while the database knows it, else make one and keep it there."""
-    with _administration(database_url) as (connection, tenant):
-        kept = _kept_key(data_dir)
-        if kept and _is_in_force(connection, tenant, kept):
-            return kept
-        try:
-            _, key = api_keys.create(connection, tenant.id, "serve")
-        except api_keys.TooManyKeysError:
-            reason = f"the tenant {TENANT} has {api_keys.MAXIMUM:,} keys in force; revoke some"
-            raise ServiceError(reason) from None
-        # Before the commit: a key that cannot be kept is not made.
-        _keep_key(data_dir, key)
-        return key
-
-
-def _revoke(database_url: str, key: str) -> None:
-    identifier = _id_of(key)
-    try:
-        with _administration(database_url) as (connection, tenant):
-            api_keys.revoke(connection, tenant.id, identifier)
-    except SQLAlchemyError as error:
-        name = ids.external("key", identifier)
-        noted(f"the key {name} of the tenant {TENANT} is still in force, revoke it: {_one_line(error)}")
-
-
-def _id_of(key: str) -> UUID:
-    parts = api_keys.split(key)
-    assert parts is not None  # noqa: S101 - it was made here
-    return parts[0]
-
-
-def _kept_key(data_dir: Path | None) -> str | None:
-    try:
-        return (data_dir / _KEY_FILE).read_text().strip() if data_dir is not None else None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ServiceError(f"the key in {data_dir} cannot be read: {error.strerror}") from None
-
-
-def _keep_key(data_dir: Path | None, key: str) -> None:
-    if data_dir is None:
-        return
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(data_dir / _KEY_FILE, "w", opener=open_no_link) as file:
-            file.write(key)
-    except OSError as error:
-        raise ServiceError(f"the key cannot be kept in {data_dir}: {error.strerror}") from None
-
-
-def _is_in_force(connection: Connection, tenant: tenants.Tenant, key: str) -> bool:
-    parts, now = api_keys.split(key), datetime.now(UTC)
-    known = api_keys.all_of(connection, tenant.id)
-    return parts is not None and any(row.id == parts[0] and row.in_force(now) for row in known)
 
 
 def _await_ready(host: str, port: int, supervisor: Supervisor, stopping: threading.Event) -> None:
@@ -318,7 +241,7 @@ def _readiness(host: str, port: int) -> str:
         response = connection.getresponse()
         body = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        return _one_line(error)
+        return one_line(error)
     finally:
         connection.close()
     return "200" if response.status == http.HTTPStatus.OK else f"{response.status} {body}"
@@ -327,6 +250,14 @@ def _readiness(host: str, port: int) -> str:
 def _check(stopping: threading.Event) -> None:
     if stopping.is_set():
         raise ServiceStoppedError("stopped before it was ready")
+
+
+def _describe_reach(host: str) -> str:
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    return "from this machine alone" if is_local else f"from wherever {host} is reached, without TLS"
 
 
 def _default_summarizer(environ: Mapping[str, str]) -> str:
@@ -352,7 +283,3 @@ def _describe_store(data_dir: Path | None, environ: Mapping[str, str]) -> str:
     if data_dir is not None:
         return f"{data_dir.absolute()}, kept"
     return "temporary, lost when this ends (--data-dir keeps it)"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

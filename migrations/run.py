@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import stamina
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -32,17 +33,39 @@ def configuration(connection: Connection) -> Config:
     return config
 
 
-def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMPTS) -> None:
+class Step(NamedTuple):
+    """A revision, and what it does."""
+
+    revision: str
+    what: str
+
+
+class Upgrade(NamedTuple):
+    """Where the schema was before and is now (None = there was none), and the revisions between, the oldest first."""
+
+    before: str | None
+    after: str | None
+    steps: list[Step]
+
+
+def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMPTS) -> Upgrade:
     """Migrate the database upwards, as the login of its URL. Safe to run from several processes at once.
 
     A lock that cannot be had, because the tables are in use, is asked for again, up to `attempts` times in all: every
     revision begins anew, from where the last one that is done left off. Raises OperationalError after that.
     """
+    with _connected(database_url) as connection:
+        before = current_revision(connection)
     for attempt in stamina.retry_context(
         on=_is_in_use, attempts=attempts, timeout=None, wait_initial=0.5, wait_max=LONGEST_WAIT_SECONDS
     ):
         with attempt, _connected(database_url) as connection:
             command.upgrade(configuration(connection), revision)
+    with _connected(database_url) as connection:
+        after = current_revision(connection)
+        scripts = ScriptDirectory.from_config(configuration(connection))
+        passed = [] if after == before else list(scripts.iterate_revisions(after, before))
+    return Upgrade(before, after, [Step(script.revision, script.doc) for script in reversed(passed)])
 
 
 def _is_in_use(error: Exception) -> bool:

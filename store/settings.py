@@ -97,6 +97,8 @@ class Settings(BaseSettings):
     """Password of that login where the URL has none, so that the file with it holds nothing else."""
     database_role: str = "palimpsest_service"
     """Role every service connection takes on: no owner, no bypass of row-level security. Empty = the login's."""
+    service_password: SecretStr | None = None
+    """Password that `palimpsest migrate --service-login` gives the login of the services; no service reads it."""
     database_pool_size: int = 8
     """Connections a process keeps for each of its two uses (hot calls, everything else)."""
     broker_url: SecretStr = SecretStr("redis://localhost:6379/0")

@@ -77,6 +77,14 @@ def queues(service: dict[str, Any]) -> set[str]:
     return {queue for part in ([value] if isinstance(value, str) else value) for queue in part.split(",")}
 
 
+def secrets_of(name: str) -> dict[str, str]:
+    """The secrets of a service: what each is called, to the file that the container sees."""
+    listed: list[Any] = SERVICES[name].get("secrets", [])
+    return {each["source"]: each["target"] for each in listed if isinstance(each, dict)} | {
+        each: each for each in listed if isinstance(each, str)
+    }
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_the_command_of_a_service_is_a_real_one(name: str) -> None:
     parse(OWN[name]["command"])
@@ -117,18 +125,45 @@ def test_the_settings_of_a_service_are_valid_and_lead_to_the_other_services(
     for variable, value in (image_environment() | OWN[name]["environment"]).items():
         if variable.startswith("PALIMPSEST_") and value is not None:
             monkeypatch.setenv(variable, interpolated(value))
-    for secret in OWN[name]["secrets"]:
-        (tmp_path / secret).write_text("ch/sen\n")
+    for source, file in secrets_of(name).items():
+        (tmp_path / file).write_text(f"{source}/\n")
     settings = Settings(_secrets_dir=tmp_path)  # type: ignore[call-arg] # as /run/secrets
     assert settings.host == "0.0.0.0"  # noqa: S104 - a container listens on its own address
     url = urlsplit(settings.database_url.get_secret_value())
-    assert (url.hostname, url.username, url.password) == ("postgres", "palimpsest", "ch%2Fsen")
+    login, secret = ("palimpsest", "database") if name == "migrate" else ("palimpsest_app", "service")
+    assert (url.hostname, url.username, url.password) == ("postgres", login, f"palimpsest_{secret}_password%2F")
     assert urlsplit(settings.broker_url.get_secret_value()).hostname == "redis"
 
 
 def test_only_workers_get_the_model_key() -> None:
-    holders = {name for name, service in SERVICES.items() if "anthropic_api_key" in service.get("secrets", [])}
-    assert holders == set(WORKERS)
+    assert {name for name in SERVICES if "anthropic_api_key" in secrets_of(name)} == set(WORKERS)
+
+
+def test_the_owners_login_is_the_migrations_alone() -> None:
+    """Services log in as what the migration makes, which is no superuser and owns nothing."""
+    assert {name for name in SERVICES if "palimpsest_database_password" in secrets_of(name)} == {"postgres", "migrate"}
+    assert secrets_of("migrate")["palimpsest_service_password"] == "palimpsest_service_password"
+    made = parse(SERVICES["migrate"]["command"])["service_login"]
+    users = {
+        urlsplit(OWN[name]["environment"]["PALIMPSEST_DATABASE_URL"]).username for name in OWN if name != "migrate"
+    }
+    assert users == {made}
+    assert made != SERVICES["postgres"]["environment"]["POSTGRES_USER"]
+
+
+def test_prometheus_finds_what_compose_starts() -> None:
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    asked = {
+        (name, each["port"])
+        for job in config["scrape_configs"]
+        for each in job.get("dns_sd_configs", [])
+        for name in each["names"]
+    }
+    metrics = {name for name in OWN if OWN[name]["command"][0] in {"worker", "sweeper"}}
+    assert asked == {(name, int(OWN[name]["environment"]["PALIMPSEST_METRICS_PORT"])) for name in metrics}
+    assert {OWN[name]["environment"]["PALIMPSEST_METRICS_HOST"] for name in metrics} == {"0.0.0.0"}  # noqa: S104
+    (api,) = [each["targets"] for job in config["scrape_configs"] for each in job.get("static_configs", [])]
+    assert api == [f"api:{Settings.model_fields['port'].default}"]
 
 
 def test_every_secret_that_is_a_setting_can_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +188,7 @@ def test_a_password_of_its_own_leaves_a_url_that_has_one_alone() -> None:
 
 
 def test_every_secret_is_a_file_that_is_kept_out_of_the_repository_and_the_image() -> None:
-    named = {secret for service in SERVICES.values() for secret in service.get("secrets", [])}
+    named = {secret for name in SERVICES for secret in secrets_of(name)}
     assert named == set(COMPOSE["secrets"])
     assert {Path(secret["file"]).parent for secret in COMPOSE["secrets"].values()} == {Path("secrets")}
     assert "secrets/" in (ROOT / ".gitignore").read_text().splitlines()

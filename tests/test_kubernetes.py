@@ -110,7 +110,7 @@ def test_settings_are_settings_and_no_secrets() -> None:
 
 
 def test_secrets_are_files_that_the_settings_read_and_each_pod_has_only_its_own(tmp_path: Path) -> None:
-    assert secret_files("palimpsest-migrate") == {"palimpsest_database_url"}
+    assert secret_files("palimpsest-migrate") == {"palimpsest_database_url", "palimpsest_service_password"}
     assert {name for name in PODS if "anthropic_api_key" in secret_files(name)} == {"palimpsest-worker-summaries"}
     for name, container in CONTAINERS.items():
         (mount,) = [each for each in container["volumeMounts"] if each["name"] == "secrets"]

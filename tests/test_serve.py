@@ -8,14 +8,17 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -39,7 +42,7 @@ ENVIRONMENT = {
 
 
 @contextlib.contextmanager
-def serving(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+def serving(*arguments: str, cwd: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
     with (
         (cwd / "stderr").open("a+") as log,
         subprocess.Popen(
@@ -48,7 +51,7 @@ def serving(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
             stderr=log,
             text=True,
             cwd=cwd,
-            env=ENVIRONMENT,
+            env=ENVIRONMENT | environ,
         ) as process,
     ):
         try:
@@ -381,3 +384,59 @@ def test_servers_that_are_killed_come_back_and_nothing_is_lost(tmp_path: Path) -
     stderr = (tmp_path / "stderr").read_text()
     assert "serve     | Redis ended with signal SIGKILL" in stderr
     assert "serve     | Postgres ended with signal SIGKILL" in stderr
+
+
+def logged_in(database_url: str) -> dict[str, set[tuple[str, bool]]]:
+    """Who is connected: login and whether it is a superuser, by the name of the application."""
+    query = """select application_name, rolname, rolsuper from pg_stat_activity join pg_roles as r on r.oid = usesysid
+               where datname = current_database() and pid <> pg_backend_pid()"""
+    with psycopg.connect(database_url) as connection:
+        found: dict[str, set[tuple[str, bool]]] = {}
+        for application, name, is_super in connection.execute(query):
+            found.setdefault(application, set()).add((name, is_super))
+    return found
+
+
+def test_what_serve_prints_once_is_all_that_is_secret_in_it_and_no_part_is_a_superuser(tmp_path: Path) -> None:
+    with serving("--port", "0", cwd=tmp_path, PALIMPSEST_LOG_LEVEL="debug") as process:
+        answer = told(process, tmp_path)
+        url, key = answer["url"], answer["api_key"]
+        assert urlsplit(url).hostname == "127.0.0.1"
+        made = call("POST", f"{url}/v1/conversations", key, {"policy": {"compaction_threshold_tokens": 2_000}})
+        path = f"/v1/conversations/{made['id']}"
+        for number in range(20):
+            if number == 5:  # what goes wrong is what is logged
+                os.kill(server_of(process, "redis-server"), signal.SIGKILL)
+            if number == 10:
+                os.kill(server_of(process, "postgres"), signal.SIGKILL)
+            posted(url, key, path, number)
+        second = call("POST", f"{url}/v1/keys", key, {"name": "second", "scopes": ["audit:read"]})["key"]
+        ticket = re.findall(r"ticket=(\S+)", eventually((tmp_path / "stderr").read_text))[0]
+        with urllib.request.urlopen(f"{url}/console/sign-in?ticket={ticket}", timeout=SECONDS):  # noqa: S310
+            pass
+        for wrong in (f"{key}x", second[:-1]):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                call("GET", f"{url}{path}", wrong)
+        eventually(lambda: call("GET", f"{url}{path}/runs", key)["data"], 90)
+        connected = {name: who for name, who in logged_in(answer["database_url"]).items() if name != "palimpsest-admin"}
+        assert {who for each in connected.values() for who in each} == {("palimpsest_app", False)}
+        assert any(name.startswith("palimpsest-") for name in connected)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    lines = (tmp_path / "stderr").read_text().splitlines()
+    people = [line for line in lines if line[9:12] != " | "]
+    assert people[0] == f"API     {url}  (from this machine alone)"
+    logs = "\n".join(line for line in lines if line[9:12] == " | ")
+    assert "Redis ended" in logs
+    assert logs.count('"level": "error"') > 0
+    secret = {answer[name].partition("://")[2].rpartition("@")[0].rpartition(":")[2] for name in STORES_TOLD}
+    hidden = [key, key.partition(".")[2], second, second.partition(".")[2], ticket, *secret, "question 1"]
+    assert len(secret) == 2
+    assert all(hidden)
+    assert [word for word in hidden if word in logs] == []
+    printed = "\n".join(people)
+    assert (printed.count(key), printed.count(ticket)) == (2, 1)
+    assert [word for word in [second, *secret] if word in printed] == []
+
+
+STORES_TOLD = ("database_url", "broker_url")
