@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from compaction.salience import BOUND_WORDS, clean, content_words
 
+READ_CHARS: Final = 4_000_000
+"""Characters of a zone that are read for its values and clauses, a second a million; the longest blocks give way."""
 CLAUSE_CHARS: Final = 220
 """Characters; longer sentences are cut between words, so that one value does not cost a paragraph."""
 GAP: Final = " \u2026 "
@@ -22,6 +24,8 @@ _CHUNK_CHARS: Final = 20
 _WHOLE_CHARS: Final = 67
 """Characters; a record no longer than this is one clause."""
 _INLINE_CHARS: Final = 60
+_KEY_CHARS: Final = 160
+"""Characters; a longer key is data: it is read once, and only its beginning stands before what it leads to."""
 _PREVIEW_CHARS: Final = 60
 """Characters at either end of a long string that stand for it among the other fields."""
 _MAX_DEPTH: Final = 40
@@ -58,6 +62,24 @@ class Record:
 def one_line(text: str) -> str:
     """Return `text` with every run of white space as one space."""
     return " ".join(text.split())
+
+
+def chars_in(value: Any, depth: int = 0) -> int:
+    """Return the characters of text in a JSON value, keys included and encoded data left out."""
+    if isinstance(value, str):
+        return len(value)
+    if depth > _MAX_DEPTH:
+        return 0
+    if isinstance(value, list):
+        return sum(chars_in(item, depth + 1) for item in value)
+    if not isinstance(value, Mapping) or value.get("type") == "base64":
+        return 0
+    return sum(len(str(key)) + chars_in(item, depth + 1) for key, item in value.items())
+
+
+def clipped(text: str, most: int) -> str:
+    """Return `text`, of one longer than `most` characters its head and its tail."""
+    return text if len(text) <= most else f"{text[: most - most // 2]}{GAP}{text[len(text) - most // 2 :]}"
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -147,12 +169,24 @@ def json_records(value: Any, label: str = "", depth: int = 0) -> Iterator[Record
         yield from _text(label, _scalar(value))
 
 
+def first_records(value: Any, most: int, label: str = "") -> Iterator[Record]:
+    """Yield records of a JSON value until they have `most` characters."""
+    for record in json_records(value, label):
+        yield record
+        most -= len(record.lead) + sum(map(len, record.clauses))
+        if most <= 0:
+            return
+
+
 def _object(value: Mapping[Any, Any], label: str, depth: int) -> Iterator[Record]:
     owner = label.rsplit(" ", 1)[-1]
     pairs: list[str] = []
     nested: list[tuple[str, Any]] = []
     for raw, item in value.items():
-        key = one_line(str(raw))
+        whole = one_line(str(raw))
+        key = whole[:_KEY_CHARS]
+        if len(whole) > _KEY_CHARS:
+            nested.append(("", whole))
         inline = _inline(item, key)
         if inline is None:
             nested.append((key, item))

@@ -7,7 +7,18 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.clauses import FIELD_JOINT, GAP, Record, json_records, one_line, pieces, prose, structured
+from compaction.clauses import (
+    FIELD_JOINT,
+    GAP,
+    READ_CHARS,
+    Record,
+    clipped,
+    first_records,
+    one_line,
+    pieces,
+    prose,
+    structured,
+)
 from compaction.salience import BOUND_WORDS, Source, Weights, clean, content_words, fields, recency, values
 
 if TYPE_CHECKING:
@@ -162,11 +173,13 @@ class Line:
 class Draft:
     """What an extract could say. Places are message numbers before `end`; those of an earlier summary are negative."""
 
-    def __init__(self, end: int, max_chars: int) -> None:
+    def __init__(self, end: int, max_chars: int, max_read: int = READ_CHARS) -> None:
         self.lines: list[Line] = []
         self.clauses: list[Clause] = []
         self.weights = Weights(end)
         self.end = end
+        self._max_read = max_read
+        """Characters that are read of one text, input or result."""
         self._said: set[str] = set()
         self._failures: set[str] = set()
         self._requests = 0
@@ -179,7 +192,7 @@ class Draft:
 
     def speech(self, source: Source, text: str, place: int) -> None:
         """Append what the user or the model said, or a line of an earlier summary."""
-        for record in prose(clean(text)):
+        for record in prose(clean(clipped(text, self._max_read))):
             line = self._line(SPEAKERS.get(source, ""), place)
             worths = [self._worth(source, clause, n, place) for n, clause in enumerate(record.clauses)]
             self._add(line, line.groups, [record], source, worths)
@@ -188,12 +201,18 @@ class Draft:
     def call(self, name: str, arguments: Any, place: int) -> Line:
         """Append a tool call whose outcome is not known yet."""
         line = self._line(CALL + "_".join(name.replace("(", " ").split())[:_NAME_CHARS], place, is_call=True)
-        self._add(line, line.groups, list(json_records(arguments)) or [Record(clauses=[""])], "call", [_CALL_WORTH])
+        self._add(
+            line,
+            line.groups,
+            list(first_records(arguments, self._max_read)) or [Record(clauses=[""])],
+            "call",
+            [_CALL_WORTH],
+        )
         return line
 
     def result(self, line: Line | None, text: str, place: int, *, failed: bool = False) -> None:
         """Append what a tool answered, to its call's line when that is known."""
-        text = clean(text)
+        text = clean(clipped(text, self._max_read))
         failed = failed or reads_as_error(text)
         records = structured(text)
         flat = [clause for record in records for clause in record.clauses]
@@ -214,7 +233,13 @@ class Draft:
     def attachment(self, source: Source, kind: str, text: str, place: int) -> None:
         """Append a block that is not speech, such as a document or an image, by its kind and its text."""
         line = self._line(f"{SPEAKERS[source]}({one_line(kind)[:_NAME_CHARS]}) ", place)
-        self._add(line, line.groups, structured(clean(text)) or [Record(clauses=[""])], "result", [_CALL_WORTH])
+        self._add(
+            line,
+            line.groups,
+            structured(clean(clipped(text, self._max_read))) or [Record(clauses=[""])],
+            "result",
+            [_CALL_WORTH],
+        )
 
     def carried_call(self, name: str, arguments: str, found: str, place: int) -> None:
         """Append a call as an earlier extract wrote it down."""

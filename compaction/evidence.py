@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict, deque
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from compaction.clauses import GAP, json_records, one_line, prose
+from compaction.clauses import GAP, READ_CHARS, chars_in, clipped, first_records, one_line, prose
 from compaction.draft import SPEAKERS
 from compaction.identifiers import Kind, Text, kind_of, spelled
 from compaction.messages import CALLS, THINKING, blocks, is_request
+from compaction.outline import read_share
 from compaction.salience import BOUND_WORDS, FUNCTION_WORDS, Source, Weights, clean, content_words, values
 from compaction.tokens import content_weight, text_weight
 from compaction.view import WRITTEN
@@ -30,6 +30,8 @@ _MENTIONS: Final = 4
 _DATA_CHARS: Final = 1_000
 """Characters; a longer unbroken string is encoded data."""
 _MAX_NESTING: Final = 40
+_NAME_CHARS: Final = 80
+"""Characters of a tool's name that lead each clause of a call."""
 _REQUEST_HEAD: Final = 400
 _REQUEST_TAIL: Final = 200
 """Characters at either end of a request that say what it asks for."""
@@ -51,13 +53,13 @@ class Mention(NamedTuple):
     tool: str = ""
     input: Any = None
 
-    def clauses(self) -> Iterator[str]:
-        """Yield what was said, clause by clause."""
+    def clauses(self, most: int = READ_CHARS) -> Iterator[str]:
+        """Yield what was said, clause by clause, as far as `most` characters go."""
         if self.tool:
-            for record in json_records(self.input, one_line(clean(self.tool))):
+            for record in first_records(self.input, most, one_line(clean(self.tool[:_NAME_CHARS]))):
                 yield from (one_line(clean(record.lead + clause)) for clause in record.clauses)
         else:
-            for record in prose(clean(self.text)):
+            for record in prose(clean(clipped(self.text, most))):
                 yield from (SPEAKERS.get(self.source, "") + clause for clause in record.clauses)
 
     def window(self, value: str) -> str:
@@ -70,9 +72,13 @@ class Mention(NamedTuple):
 class Evidence:
     """The messages and the earlier summary that a summary replaces. Made by `gather`."""
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, end: int, max_read: int = READ_CHARS) -> None:
+        self._max_read = max_read
+        """Characters of one text that are read for what has to be kept."""
         self._weights = Weights(end)
-        self._mentions: dict[str, deque[Mention]] = defaultdict(lambda: deque(maxlen=_MENTIONS))
+        self._mentions: dict[str, list[Mention]] = {}
+        """The last `_MENTIONS` of each value."""
+        self._clauses: dict[int, tuple[str, ...]] = {}
         self._crowds: dict[str, float] = {}
         self._texts: list[str] = []
         self.weight = 0
@@ -90,16 +96,22 @@ class Evidence:
         """The content words of all of it."""
         return frozenset().union(*map(terms, self._texts))
 
+    def foremost(self, count: int) -> tuple[str, ...]:
+        """Return the `count` exact values that people, the model or its calls used and that matter most, as spelled.
+
+        Those that matter most come first. How a value is spelled takes a search of its text, so ask for few.
+        """
+        return tuple(spelled(value, self._mentions[value][-1].text) for value in self._ranked[:count])
+
     @cached_property
-    def ranked(self) -> tuple[str, ...]:
-        """The exact values that people, the model or its calls used, those that matter most first, as spelled."""
-        rated = [(-self._rate(value), value) for value in self._mentions if kind_of(value)]
-        return tuple(spelled(value, self._mentions[value][-1].text) for _, value in sorted(rated))
+    def _ranked(self) -> list[str]:
+        """Every value that may be asked for, in lower case."""
+        return [value for _, value in sorted((-self._rate(value), value) for value in self._mentions if kind_of(value))]
 
     def around(self, value: str) -> Iterator[str]:
         """Yield texts in which `value` stands as it stood, the most telling first, each shorter than the one before."""
         mentions = [mention for mention in reversed(self._mentions.get(value.lower(), ())) if value in mention.text]
-        clauses = [clause for mention in mentions for clause in mention.clauses() if value in clause]
+        clauses = [clause for mention in mentions for clause in self._clauses_of(mention) if value in clause]
         clauses += [mention.window(value) for mention in mentions]
         if not clauses:
             return
@@ -114,6 +126,13 @@ class Evidence:
         if len(short) < len(best):
             yield f"{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
 
+    def _clauses_of(self, mention: Mention) -> tuple[str, ...]:
+        """Return the clauses of a mention, cut once: a summary may lack many values of one text."""
+        known = self._clauses.get(id(mention))
+        if known is None:
+            known = self._clauses[id(mention)] = tuple(mention.clauses(self._max_read))
+        return known
+
     def _rate(self, value: str) -> float:
         kind = kind_of(value)
         assert kind is not None  # noqa: S101 - the caller leaves out the others
@@ -122,14 +141,16 @@ class Evidence:
     def note(self, mention: Mention, place: int) -> None:
         """Add what was said in message number `place`."""
         self._texts.append(mention.text)
-        found = set(values(mention.text))
+        found = set(values(clipped(mention.text, self._max_read)))
         spoken = mention.source != "result"
         strength = 1.0 if spoken else min(1.0, math.sqrt(_CROWD_CHARS / (1 + len(mention.text))))
         crowd = min(1.0, math.sqrt(_CROWD_VALUES / max(1, len(found))))
         for value in found:
             self._weights.mention(value, mention.source, place, strength)
             if spoken:
-                self._mentions[value].append(mention)
+                mentions = self._mentions.setdefault(value, [])
+                mentions.append(mention)
+                del mentions[:-_MENTIONS]
                 self._crowds[value] = max(crowd, self._crowds.get(value, 0.0))
 
     def know(self, text: str) -> None:
@@ -143,7 +164,8 @@ def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, shown: I
     `shown` is what the summarizer was given besides, such as the first message: the summary may speak of it. What
     compaction wrote itself is not evidence, nor is thinking, which no summarizer sees.
     """
-    evidence = Evidence(len(zone))
+    lengths = (chars_in(block) for message in zone if message.seq != WRITTEN for block in blocks(message.content))
+    evidence = Evidence(len(zone), read_share(lengths, READ_CHARS))
     lines = [line for line in (previous or "").split("\n") if line.strip()]
     for number, line in enumerate(lines):
         evidence.note(Mention("note", line), number - len(lines))

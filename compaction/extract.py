@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.clauses import READ_CHARS, chars_in
 from compaction.draft import SPEAKERS, Clause, Draft
 from compaction.messages import THINKING, blocks
+from compaction.outline import read_share
 from compaction.salience import Source, clean, disarmed
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def extract(messages: Sequence[Mapping[str, Any]], *, max_chars: int, previous: 
     function's own or a model's; its lines compete for room with the new ones. The same input gives the same
     output; "" says that there was nothing to keep.
     """
-    draft = Draft(len(messages), max_chars)
+    draft = Draft(len(messages), max_chars, _share(messages))
     _read_previous(draft, previous or "")
     _read_messages(draft, messages)
     if not draft.clauses:
@@ -130,6 +132,11 @@ def _values(clause: Clause) -> Iterable[str]:
     # Sorted: floats added in another order could differ in the last bit, and sets of strings have no fixed order.
     found = clause.values if clause.group.open else clause.values | clause.group.values
     return sorted(found)
+
+
+def _share(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many characters of a block are read."""
+    return read_share((chars_in(block) for message in messages for block in blocks(message.get("content"))), READ_CHARS)
 
 
 def _read_previous(draft: Draft, previous: str) -> None:

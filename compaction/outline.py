@@ -75,18 +75,18 @@ def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_
     return result if len(result) < len(text) else text
 
 
-def read_share(lengths: Iterable[int]) -> int:
-    """Return the `max_read` of each of several texts that together are read for MAX_READ characters.
+def read_share(lengths: Iterable[int], most: int = MAX_READ) -> int:
+    """Return the `max_read` of each of several texts that together are read for `most` characters.
 
     Shares are equal, but what short texts leave of theirs goes to the long ones.
     """
-    room, ordered = MAX_READ, sorted(lengths)
+    room, ordered = most, sorted(lengths)
     for place, length in enumerate(ordered):
         share = room // (len(ordered) - place)
         if length > share:
             return share
         room -= length
-    return MAX_READ
+    return most
 
 
 def split_structured(text: str, max_chars: int) -> list[str]:

@@ -177,7 +177,7 @@ def judge(
 def required_values(evidence: Evidence, max_chars: int | None = None) -> tuple[str, ...]:
     """Return the exact values that a summary of the evidence must hold, as many as `max_chars` characters can bear."""
     room = evidence.weight // 4 if max_chars is None else min(max_chars, evidence.weight // 2)
-    return evidence.ranked[: min(MOST_REQUIRED, max(LEAST_REQUIRED, room // _CHARS_A_VALUE))]
+    return evidence.foremost(min(MOST_REQUIRED, max(LEAST_REQUIRED, room // _CHARS_A_VALUE)))
 
 
 def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) -> str:

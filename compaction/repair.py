@@ -5,9 +5,11 @@ Nothing stored is changed; only the view is. A view that is already sound comes 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from compaction.messages import SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
@@ -160,31 +162,37 @@ def _order_answer(group: list[_Draft]) -> None:
             draft.parts = [block for block in draft.parts if block.get("type") != "tool_use"]
             draft.changed = True
         group[-1].parts += calls
-    while not calls and rest and rest[-1].get("type") in THINKING:
-        holder = next(draft for draft in reversed(group) if draft.parts)
-        holder.parts, holder.changed = holder.parts[:-1], True
-        rest.pop()
+    for draft in () if calls else reversed(group):
+        said = len(draft.parts)
+        while said and draft.parts[said - 1].get("type") in THINKING:
+            said -= 1
+        if said < len(draft.parts):
+            draft.parts, draft.changed = draft.parts[:said], True
+        if said:
+            break
 
 
 def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
     """Put every result directly after its call. Groups are runs of one role, which the API combines."""
     results, calls = _index(groups)
     wanted: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    stale: set[int] = set()
+    # Where thinking was signed before a result that came late: from which group, up to which.
+    stale: dict[int, int] = {}
     for identifier, positions in calls.items():
+        calling = set(positions)
         for place, position in enumerate(positions):
             if position == len(groups) - 1:
                 continue
             until = positions[place + 1] if place + 1 < len(positions) else len(groups)
             found = _first_unused(results.get(identifier, []), position, until)
-            if found is None and position - 2 not in positions:
+            if found is None and position - 2 not in calling:
                 # Directly before its call, and no second answer to the call before: it was stored too early.
                 found = _first_unused(results.get(identifier, []), position - 2, position)
             if found is None:
                 repairs.missing_results += 1
             elif found.position != position + 1:
                 repairs.moved_results += 1
-                stale.update(range(position + 2, found.position))
+                stale[position + 2] = max(found.position, stale.get(position + 2, 0))
             wanted[position + 1].append(
                 found.block
                 if found
@@ -196,10 +204,12 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
                 }
             )
     repairs.dropped_blocks += sum(not found.used for every in results.values() for found in every)
+    stale_until = 0
     for position, group in enumerate(groups):
+        stale_until = max(stale_until, stale.get(position, 0))
         if group[0].role == "user":
             _place(group, wanted.get(position, []))
-        elif position in stale:
+        elif position < stale_until:
             repairs.stale_thinking += _strip_thinking(group)
 
 
@@ -228,8 +238,12 @@ def _index(groups: list[list[_Draft]]) -> tuple[dict[str, list[_Occurrence]], di
 
 
 def _first_unused(occurrences: list[_Occurrence], after: int, until: int) -> _Occurrence | None:
-    for occurrence in occurrences:
-        if not occurrence.used and after < occurrence.position < until:
+    """Return the first of the occurrences, which are in order, that stands in between and answers no call yet."""
+    for index in range(bisect_right(occurrences, after, key=attrgetter("position")), len(occurrences)):
+        occurrence = occurrences[index]
+        if occurrence.position >= until:
+            return None
+        if not occurrence.used:
             occurrence.used = True
             return occurrence
     return None

@@ -465,7 +465,7 @@ def test_what_compaction_wrote_or_thinking_said_is_not_evidence() -> None:
 def test_encoded_data_is_not_read() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD4711" * 5_000}}
     evidence = gather(view([*TRIP, {"role": "user", "content": [image, {"type": "text", "text": "Look at this."}]}]))
-    assert "QUJD4711" not in str(evidence.ranked)
+    assert "QUJD4711" not in str(evidence.foremost(100))
     assert judge(GOOD, evidence).accepted
 
 
