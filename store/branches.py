@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, exists, func, insert, literal, select, text, update
+from sqlalchemy import BigInteger, Connection, exists, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from store import context_blocks, ids, pins
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 HOLD_FACTOR: Final = 10
 """A restored conversation is left alone until it has grown by this many times `min_savings_tokens`."""
+
+_MOST_BYTES: Final = 2**31 - 1
 
 _c, _m, _s = conversations.c, messages.c, snapshots.c
 _EMPTY: Final[Mapping[str, Any]] = {
@@ -117,7 +119,8 @@ def restore(
         .values(
             tool_results_hold=now + hold,
             summary_hold=now + hold,
-            trim_hold=_c.context_bytes + hold * 4,
+            # `min_savings_tokens` may be so large that the bytes of its hold have no room in the column.
+            trim_hold=func.least(_c.context_bytes + literal(hold * 4, BigInteger), _MOST_BYTES),
             results_cut_through=-1,
             held_by_restore=True,
         )

@@ -267,7 +267,7 @@ class Journal:
         conversations.hold(
             connection,
             self._lease.conversation_id,
-            tool_results=held(BEFORE_SUMMARY, min(budgets)),
+            tool_results=held(BEFORE_SUMMARY, min(budgets, default=0)),
             summary=held({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP}, policy.compaction_threshold_tokens),
             trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
             results_through=self.results_through,
