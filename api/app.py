@@ -115,7 +115,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
         plugins=[RawSchemaPlugin()],
         logging_config=None,
     )
-    app.asgi_handler = surround(app, services.metrics, SecurityHeaders(settings.hsts_seconds))
+    app.asgi_handler = surround(app, services.metrics, SecurityHeaders(settings.hsts_seconds), services.under_way)
     return app
 
 

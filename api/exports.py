@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
 
+from api.bytes_under_way import BusyError
 from store import exports, ids
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from api.bytes_under_way import Hold
     from api.services import Services
+    from store.exports import Kind, Portion
 
+BUSY_SECONDS: Final = 0.1
+"""Seconds until an export asks again for bytes that others have under way."""
 _OWN: Final[Mapping[str, ids.Prefix]] = {"conversation": "conv", "pin": "pin", "run": "run"}
 _NAMED: Final[Mapping[str, ids.Prefix]] = {
     "conversation_id": "conv",
@@ -27,11 +33,11 @@ _RAW: Final = {("message", "content"), ("snapshot", "messages")}
 """Columns that hold JSON as the text it came as."""
 
 
-async def lines(services: Services, tenant_id: UUID, user_ref: str) -> AsyncIterator[bytes]:
+async def lines(services: Services, hold: Hold, tenant_id: UUID, user_ref: str) -> AsyncIterator[bytes]:
     """Yield every line of a user's export: a conversation, then all that belongs to it, and an end that counts them.
 
-    Each portion is read in a transaction of its own, so that a slow reader holds nothing. What is erased meanwhile is
-    not in it any more.
+    Each portion is read in a transaction of its own, so that a slow reader holds no connection, once its bytes may be
+    under way and the one before was sent. What is erased meanwhile is not in it any more.
     """
     count, row = 0, await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, None)
     while row is not None:
@@ -40,12 +46,22 @@ async def lines(services: Services, tenant_id: UUID, user_ref: str) -> AsyncIter
         for kind in exports.KINDS:
             last: Any = None
             while True:
-                rows, last = await services.run(tenant_id, exports.portion, tenant_id, row["id"], kind, last)
-                yield b"".join(line(each, found) for each, found in rows)
+                rows, last = await _portion(services, tenant_id, row["id"], kind, last)
+                for each, found in rows:
+                    yield line(each, found)
+                hold.give_back()
                 if last is None:
                     break
         row = await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, row["id"])
     yield line("end", {"conversations": count})
+
+
+async def _portion(services: Services, tenant_id: UUID, conversation_id: UUID, kind: Kind, last: Any) -> Portion:
+    while True:
+        try:
+            return await services.run(tenant_id, exports.portion, tenant_id, conversation_id, kind, last)
+        except BusyError:
+            await asyncio.sleep(BUSY_SECONDS)
 
 
 def line(kind: str, row: Mapping[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from litestar.exceptions import InternalServerException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.routes import HTTPRoute
 
+from api.bytes_under_way import HOLD, PIECE_BYTES, in_pieces
 from api.problems import CUT_OFF, answer_to
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from litestar import Litestar
     from litestar.handlers import HTTPRouteHandler
     from litestar.types import HTTPResponseStartEvent, HTTPScope, Receive, Send
+
+    from api.bytes_under_way import Hold
 
 _START: Final = "/v1/conversations/"
 _HOT: Final = (("POST", "turns"), ("GET", "context"))
@@ -85,6 +88,8 @@ class HotRoutes:
         except Exception as error:  # noqa: BLE001 - every one is answered, as the framework would
             response = answer_to(request, error)
         await send(_start_of(response, response.status_code or route.status))
+        if len(response.content) > PIECE_BYTES:
+            send = in_pieces(send)
         await send({"type": "http.response.body", "body": response.content, "more_body": False})
 
 
@@ -97,6 +102,7 @@ class _HotRequest(Request[Any, Any, Any]):
         """Return the body; raise what the framework raises for one that is too large or ends early."""
         if int(self.headers.get("content-length", 0)) > self.most:
             raise RequestEntityTooLarge
+        hold: Hold = self.scope["state"][HOLD]
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -105,6 +111,7 @@ class _HotRequest(Request[Any, Any, Any]):
                 raise InternalServerException(CUT_OFF)
             parts.append(event["body"])
             size += len(event["body"])
+            hold.take(len(event["body"]))
             if size > self.most:
                 raise RequestEntityTooLarge
             more = event["more_body"]

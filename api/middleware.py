@@ -10,16 +10,21 @@ import structlog
 from litestar.enums import HttpMethod, ScopeType
 from litestar.routes import HTTPRoute
 
+from api.bytes_under_way import HOLD, Hold, counted, in_pieces
 from api.hot_routes import HotRoutes
 from api.problems import PROBLEM_MEDIA_TYPE, document_of, not_found
 from api.rate_limits import HEADERS
 from store import ids
+from store.bytes_held import bounded_by
 from store.tracing import TRACING
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from litestar import Litestar
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
+    from api.bytes_under_way import BytesUnderWay
     from api.metrics import Metrics
     from api.security_headers import SecurityHeaders
 
@@ -30,22 +35,18 @@ _OTHER: Final = re.compile(rb"//|/\.{0,2}\Z|/\.{1,2}/|%(?:2[def]|3[0-9]|[46][1-9
 characters encoded that stand for themselves (RFC 3986, 2.3)."""
 
 
-def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGIApp:
+def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_way: BytesUnderWay) -> ASGIApp:
     """Return the application's ASGI handler with its surroundings.
 
     Every request gets an id, in its answer, in the log, and with the run that it leads to; HEAD is answered like GET;
-    and what was answered is counted.
+    what was answered is counted, and so are the bytes that it has under way.
     """
-    inner, hot = _as_written(app.asgi_handler), HotRoutes(app)
-    allowed = {
-        route.path_format: ", ".join(sorted({*route.methods, *(["HEAD"] if "GET" in route.methods else [])})).encode()
-        for route in app.routes
-        if isinstance(route, HTTPRoute)
-    }
+    bare, hot, allowed = app.asgi_handler, HotRoutes(app), _methods(app)
+    inner = _as_written(bare)
 
     async def surrounded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
-            return await inner(scope, receive, send)
+            return await bare(scope, receive, send)
         started = time.perf_counter()
         identifier = ids.new_id()
         name = ids.external("req", identifier)
@@ -53,7 +54,8 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
         method: str = request["method"]
         if method == HttpMethod.HEAD:
             request["method"] = HttpMethod.GET
-        request["state"] = {**request.get("state", {}), "request_uuid": identifier, "request_id": name}
+        hold = Hold(under_way)
+        request["state"] = {**request.get("state", {}), "request_uuid": identifier, "request_id": name, HOLD: hold}
         status = 500
 
         async def send_with_id(message: Message) -> None:
@@ -79,6 +81,7 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
             else:
                 await inner(request, receive, send_with_id)
         finally:
+            hold.give_back()
             structlog.contextvars.reset_contextvars(**bound)
             route = request.get("path_template") or UNMATCHED
             metrics.answered(method, route, status, time.perf_counter() - started)
@@ -88,17 +91,27 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders) -> ASGI
     return surrounded
 
 
-def _as_written(inner: ASGIApp) -> ASGIApp:
+def _methods(app: Litestar) -> dict[str, bytes]:
+    """Return what each path allows, by its template."""
+    return {
+        route.path_format: ", ".join(sorted({*route.methods, *(["HEAD"] if "GET" in route.methods else [])})).encode()
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+    }
+
+
+def _as_written(inner: ASGIApp) -> Callable[[HTTPScope, Receive, Send], Awaitable[None]]:
     """Return an application that finds nothing at another spelling of a path: proxies compare paths as they come."""
 
-    async def compared(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != ScopeType.HTTP or scope["raw_path"] == b"/" or not _OTHER.search(scope["raw_path"]):
-            await inner(scope, receive, send)
-            return
+    async def compared(scope: HTTPScope, receive: Receive, send: Send) -> None:
+        if scope["raw_path"] == b"/" or not _OTHER.search(scope["raw_path"]):
+            hold: Hold = scope["state"][HOLD]
+            with bounded_by(hold.take):
+                return await inner(scope, counted(receive, hold), in_pieces(send))
         body = document_of(not_found(), scope["state"]["request_id"])
         headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 404, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        return await send({"type": "http.response.body", "body": body, "more_body": False})
 
     return compared
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from api.assemblies import Assemblies
 from api.auth import Authenticator
+from api.bytes_under_way import BytesUnderWay
 from api.demo.player import DemoPlayer
 from api.jwt_tokens import JwtTokens
 from api.last_used import LastUsed
@@ -40,6 +41,7 @@ class Services:
         self.strict = StrictJson(Limits.of(settings))
         self.engine = service_async_engine(settings)
         self.metrics = Metrics()
+        self.under_way = BytesUnderWay(max(settings.max_bytes_under_way, settings.max_body_bytes))
         self.wakeups = Wakeups(settings, self.metrics)
         self.assemblies = Assemblies(self.run, self.wakeups, self.metrics)
         self.operations = Operations(self.look, self.wakeups, settings.heartbeat_seconds)

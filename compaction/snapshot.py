@@ -33,6 +33,8 @@ _loads = msgspec.json.Decoder().decode
 _load_messages = msgspec.json.Decoder(list[_Stored]).decode
 
 
+UNREAD: Final = '""'
+"""Content of an original that a hard limit left unread: no view shows it, and a snapshot that covers it dropped it."""
 STRIPPED: Final = "signed thinking from before the last compaction is left out: what it was signed for has changed"
 
 
@@ -194,6 +196,7 @@ def settle(
     # What was gone before is not gone through again: a long conversation has far more of that than of the view.
     known = (*shown_seqs(working.snapshot.coverage), *(row.seq for row in new_rows))
     fates: dict[int, Fate] = {seq: removed for seq in known if seq not in shown}
+    fates.update({row.seq: "dropped" for row in new_rows if row.content == UNREAD})
     fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     messages_json = dump_messages(kept)
     return NewSnapshot(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, literal, select
 
+from store.bytes_held import page_of_sizes
 from store.context_tables import pins
 from store.tables import context_blocks, conversations, messages, run_steps, runs, snapshots
 
@@ -22,16 +23,18 @@ class _Source(NamedTuple):
     table: Table
     key: ColumnElement[Any]
     """Unique within a conversation, and the order of its rows."""
-    rows: int
-    """Rows of a portion: a snapshot, or a context block, can have megabytes."""
+    size: ColumnElement[int]
+    """Bytes of a row's text: a portion has PAGE_BYTES."""
+    rows: int = 100
+    """Most rows of a portion."""
 
 
 _SOURCES: Final[Mapping[Kind, _Source]] = {
-    "message": _Source(messages, messages.c.seq, 100),
-    "snapshot": _Source(snapshots, snapshots.c.version, 1),
-    "context_block": _Source(context_blocks, context_blocks.c.id, 10),
-    "pin": _Source(pins, pins.c.id, 100),
-    "run": _Source(runs, runs.c.id, 100),
+    "message": _Source(messages, messages.c.seq, messages.c.bytes),
+    "snapshot": _Source(snapshots, snapshots.c.version, snapshots.c.bytes),
+    "context_block": _Source(context_blocks, context_blocks.c.id, func.octet_length(context_blocks.c.text)),
+    "pin": _Source(pins, pins.c.id, func.octet_length(pins.c.text)),
+    "run": _Source(runs, runs.c.id, literal(1_024)),
 }
 KINDS: Final[tuple[Kind, ...]] = tuple(_SOURCES)
 """What a conversation has; the steps of a run come with it."""
@@ -72,17 +75,22 @@ def conversation(connection: Connection, tenant_id: UUID, conversation_id: UUID)
 
 def portion(connection: Connection, tenant_id: UUID, conversation_id: UUID, kind: Kind, after: Any) -> Portion:
     """Return a conversation's next rows of a kind in order, those behind the key `after`."""
-    table, key, limit = _SOURCES[kind]
-    query = select(*_columns(table)).where(table.c.tenant_id == tenant_id, table.c.conversation_id == conversation_id)
+    table, key, size, limit = _SOURCES[kind]
+    rest = [table.c.tenant_id == tenant_id, table.c.conversation_id == conversation_id]
     if after is not None:
-        query = query.where(key > after)
-    found = [dict(row) for row in connection.execute(query.order_by(key).limit(limit)).mappings()]
+        rest.append(key > after)
+    sizes = connection.execute(select(key, size).where(*rest).order_by(key).limit(limit)).all()
+    chosen = page_of_sizes(sizes, limit)
+    if not chosen:
+        return Portion((), None)
+    query = select(*_columns(table)).where(*rest, key <= chosen[-1][0]).order_by(key)
+    found = [dict(row) for row in connection.execute(query).mappings()]
     rows: list[tuple[Kind, Mapping[str, Any]]] = [(kind, row) for row in found]
     if kind == "run" and found:
         steps = select(*_columns(run_steps)).where(run_steps.c.run_id.in_([row["id"] for row in found]))
         ordered = connection.execute(steps.order_by(run_steps.c.run_id, run_steps.c.step_no)).mappings()
         rows += [("run_step", dict(row)) for row in ordered]
-    return Portion(rows, found[-1][key.key] if len(found) == limit else None)
+    return Portion(rows, found[-1][key.key] if len(chosen) < len(sizes) or len(sizes) == limit else None)
 
 
 def _columns(table: Table) -> list[ColumnElement[Any]]:

@@ -152,7 +152,7 @@ async def append_turn(
     shown = [message.tokens for message in messages]
     if hidden is not None:
         shown = [tokens - less for tokens, less in zip(shown, hidden, strict=True)]
-    sizes = [len(content) + MESSAGE_OVERHEAD for content in contents]
+    sizes = [(len(content) if content.isascii() else len(content.encode())) + MESSAGE_OVERHEAD for content in contents]
     arguments = (
         tenant_id,
         conversation_id,

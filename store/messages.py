@@ -6,8 +6,9 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
+from store.bytes_held import MOST_READ_BYTES, announce, page_of_sizes
 from store.tables import messages
 
 if TYPE_CHECKING:
@@ -20,14 +21,21 @@ _m = messages.c
 _ORIGINAL = (_m.seq, _m.role, _m.content, _m.tokens, _m.created_at, _m.superseded_at)
 
 
-def page(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, after: int, limit: int) -> Sequence[AnyRow]:
-    """Return up to `limit` originals with a seq over `after`, superseded ones included."""
-    return connection.execute(
-        select(*_ORIGINAL)
-        .where(_m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.seq > after)
-        .order_by(_m.seq)
-        .limit(limit)
-    ).all()
+def page(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, *, after: int, limit: int
+) -> tuple[Sequence[AnyRow], bool]:
+    """Return originals with a seq over `after`, superseded ones included, and whether there are more.
+
+    Up to `limit`, and up to PAGE_BYTES.
+    """
+    own = (_m.tenant_id == tenant_id, _m.conversation_id == conversation_id)
+    sizes = connection.execute(select(_m.seq, _m.bytes).where(*own, _m.seq > after).order_by(_m.seq).limit(limit + 1))
+    rows = sizes.all()
+    chosen = page_of_sizes(rows, limit)
+    if not chosen:
+        return (), False
+    found = select(*_ORIGINAL).where(*own, _m.seq.between(chosen[0].seq, chosen[-1].seq)).order_by(_m.seq)
+    return connection.execute(found).all(), len(chosen) < len(rows)
 
 
 def times(connection: Connection, conversation_id: UUID, first_seq: int, last_seq: int) -> dict[int, str]:
@@ -39,13 +47,18 @@ def times(connection: Connection, conversation_id: UUID, first_seq: int, last_se
 
 
 def contents(connection: Connection, conversation_id: UUID, seqs: Sequence[int]) -> dict[int, Any]:
-    """Return the decoded contents of messages by seq."""
-    rows = connection.execute(select(_m.seq, _m.content).where(_m.conversation_id == conversation_id, _m.seq.in_(seqs)))
+    """Return the decoded contents of messages by seq: of the newest MOST_READ_BYTES of them."""
+    own = (_m.conversation_id == conversation_id, _m.seq.in_(seqs))
+    before = func.sum(_m.bytes).over(order_by=_m.seq.desc()) - _m.bytes
+    sizes = select(_m.seq, _m.bytes, before.label("before")).where(*own).subquery()
+    chosen = connection.execute(select(sizes.c.seq, sizes.c.bytes).where(sizes.c.before < MOST_READ_BYTES)).all()
+    announce(sum(row.bytes for row in chosen))
+    rows = connection.execute(select(_m.seq, _m.content).where(own[0], _m.seq.in_([row.seq for row in chosen])))
     return {row.seq: msgspec.json.decode(row.content) for row in rows}
 
 
 def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, seq: int) -> AnyRow | None:
     """Return one original."""
-    return connection.execute(
-        select(*_ORIGINAL).where(_m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.seq == seq)
-    ).one_or_none()
+    own = (_m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.seq == seq)
+    announce(connection.scalar(select(_m.bytes).where(*own)) or 0)
+    return connection.execute(select(*_ORIGINAL).where(*own)).one_or_none()

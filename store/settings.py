@@ -134,8 +134,12 @@ class Settings(BaseSettings):
     port: int = 8080
     """Port the API listens on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    max_body_bytes: int = 32 * 1024 * 1024
-    """Bytes of one request body, counted as they come; the Messages API takes 32 MB."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    """Bytes of one request body, counted as they come; reading one takes up to ten times as many in memory. The
+    Messages API takes 32 MB with the whole history in them, of which a turn brings what is new."""
+    max_bytes_under_way: int = 24 * 1024 * 1024
+    """Bytes that the requests of one API process may have in memory, bodies and what is read for answers; beyond, large
+    ones are answered 503 with `Retry-After`. No less than `max_body_bytes` counts."""
     max_head_bytes: int = Field(default=64 * 1024, ge=4_096)
     """Bytes of a request's line and headers."""
     hsts_seconds: int = Field(default=0, ge=0)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, and_, func, insert, select, text, update
+from sqlalchemy import Connection, Text, and_, case, cast, func, insert, select, text, update
 
 from compaction.coverage import Coverage
 from compaction.ladder import must_wait
 from compaction.pins import Pin
-from compaction.snapshot import Original, Snapshot, build, load_view
+from compaction.snapshot import UNREAD, Original, Snapshot, build, load_view
 from compaction.stage import Stage
 from store import pins
+from store.bytes_held import MOST_READ_BYTES, announce
 from store.tables import conversations, messages, runs, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
+
+    from sqlalchemy import ColumnElement
 
     from compaction.ladder import Step
     from compaction.policy import Policy
@@ -101,7 +104,7 @@ def load(
     base_version: int | None = None,
     lock: Literal["write", "read"] | None = None,
 ) -> Material:
-    """Read the head, or an older version, and the messages after it.
+    """Read the head, or an older version, and the messages after it; those before the newest MOST_READ_BYTES as UNREAD.
 
     Without a `lock` on the conversation's row, the transaction has to see one moment. Raises NoResultFound.
     """
@@ -126,9 +129,17 @@ def load(
     if lock is not None:
         query = query.with_for_update(read=lock == "read")
     row = connection.execute(query).one()
+    unread_through = -1
+    if row.context_bytes > MOST_READ_BYTES or base_version is not None:
+        unread_through = _unread_through(connection, conversation_id, base_version or row.head_version)
+    else:
+        announce(row.context_bytes)
     snapshot = _read(connection, conversation_id, row.head_version if base_version is None else base_version)
+    content: ColumnElement[str] = cast(_m.content, Text)
+    if unread_through >= 0:
+        content = case((_m.seq > unread_through, content), else_=UNREAD)
     tail = connection.execute(
-        select(_m.seq, _m.role, _m.content)
+        select(_m.seq, _m.role, content)
         .where(_m.conversation_id == conversation_id, _m.seq > snapshot.covers_through, _m.superseded_at.is_(None))
         .order_by(_m.seq)
     )
@@ -151,6 +162,25 @@ def load(
         tool_results_hold=row.tool_results_hold,
         pinned=_pinned(connection, tenant_id, conversation_id),
     )
+
+
+def _unread_through(connection: Connection, conversation_id: UUID, version: int) -> int:
+    """Return the seq up to which messages after a version are not read, -1 for none; announce the bytes of the rest."""
+    head = select(_s.covers_through, _s.bytes).where(_s.conversation_id == conversation_id, _s.version == version)
+    covered, total = connection.execute(head).one_or_none() or (-1, 0)
+    sizes = connection.execute(
+        select(_m.seq, _m.bytes)
+        .where(_m.conversation_id == conversation_id, _m.seq > covered, _m.superseded_at.is_(None))
+        .order_by(_m.seq.desc())
+    )
+    read = 0
+    for seq, size in sizes:
+        if read and read + size > MOST_READ_BYTES:
+            announce(total + read)
+            return int(seq)
+        read += size
+    announce(total + read)
+    return -1
 
 
 def _pinned(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tuple[Pin, ...]:
@@ -316,9 +346,9 @@ def page(
 
 def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int) -> AnyRow | None:
     """Return one snapshot in full."""
-    return connection.execute(
-        select(snapshots).where(_s.tenant_id == tenant_id, _s.conversation_id == conversation_id, _s.version == version)
-    ).one_or_none()
+    own = (_s.tenant_id == tenant_id, _s.conversation_id == conversation_id, _s.version == version)
+    announce(connection.scalar(select(_s.bytes).where(*own)) or 0)
+    return connection.execute(select(snapshots).where(*own)).one_or_none()
 
 
 class Weight(NamedTuple):

@@ -378,7 +378,7 @@ def test_the_stores_functions_find_nothing_of_anothers(two: Two) -> None:
             assert conversations.get(connection, asked, theirs) is None
             assert conversations.change(connection, asked, theirs, {"model": "mine"}) is None
             assert {row.id for row in conversations.page(connection, asked, limit=10)} <= {two.a_conversation}
-            assert messages.page(connection, asked, theirs, after=-1, limit=10) == []
+            assert messages.page(connection, asked, theirs, after=-1, limit=10) == ((), False)
             assert messages.get(connection, asked, theirs, 0) is None
             assert snapshots.page(connection, asked, theirs, limit=10) == []
             assert snapshots.get(connection, asked, theirs, 1) is None

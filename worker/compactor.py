@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -12,12 +12,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from store import ids, runs
 from store.broker import SUMMARIES
+from store.bytes_held import bounded_by
 from store.fault_points import reach
 from worker.batched_run import BatchedRun
 from worker.context_blocks import BlockSummary
 from worker.execution import Execution
 from worker.journal import BATCH_TRIGGER, RunLostError
 from worker.leases import Calls, StoppingError, extend
+from worker.memory import FullError, Memory, RunMemory
 from worker.metrics import METRICS
 from worker.recovery import Recovery
 from worker.summarizers import SummaryError
@@ -69,6 +71,7 @@ class Compactor:
         self._limit_seconds = limit_seconds
         self._wake = wake
         self.budgets = budgets
+        self._memory = Memory()
         self.calls = Calls()
         """The model calls under way."""
 
@@ -81,7 +84,7 @@ class Compactor:
         ):
             reach("run.claimed")
             try:
-                self._attempt(lease).go()
+                self._go(lease)
                 METRICS.attempted("done")
             except RunLostError as error:
                 METRICS.attempted("lost")
@@ -95,6 +98,21 @@ class Compactor:
                 METRICS.attempted("failed")
                 log.error("run.failed", error=type(error).__name__)  # noqa: TRY400 - a traceback may show content
                 self._give_back(lease, type(error).__name__)
+
+    def _go(self, lease: Lease) -> None:
+        """Carry out a run once there is room for what it reads; it reads before it does anything."""
+        room = RunMemory(self._memory)
+        try:
+            while True:
+                try:
+                    with bounded_by(room.take):
+                        return self._attempt(lease).go()
+                except FullError as error:
+                    size = error.size
+                beat = partial(extend, self.database, lease, self._lease_seconds)
+                self.calls.wait(partial(room.wait, size), beat, self._lease_seconds / 3)
+        finally:
+            room.give_back()
 
     def _attempt(self, lease: Lease) -> Execution | Recovery | BlockSummary | BatchedRun:
         if lease.block_id is not None:

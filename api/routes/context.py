@@ -14,6 +14,7 @@ from api import examples
 from api.assemblies import FittedContext, context_record
 from api.auth import Principal, requires
 from api.bodies import aside
+from api.bytes_under_way import HOLD
 from api.documentation import ConversationId, answers, operation, problems
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
@@ -78,6 +79,7 @@ async def answer_context(
     if found.not_modified:
         services.metrics.contexts["not_modified"].inc()
         return Response(b"", status_code=304, headers=headers)
+    request.scope["state"][HOLD].take(len(found.head or "") + len(found.tail or ""))
     services.metrics.contexts["plain" if found.plain else "mended"].inc()
     policy, _, ignored = request.user.policy_of(found.policy, found.model)
     if ignored:

@@ -9,6 +9,7 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.response import Stream
 
 from api.auth import Principal, requires
+from api.bytes_under_way import HOLD
 from api.documentation import ConversationId, Filter, answers, problems
 from api.erasure_types import ErasedOut, ErasureOut, UserErasureOut
 from api.exports import lines
@@ -127,7 +128,9 @@ def _named(user_ref: str | None) -> str:
 
 def _stream(request: Request[Principal, Any, Any], user_ref: str) -> Stream:
     services: Services = request.app.state.services
-    return Stream(lines(services, request.user.tenant_id, user_ref), media_type="application/jsonl")
+    return Stream(
+        lines(services, request.scope["state"][HOLD], request.user.tenant_id, user_ref), media_type="application/jsonl"
+    )
 
 
 @get("/erasures", guards=[requires("audit:read")], summary="List erasures", responses=problems("bad_cursor"))

@@ -37,14 +37,18 @@ async def list_messages(
     after: AfterSeq = -1,
     limit: MessageLimit = 100,
 ) -> Page[MessageOut]:
-    """List the messages as they came, oldest first, from the one after seq `after` on."""
+    """List the messages as they came, oldest first, from the one after seq `after` on.
+
+    A page ends with about 4 MB, whatever `limit` says: go on while there `has_more`.
+    """
     services: Services = request.app.state.services
-    rows = await services.run(
-        request.user.tenant_id, _page, request.user.tenant_id, ids.parse("conv", conversation_id), after, limit + 1
-    )
-    if rows is None:
+    tenant = request.user.tenant_id
+    found = await services.run(tenant, _page, tenant, ids.parse("conv", conversation_id), after, limit)
+    if found is None:
         raise not_found()
-    return page_of([message_out(row) for row in rows], Window(limit, None, None), lambda item: item.seq)
+    rows, has_more = found
+    listed = page_of([message_out(row) for row in rows], Window(limit, None, None), lambda item: item.seq)
+    return msgspec.structs.replace(listed, has_more=has_more)
 
 
 @get(
@@ -92,7 +96,7 @@ def lineage_of(seq: int, chain: Sequence[AnyRow]) -> list[Lineage]:
 
 def _page(
     connection: Connection, tenant_id: UUID, conversation_id: UUID | None, after: int, limit: int
-) -> Sequence[AnyRow] | None:
+) -> tuple[Sequence[AnyRow], bool] | None:
     if conversation_id is None or conversations.get(connection, tenant_id, conversation_id) is None:
         return None
     return messages.page(connection, tenant_id, conversation_id, after=after, limit=limit)

@@ -22,6 +22,7 @@ from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
 from compaction.messages import blocks, is_blank
 from compaction.view import ViewMessage
 from store import conversations, hot_path, ids
+from store.bytes_held import announce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,9 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     )
     if found is None:
         raise not_found()
-    size = len(await request.body()) + len(found.head or "") + len(found.tail or "")
+    read = len(found.head or "") + len(found.tail or "")
+    announce(read)
+    size = len(await request.body()) + read
     size += sum(len(block.text) for block in (*context.prior, *context.turn))
     assembly, warnings = await aside(size, _assemble, found, layers, policy, wanted.max_output_tokens)
     told = len(warnings) + len(assembly.warnings)

@@ -1,0 +1,155 @@
+"""How much memory the largest things that the limits allow take, all of them at once: no more than Compose gives."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import yaml
+
+from tests.eventually import eventually
+from tests.faults.installation import installed
+from tests.worker_processes import START_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import httpx2
+
+    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from tests.faults.installation import Installation
+    from tests.worker_processes import Api
+
+MB: Final = 1 << 20
+COMPOSE: Final = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())["services"]
+BIRD: Final = "\U0001f99c"
+"""Makes Python keep four bytes for each character of the text that it stands in."""
+ROUNDS: Final = 3
+
+
+@pytest.fixture(scope="module")
+def served(
+    postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRedis
+) -> Iterator[tuple[Installation, Api]]:
+    """An installation with the default limits, and its API."""
+    with installed(postgres.url, template, redis_server.url, PALIMPSEST_LEASE_SECONDS="45") as made, made.api() as api:
+        yield made, api
+
+
+def limit(service: str) -> int:
+    """Return the bytes that Compose gives a service."""
+    text = COMPOSE[service]["mem_limit"]
+    return int(text[:-1]) * {"m": MB, "g": 1 << 30}[text[-1]]
+
+
+def peak(process: int) -> int:
+    """Return the most bytes that a process and its children had at a time, each by itself."""
+    total = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            group = int((status.parent / "stat").read_text().rpartition(")")[2].split()[2])
+            lines = status.read_text().splitlines() if group == process else []
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += sum(int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmHWM:"))
+    return total
+
+
+def said(*content: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": list(content)}]}, ensure_ascii=False).encode()
+
+
+def text(size: int) -> dict[str, Any]:
+    return {"type": "text", "text": BIRD + "a" * (size - 4)}
+
+
+def image(size: int) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * size}}
+
+
+def begin(client: httpx2.Client, **fields: Any) -> str:
+    return f"/v1/conversations/{client.post('/v1/conversations', json=fields).json()['id']}"
+
+
+def large(client: httpx2.Client, turns: int, size: int, **fields: Any) -> str:
+    """Return a conversation of pictures, `turns` of `size` bytes, each with a word of its own."""
+    path = begin(client, **fields)
+    for _ in range(turns):
+        done = client.post(f"{path}/turns", content=said({"type": "text", "text": BIRD}, image(size)))
+        assert done.status_code == 201, done.text
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.fault("F33")
+def test_the_api_stays_within_its_memory_whatever_is_asked_at_once(
+    served: tuple[Installation, Api], record_property: Callable[[str, object], None]
+) -> None:
+    client, api = served[0].client, served[1]
+    whole, several = said(text(7 * MB), text(7 * MB)), said(text(5 * MB))
+    talk = large(client, 18, 7 * MB, user_ref="Ann")
+    fitting = large(client, 2, 7 * MB)
+    calls: list[Callable[[], httpx2.Response]] = [
+        *[lambda: client.post(f"{begin(client)}/turns", content=whole)] * 4,
+        *[lambda: client.post(f"{begin(client)}/turns", content=several)] * 4,
+        *[lambda: client.get(f"{talk}/context")] * 3,
+        *[lambda: client.get(f"{fitting}/context")] * 3,
+        *[lambda: client.post(f"{talk}/context", json={"user_message": "And now?"})] * 2,
+        *[lambda: client.get(f"{talk}/messages?limit=1000")] * 2,
+        *[lambda: client.get(f"{talk}/messages/3")] * 2,
+        *[lambda: client.get("/v1/users/Ann/export")] * 2,
+        *[lambda: client.post(f"{talk}/compactions", json={"dry_run": True})] * 2,
+        lambda: client.post(f"{talk}/pins", json={"seq": 2}),
+    ]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for _ in range(ROUNDS):
+            answers = [each.result() for each in [pool.submit(call) for call in calls]]
+            assert {answer.status_code for answer in answers} <= {200, 201, 409, 422, 503}
+            refused = [answer for answer in answers if answer.status_code == 503]
+            assert all(answer.headers["retry-after"] for answer in refused)
+            assert {answer.status_code for answer in answers} & {200, 201}
+    assert client.get("/healthz").status_code == 200
+    used = peak(api.process.pid)
+    record_property("measured", f"F33 memory of api: {used / MB:.0f} MB")
+    assert used < limit("api")
+    # One after the other they are all answered.
+    assert [call().status_code for call in calls[3:6:2]] == [201, 201]
+    assert client.get(f"{fitting}/context").status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.fault("F33")
+def test_workers_stay_within_their_memory_whatever_is_compacted_at_once(
+    served: tuple[Installation, Api], record_property: Callable[[str, object], None]
+) -> None:
+    installation, _ = served
+    client = installation.client
+    policy = {"compaction_threshold_tokens": 2_000, "min_savings_tokens": 100}
+    talks = [large(client, 18, 7 * MB, policy=policy), *[large(client, 8, 2 * MB, policy=policy) for _ in range(6)]]
+
+    def settled() -> bool:
+        left = installation.chat.query(
+            "select 1 from conversations where check_due_at is not null"
+            " union all select 1 from runs where state in ('queued', 'running')"
+        )
+        return not left
+
+    with (
+        installation.worker("checks", "--concurrency", "2") as checks,
+        installation.worker("summaries") as summaries,
+        installation.worker("sweeper"),
+    ):
+        eventually(settled, START_SECONDS * 4)
+        used = {"worker-checks": peak(checks.process.pid), "worker-summaries": peak(summaries.process.pid)}
+    for path in talks:
+        ended = client.get(f"{path}/runs").json()["data"]
+        assert ended
+        assert not [run for run in ended if run["state"] == "dead"]
+    for service, size in used.items():
+        record_property("measured", f"F33 memory of {service}: {size / MB:.0f} MB")
+        assert size < limit(service), service
