@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.coverage import name_seqs
 from compaction.guard import Fitted, fit_history
 from compaction.messages import blocks, has_thinking, is_request, tool_result_ids
 from compaction.outline import ContextBlock, outline, read_share
@@ -60,6 +61,8 @@ class History(NamedTuple):
     carries_summary: bool = False
     lacks_rounds: bool = False
     """Whether the view holds only the newest rounds of the last exchange."""
+    unread: Sequence[int] = ()
+    """Seqs of messages that would not have fitted and are not in the view."""
 
     def scaled(self, tokens: float) -> int:
         """Return what the API is expected to count for an estimate."""
@@ -126,15 +129,15 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     system = about.scaled(fixed_tokens(layers.system, layers.tools))
     user = about.scaled(asked.tokens) if asked else 0
     room = budget - held - system - user
-    prior, turn, given_way = _fit_context(layers, history, room, about, policy)
+    prior, turn, given_way = _fit_context(layers, history, asked, room, about, policy)
     warnings: tuple[str, ...] = ()
     if given_way and (loop := _thinking_loop(history, asked)) is not None:
         # What was thought in the loop is signed for the context that its first call had.
         before, request = history[:loop], about.scaled(history[loop].tokens)
-        if _fit_context(layers, before, room + user - request, about, policy)[:2] != (prior, turn):
+        if _fit_context(layers, before, None, room + user - request, about, policy)[:2] != (prior, turn):
             history, warnings = strip_thinking(history, _last_seq(history), from_index=loop), (_STRIPPED,)
     prior_tokens, turn_tokens = about.scaled(blocks_tokens(prior)), about.scaled(blocks_tokens(turn))
-    fitted = _fit(history, room - prior_tokens - turn_tokens, about)
+    fitted = _fit(history, asked, room - prior_tokens - turn_tokens, about)
     messages = _join(fitted.view, (*prior, *turn), asked)
     assembly = Assembly(
         messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, given_way
@@ -142,25 +145,31 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     return assembly._replace(warnings=(*warnings, *_warnings(assembly)))
 
 
-def _fit(history: View, room: int, about: History) -> Fitted:
+def _fit(history: View, asked: ViewMessage | None, room: int, about: History) -> Fitted:
     return fit_history(
         history,
         room,
         lambda message: message.tokens * about.factor,
         carries_summary=about.carries_summary,
+        asked=asked,
         lacks_rounds=about.lacks_rounds,
+        unread=about.unread,
     )
 
 
-def _fit_context(layers: Layers, history: View, room: int, about: History, policy: Policy) -> FittedBlocks:
+def _fit_context(
+    layers: Layers, history: View, asked: ViewMessage | None, room: int, about: History, policy: Policy
+) -> FittedBlocks:
     """Return the context that stands beside a history, for both of which there are `room` tokens.
 
     What history cannot do without comes first, and so do the long texts in it, as far as half of the room goes.
     """
     given = blocks_tokens((*layers.prior, *layers.turn))
     if given and about.scaled(given + view_tokens(history)) + len(history) + 2 > room:
-        uncut = drop_oldest(history, lambda *_: False, carries_summary=about.carries_summary).view
-        room -= max(_fit(history, 0, about).tokens, min(about.scaled(view_tokens(uncut)), room // 2))
+        whole = history if asked is None else (*history, asked)
+        uncut = drop_oldest(whole, lambda *_: False, carries_summary=about.carries_summary).view
+        uncut = uncut if asked is None else uncut[:-1]
+        room -= max(_fit(history, asked, 0, about).tokens, min(about.scaled(view_tokens(uncut)), room // 2))
     # Two tokens less, since both kinds are rounded up.
     return fit_blocks(layers.prior, layers.turn, int((room - 2) / about.factor), policy)
 
@@ -289,7 +298,9 @@ def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
     if fitted.rounds_dropped:
         found.append("older tool rounds of the last exchange were left out to fit the token budget")
     if fitted.cut:
-        found.append(f"{fitted.cut} long response(s) or result(s) were cut to their start to fit the token budget")
+        found.append(f"{fitted.cut} long text(s) were cut to their beginning and end to fit the token budget")
+    if fitted.left_out:
+        found.append(f"left out to fit the token budget: messages {name_seqs(fitted.left_out)}")
     return found
 
 

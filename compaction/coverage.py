@@ -47,7 +47,7 @@ def extend(parent: Sequence[Span], seqs: Iterable[int], fates: Mapping[int, Fate
         else:
             spans.append(Span(first, last, fate, run))
 
-    for span in (*parent, *_kept(seqs)):
+    for span in (*parent, *_spans(seqs)):
         start = span.first
         for seq in changed[bisect_left(changed, span.first) : bisect_right(changed, span.last)]:
             if start < seq:
@@ -64,7 +64,7 @@ def shown_seqs(coverage: Sequence[Span]) -> list[int]:
     return [seq for span in coverage if span.fate in {"kept", "truncated"} for seq in range(span.first, span.last + 1)]
 
 
-def _kept(seqs: Iterable[int]) -> list[Span]:
+def _spans(seqs: Iterable[int]) -> list[Span]:
     """Return ascending seqs as spans of what is kept."""
     spans: list[Span] = []
     first = last = None
@@ -93,3 +93,9 @@ def changes(parent: Sequence[Span], child: Sequence[Span]) -> list[tuple[int, in
             else:
                 found.append((seq, seq, before, span))
     return found
+
+
+def name_seqs(seqs: Iterable[int]) -> str:
+    """Return seqs as people read them, "3-17, 20"."""
+    spans = ((span.first, span.last) for span in _spans(sorted(set(seqs))))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

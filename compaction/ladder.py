@@ -123,7 +123,8 @@ def next_step(
 ) -> Step | None:
     """Return the step that comes after those that a run has tried, None when it is at its end.
 
-    `load` and `messages` are what the conversation weighs after them; `summaries` tells whether summaries are on, and
+    `load` is what the conversation weighs after them, `messages` how many it has, those that came while a summary was
+    made left out; `summaries` tells whether summaries are on, and
     `extracts` whether an extract takes the place of one that failed.
     Without a strategy the thresholds decide. One step that was asked for by hand is taken whatever they say; so are
     the steps of `auto` up to the summary, but nothing is dropped below its threshold because a summary failed.

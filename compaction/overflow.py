@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.guard import fit_history
 from compaction.pins import Pin, pin, with_pins
-from compaction.view import WRITTEN, View, ViewMessage, strip_thinking, view_tokens
+from compaction.view import WRITTEN, ViewMessage, cut_seqs, view_tokens, with_own_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from compaction.policy import Policy
     from compaction.refusals import Refused
     from compaction.stage import Stage
+    from compaction.view import View
 
 MOST: Final = 3
 """Overflows in a row, without a turn between, after which nothing more is tried (seed 003, O8)."""
@@ -58,7 +58,7 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
     def weigh(message: ViewMessage) -> float:
         return message.tokens * factor
 
-    fixed = _ceil((stage.fixed_tokens + frame) * factor)
+    fixed = math.ceil((stage.fixed_tokens + frame) * factor)
     # What was refused had been fitted into the budget before it was served.
     room = policy.context_limit_tokens - fixed
     served = fit_history(view, room, weigh, carries_summary=carries_summary).tokens
@@ -68,7 +68,7 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
     # Of what was saved, pins may take up a part, and never all.
     spare = max(0, int((served - fitted.tokens) / factor)) // 2
     pinned = pin(
-        _with_own_tail(view, fitted.view),
+        with_own_tail(view, fitted.view),
         stage.working.pins,
         max_tokens=min(policy.pinned_max_tokens, frame + spare),
     )
@@ -76,16 +76,12 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
     return Shrunk(
         pinned.view,
         view_tokens(fitted.view) + added,
-        fitted.tokens + _ceil(added * factor),
-        served + _ceil(frame * factor),
+        fitted.tokens + math.ceil(added * factor),
+        served + math.ceil(frame * factor),
         tuple(cut_seqs(view, fitted.view)),
         sum(message.seq not in shown for message in view if message.seq != WRITTEN),
         pinned.framed,
     )
-
-
-def _ceil(value: float) -> int:
-    return -int(-value // 1)
 
 
 def _target(served: int, fixed: int, overflows: int, refused: Refused | None) -> int:
@@ -100,27 +96,3 @@ def _target(served: int, fixed: int, overflows: int, refused: Refused | None) ->
     else:
         target = served * (NEXT_SHARE if overflows else FIRST_SHARE)
     return max(0, min(int(target), served - 1))
-
-
-def cut_seqs(before: View, after: View) -> list[int]:
-    """Return the seqs of messages that lost something other than signed thinking."""
-    old = {message.seq: message for message in before if message.seq != WRITTEN}
-    return [
-        new.seq
-        for new in after
-        if (was := old.get(new.seq)) is not None and new is not was and (new,) != strip_thinking((was,), was.seq)
-    ]
-
-
-def _with_own_tail(before: Sequence[ViewMessage], after: View) -> View:
-    """Return `after` with the messages at its end as they were where they only lost signed thinking.
-
-    So they stay in the tail, from which it is left out with a warning when the context is read.
-    """
-    kept = list(after)
-    for place, (new, was) in enumerate(zip(reversed(after), reversed(before), strict=False), 1):
-        if new is not was:
-            if new.seq != was.seq or (new,) != strip_thinking((was,), was.seq):
-                break
-            kept[-place] = was
-    return tuple(kept)

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.messages import blocks, has_tool_results, is_request, result_text_chars
+from compaction.shortening import hidden_characters, result_without_middle, text_of
 from compaction.tokens import CHARS_PER_TOKEN, block_weight
 from compaction.view import WRITTEN, View, ViewMessage, map_blocks
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from compaction.messages import Block
 
-_GAP: Final = "\n[{hidden:,} characters between are stored but not shown]\n"
-_GAP_FOUND: Final = re.compile(r"\n\[(?P<hidden>\d[\d,]{0,14}) characters between are stored but not shown\]\n")
 _PLACEHOLDER: Final = "[cleared: result of {tool}, {size}, message {seq} of the originals]"
 _PLACEHOLDER_FOUND: Final = re.compile(r"\[cleared: result of [^\n]+, message \d+ of the originals\]\Z")
 
@@ -78,8 +77,8 @@ def prune(
     changed: dict[_Key, dict[str, Any]] = {}
     freed = 0
     for result in candidates:
-        softer = _soften(result.block, head_chars, tail_chars)
-        if saved := block_weight(result.block) - block_weight(softer):
+        softer = result_without_middle(result.block, head_chars, tail_chars)
+        if softer is not None and (saved := block_weight(result.block) - block_weight(softer)):
             changed[result.key] = softer
             freed += saved
     softened = set(changed)
@@ -166,46 +165,10 @@ def _may_go(block: Block) -> bool:
     return isinstance(content, list) and not any(part.get("type") == "tool_reference" for part in blocks(content))
 
 
-def _soften(block: dict[str, Any], head: int, tail: int) -> dict[str, Any]:
-    """Return a result with the head and the tail of its text and a note between, itself if that is not shorter.
-
-    Text blocks count as one text. A gap that an earlier run left is widened, never put beside a second one.
-    """
-    content = block["content"]
-    parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    texts = [_text(part) for part in parts]
-    whole = "".join(texts)
-    gap = _GAP_FOUND.search(whole)
-    first, last = gap.span() if gap else (len(whole), 0)
-    start, end = min(head, first), max(len(whole) - tail, last)
-    hidden = end - start
-    if gap:
-        hidden += int(gap["hidden"].replace(",", "")) - (last - first)
-    note = _GAP.format(hidden=hidden)
-    if end - start <= len(note):
-        return block
-    kept: list[Any] = []
-    offset = 0
-    for part, text in zip(parts, texts, strict=True):
-        begins, offset = offset, offset + len(text)
-        if not text:
-            kept.append(part)
-            continue
-        shown = text[: max(0, start - begins)]
-        if begins <= start < offset:
-            shown += note
-        shown += text[max(0, end - begins) :]
-        # The API refuses text blocks that are blank.
-        if shown.strip():
-            kept.append(part if shown == text else {**part, "text": shown})
-    return {**block, "content": kept[0]["text"] if isinstance(content, str) else kept}
-
-
 def _clear(result: _Result) -> dict[str, Any]:
     """Return a result of one line that says what was there and where it is stored."""
     content = result.block["content"]
-    hidden = sum(int(gap["hidden"].replace(",", "")) - len(gap[0]) for gap in _GAP_FOUND.finditer(_joined(content)))
-    size = f"{result_text_chars(result.block) + hidden:,} characters"
+    size = f"{result_text_chars(result.block) + hidden_characters(_joined(content)):,} characters"
     if others := sum(1 for part in blocks(content) if part.get("type") != "text"):
         size += f" and {others} other block{'s' if others > 1 else ''}"
     tool = " ".join(result.tool.split())[:200] or "an unknown tool"
@@ -224,8 +187,4 @@ def _replaced(view: Sequence[ViewMessage], changed: Mapping[_Key, dict[str, Any]
 
 
 def _joined(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(map(_text, content))
-
-
-def _text(part: Any) -> str:
-    return str(part.get("text") or "") if isinstance(part, dict) and part.get("type") == "text" else ""
+    return content if isinstance(content, str) else "".join(map(text_of, content))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from compaction import steps
 from compaction.guard import fit_history
 from compaction.messages import is_request
-from compaction.overflow import cut_seqs
+from compaction.view import cut_seqs
 
 if TYPE_CHECKING:
     from compaction.policy import Policy

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from compaction import summary as summaries
+from compaction.guard import fit_history
 from compaction.ladder import Step, saves_enough
 from compaction.pins import latest_request_pin
 from compaction.pruning import Pruned, prune
@@ -13,7 +15,7 @@ from compaction.snapshot import serialized_bytes, settle
 from compaction.strategies import StrategyError, shorten
 from compaction.tool_results import cut_tool_results, diagnostic
 from compaction.trimming import drop_oldest
-from compaction.view import WRITTEN, ViewMessage
+from compaction.view import WRITTEN, ViewMessage, cut_seqs, with_own_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from compaction.stage import Stage
     from compaction.strategies import ExtraStrategy
     from compaction.summary import Zone
-    from compaction.trimming import Trim
     from compaction.view import View
 
 NOTHING_TO_CUT: Final = "nothing_to_cut"
@@ -67,10 +68,11 @@ class Made(NamedTuple):
         )
 
 
-def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False) -> Made:
+def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, through: int | None = None) -> Made:
     """Return what a step that needs no summarizer makes of a stage.
 
-    A step that was asked for by hand does not ask whether tool results take too much of the window.
+    A step that was asked for by hand does not ask whether tool results take too much of the window. Messages after seq
+    `through` came while a summary was made: the backstop leaves them to the next one.
     """
     match step:
         case Step.TOOL_RESULTS:
@@ -78,13 +80,9 @@ def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False) -> 
         case Step.PRUNE:
             return _prune(stage, policy, by_hand=by_hand)
         case Step.TRIM:
-            limit = policy.max_context_bytes
-            trim = _drop(stage, lambda _, size: size <= limit, serialized_bytes)
-            return _dropped(step, stage, trim, f"the limit is {limit:,} bytes", policy)
+            return _trim(stage, policy)
         case _:
-            limit = policy.max_conversation_messages
-            trim = _drop(stage, lambda count, _: count <= limit)
-            return _dropped(step, stage, trim, f"the limit is {limit:,} messages", policy)
+            return _drop(step, stage, policy, through)
 
 
 def take_strategies(
@@ -226,19 +224,36 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
     return _if_worth_it(made, stage, policy)
 
 
-def _drop(stage: Stage, fits: Callable[[int, int], bool], measure: Callable[..., int] = lambda _: 1) -> Trim:
-    return drop_oldest(stage.view, fits, measure=measure, carries_summary=stage.carries_summary)
+def _trim(stage: Stage, policy: Policy) -> Made:
+    limit = policy.max_context_bytes
+    fitted = fit_history(stage.view, limit, serialized_bytes, carries_summary=stage.carries_summary)
+    view = with_own_tail(stage.view, fitted.view)
+    detail = f"Dropped {len(fitted.left_out)} of the oldest messages"
+    if fitted.cut:
+        detail += f" and the middle of {fitted.cut} long text(s)"
+    reason = None if fitted.left_out or fitted.cut or fitted.opening_dropped else NOTHING_TO_DROP
+    made = Made(Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view)))
+    return _if_worth_it(made, stage, policy)
 
 
-def _dropped(step: Step, stage: Stage, trim: Trim, limit: str, policy: Policy) -> Made:
+def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> Made:
+    """Drop down to the most messages; those after `through` neither count nor go."""
+    limit = policy.max_conversation_messages
+    cut = len(stage.view) - newer_messages(stage.view, through)
+    trim = drop_oldest(stage.view[:cut], lambda count, _: count <= limit, carries_summary=stage.carries_summary)
     made = Made(
         step,
-        trim.view,
+        (*trim.view, *stage.view[cut:]),
         None if trim.dropped else NOTHING_TO_DROP,
-        f"Dropped {len(trim.dropped)} of the oldest messages; {limit}",
+        f"Dropped {len(trim.dropped)} of the oldest messages; the limit is {limit:,} messages",
         tuple(stage.view[index].seq for index in trim.cut),
     )
     return _if_worth_it(made, stage, policy)
+
+
+def newer_messages(view: Sequence[ViewMessage], through: int | None) -> int:
+    """Return how many messages at the end of a view came after seq `through`; None for the newest."""
+    return 0 if through is None else sum(1 for _ in takewhile(lambda message: message.seq > through, reversed(view)))
 
 
 def with_frame(made: Made, stage: Stage, policy: Policy) -> Made:

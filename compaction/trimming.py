@@ -1,4 +1,4 @@
-"""Dropping: the oldest whole exchanges, then the oldest tool rounds of the last one."""
+"""Dropping: the oldest whole exchanges, then the oldest tool rounds of the last answered one, then what waits."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ class Trim(NamedTuple):
 def exchanges(view: Sequence[ViewMessage]) -> list[range]:
     """Return the exchanges of a view as index ranges; what stands before the first request belongs to it.
 
-    What follows the last assistant message belongs to its exchange where the newest message brings results: cut off
-    from their calls, they would be lost before any model has seen them.
+    What follows the last assistant message belongs to its exchange: requests that nobody has answered yet are asked on
+    top of it, and results there answer its calls.
     """
     starts = [index for index, message in enumerate(view) if is_request(message.role, message.content)]
     if not starts:
         return [range(len(view))] if view else []
-    if has_tool_results(view[-1].role, view[-1].content):
-        answer = max((index for index, message in enumerate(view) if message.role == "assistant"), default=-1)
-        starts = [start for start in starts if start < answer] or starts[:1]
+    answer = last_answer(view)
+    starts = [start for start in starts if start < answer] or starts[:1]
     starts[0] = 0
     return [range(start, end) for start, end in pairwise([*starts, len(view)])]
+
+
+def last_answer(view: Sequence[ViewMessage]) -> int:
+    """Return the index of the last assistant message, -1 for none."""
+    return next((index for index in reversed(range(len(view))) if view[index].role == "assistant"), -1)
 
 
 def rounds(view: Sequence[ViewMessage], exchange: range) -> list[range]:
@@ -58,13 +62,15 @@ def drop_oldest(
     *,
     measure: Callable[[ViewMessage], int] = lambda _: 1,
     carries_summary: bool = False,
+    waiting: bool = True,
 ) -> Trim:
     """Drop from the oldest end until `fits(messages, measured)` holds, or nothing more may go.
 
-    Whole exchanges go first; then, inside the last exchange, its oldest rounds. The last exchange's request and its
-    newest round always stay, and so does what carries a summary in the beginning. `measured` is the sum of
-    `measure` over what is left. An acknowledgement takes the place of what was dropped after a summary where
-    roles would not alternate. A request that also answers calls of the exchange before it loses those results with it.
+    Whole exchanges go first; then, inside the last one, its oldest rounds; with `waiting` the requests after them that
+    nobody has answered yet, but for the newest message. The last exchange's request and its newest round always stay,
+    and so does what carries a summary in the beginning. `measured` is the sum of `measure` over what is left. An
+    acknowledgement takes the place of what was dropped after a summary where roles would not alternate. A request that
+    also answers calls of the exchange before it loses those results with it.
     """
     current = list(view)
     sizes = [measure(message) for message in view]
@@ -74,13 +80,14 @@ def drop_oldest(
     gone: set[int] = set()
     opening = opening_length(view, carries_summary=carries_summary)
     acknowledged = opening > 0 and view[opening - 1].role == "user"
-    for unit in _drop_order(view, opening):
+    answer = last_answer(view)
+    for unit in (*_drop_order(view, opening), *(_waiting(view, max(opening, answer + 1)) if waiting else ())):
         if fits(count + len(bridge), total + sum(map(measure, bridge))):
             break
         gone.update(unit)
         count -= len(unit)
         total -= sum(sizes[index] for index in unit)
-        if (first := view[unit.stop]).role == "user":
+        if unit.start <= answer and (first := view[unit.stop]).role == "user":
             bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if acknowledged else ()
             current[unit.stop] = _without_results(first)
             cut = () if current[unit.stop] is first else (unit.stop,)
@@ -92,7 +99,7 @@ def drop_oldest(
 
 
 def _drop_order(view: Sequence[ViewMessage], opening: int) -> Iterator[range]:
-    """Yield what may be dropped, in order; the first `opening` messages stay."""
+    """Yield what was answered and may be dropped, in order; the first `opening` messages stay."""
     parts = exchanges(view)
     start = opening
     for exchange in parts[:-1]:
@@ -102,6 +109,13 @@ def _drop_order(view: Sequence[ViewMessage], opening: int) -> Iterator[range]:
             start = exchange.stop
     if parts:
         yield from rounds(view, range(max(opening, parts[-1].start), parts[-1].stop))[:-1]
+
+
+def _waiting(view: Sequence[ViewMessage], start: int) -> Iterator[range]:
+    """Yield the messages from `start` on that only ask, but for the newest: results belong to calls that stay."""
+    for index in range(start, len(view) - 1):
+        if not has_tool_results(view[index].role, view[index].content):
+            yield range(index, index + 1)
 
 
 def _without_results(message: ViewMessage) -> ViewMessage:

@@ -155,6 +155,30 @@ def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index:
     return tuple(kept)
 
 
+def cut_seqs(before: View, after: View) -> list[int]:
+    """Return the seqs of messages that lost something other than signed thinking."""
+    old = {message.seq: message for message in before if message.seq != WRITTEN}
+    return [
+        new.seq
+        for new in after
+        if (was := old.get(new.seq)) is not None and new is not was and (new,) != strip_thinking((was,), was.seq)
+    ]
+
+
+def with_own_tail(before: Sequence[ViewMessage], after: View) -> View:
+    """Return `after` with the messages at its end as they were where they only lost signed thinking.
+
+    So they stay in the tail, from which it is left out with a warning when the context is read.
+    """
+    kept = list(after)
+    for place, (new, was) in enumerate(zip(reversed(after), reversed(before), strict=False), 1):
+        if new is not was:
+            if new.seq != was.seq or (new,) != strip_thinking((was,), was.seq):
+                break
+            kept[-place] = was
+    return tuple(kept)
+
+
 def map_blocks(message: ViewMessage, change: Callable[[dict[str, Any]], dict[str, Any]]) -> ViewMessage:
     """Return `message` with every block changed; the same object when nothing was."""
     content = message.content

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import asyncpg
 
+from compaction.guard import LEAST_CHARS
+from compaction.tokens import CHARS_PER_TOKEN
 from store.engine import asyncpg_dsn, server_settings
 from store.hot_pool import HotPool
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from store.settings import Settings
 
 _APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 40))})"  # noqa: S608 - constants
-_READ = "select * from read_context($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+_READ = "select * from read_context($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 _FIND_KEY = "select * from key_in_force($1)"
 _FIND_TENANT = "select * from tenant_of_token($1, $2)"
 
@@ -93,6 +95,8 @@ class ContextRead(NamedTuple):
     has_summary: bool | None
     gap: bool
     model: str | None
+    left_out: str | None
+    """Seqs of messages that were dropped without a summary, as people read them."""
 
 
 class KeyRow(NamedTuple):
@@ -230,6 +234,7 @@ async def read_context(
         room,
         bool(policy.inline_tool_tags),
         policy_digest,
+        LEAST_CHARS // CHARS_PER_TOKEN,
     )
     return ContextRead(*row) if row["etag"] is not None else None
 

@@ -138,6 +138,7 @@ conversations = Table(
     Column("context_messages", Integer, nullable=False, server_default=ZERO),
     Column("context_bytes", BigInteger, nullable=False, server_default=ZERO),
     Column("context_exchanges", Integer, nullable=False, server_default=ZERO),
+    Column("left_out", Text),
     Column("last_request", Integer, nullable=False, server_default=_NONE),
     Column("fixed_tokens", Integer, nullable=False, server_default=ZERO),
     Column("token_ratio", REAL, nullable=False, server_default=text("1")),

@@ -183,8 +183,9 @@ def test_a_context_over_the_budget_says_by_how_much(service: Service) -> None:
     found = service.client.get(f"{path}/context").json()
     assert found["messages"] == [{"role": "user", "content": "x" * 4_000}]
     assert found["tokens"] == {"context": 1_000, "measured": None, "budget": 1_000}
-    dropped, over = found["warnings"]
+    dropped, named, over = found["warnings"]
     assert "the oldest 1 of 2 exchanges" in dropped
+    assert named == "left out to fit the token budget: messages 0"
     assert "1,000 tokens" in over
     assert "100 over" in over
 
@@ -211,6 +212,79 @@ def test_a_newest_message_that_speaks_keeps_the_results_it_brings(
     assert found["messages"][-2:] == newest
     assert "older tool rounds of the last exchange were left out to fit the token budget" in found["warnings"]
     assert "the oldest 1 of 3 exchanges were left out to fit the token budget" in found["warnings"]
+
+
+ANN = {"role": "user", "content": "My name is Ann. Write an essay."}
+QUESTION = {"role": "user", "content": "What is my name?"}
+
+
+def served(service: Service, path: str) -> list[dict[str, Any]]:
+    """Return the context before and after the question is stored, which have to agree."""
+    coming = service.client.post(f"{path}/context", json={"user_message": QUESTION}).json()
+    service.append(path, QUESTION)
+    stored = service.client.get(f"{path}/context").json()
+    assert problems(stored["messages"]) == []
+    assert stored["messages"] == coming["messages"]
+    assert stored["messages"][-1] == QUESTION
+    assert stored["tokens"]["context"] + coming["reserved_output"] <= coming["budget"]
+    return [stored, coming]
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["plain", "needs parsing"])
+def test_one_large_answer_before_a_question_leaves_what_was_said_before_it(service: Service, *, blocks: bool) -> None:
+    path = service.conversation(policy={"total_token_budget": 20_000})
+    service.append(path, ANN)
+    essay = "It begins. " + "e" * 102_000 + " It ends."
+    service.append(path, {"role": "assistant", "content": [{"type": "text", "text": essay}] if blocks else essay})
+    stored, _ = served(service, path)
+    assert stored["messages"][0] == ANN
+    assert stored["tokens"]["context"] > 15_900
+    assert "1 long text(s) were cut to their beginning and end" in stored["warnings"][0]
+
+
+@pytest.mark.parametrize("roles", [["user"], ["user", "assistant"], ["assistant"]])
+def test_a_paste_or_an_answer_larger_than_the_budget_is_shortened(service: Service, roles: list[str]) -> None:
+    path = service.conversation()
+    for role in roles:
+        size = 600_000 if role == roles[0] else 40
+        service.append(
+            path, *([ANN] if role == "assistant" and size > 40 else []), {"role": role, "content": "p" * size}
+        )
+    stored, _ = served(service, path)
+    assert 123_800 < stored["tokens"]["context"] <= 123_904
+
+
+@pytest.mark.parametrize("covered", [False, True], ids=["stored", "in a snapshot"])
+def test_an_agents_large_exchange_stays_but_for_its_oldest_rounds(
+    service: Service, module_settings: Settings, *, covered: bool
+) -> None:
+    policy = {"total_token_budget": 30_000, "input_token_budget": 0, "min_savings_tokens": 1}
+    path = service.conversation(policy=policy)
+    service.append(path, *talk.exchanges(1, 500), talk.request("fix the bug"), *talk_rounds(0, 20))
+    if covered:
+        service.client.patch(path, json={"policy": policy | {"input_token_budget": 9_000}})
+        work(module_settings, path)
+    service.append(path, *talk_rounds(20, 42), talk.answer("done"))
+    stored, _ = served(service, path)
+    assert (stored["snapshot"] is not None) is covered
+    assert stored["messages"][0] == talk.request("fix the bug")
+    assert stored["tokens"]["context"] > 30_000 - 4_096 - 1_600
+    assert "older tool rounds of the last exchange were left out to fit the token budget" in stored["warnings"]
+    assert any("left out to fit the token budget: messages 0-1, 3-" in warning for warning in stored["warnings"])
+
+
+def test_many_messages_that_nobody_has_answered_fill_the_room_and_leave_the_last_answer(service: Service) -> None:
+    path = service.conversation(policy={"total_token_budget": 20_000})
+    service.append(path, ANN, {"role": "assistant", "content": "e" * 102_000})
+    crowd = [{"role": "user", "content": f"{number}: " + "w" * 4_000} for number in range(300)]
+    service.append(path, *crowd[:150])
+    service.append(path, *crowd[150:])
+    stored, _ = served(service, path)
+    assert stored["messages"][0] == ANN
+    assert stored["tokens"]["context"] > 15_600
+    assert len(stored["messages"]) > 90
+    kept = [each["content"].split(":")[0] for each in stored["messages"][2:-1]]
+    assert kept == [str(number) for number in range(int(kept[0]), 300)]
 
 
 def test_measured_tokens_are_shown_while_they_hold(service: Service) -> None:

@@ -80,7 +80,10 @@ def test_history_gives_way_by_whole_exchanges(service: Service, budget: int) -> 
     kept = found["history"]["exchanges_kept"]
     assert found["messages"][:-1] == sent[-2 * kept :]
     assert found["history"]["exchanges_dropped"] == 40 - kept > 0
-    assert found["warnings"] == [f"the oldest {40 - kept} of 40 exchanges were left out to fit the token budget"]
+    assert found["warnings"] == [
+        f"the oldest {40 - kept} of 40 exchanges were left out to fit the token budget",
+        f"left out to fit the token budget: messages 0-{2 * (40 - kept) - 1}",
+    ]
     assert found["total"] + found["reserved_output"] + 210 > budget - 210
 
 

@@ -20,7 +20,7 @@ from compaction.outline import ContextBlock
 from compaction.policy import Policy, merge
 from compaction.repair import repair
 from compaction.tokens import content_tokens
-from compaction.trimming import exchanges, rounds
+from compaction.trimming import exchanges, last_answer, rounds
 from compaction.view import View, ViewMessage, view_tokens
 from tests.messages_api import problems
 from tests.strategies import any_conversations, policies, texts
@@ -155,17 +155,21 @@ def test_the_last_exchange_is_always_there(given: Given) -> None:
     if not history:
         return
     last = exchanges(history)[-1]
+    answer = last_answer(history)
     request = next(message for message in history[last.start : last.stop] if is_request(message.role, message.content))
-    newest = rounds(history, last)[-1:]
+    newest = [index for part in rounds(history, last)[-1:] for index in part if index <= answer]
     kept = {message.seq: message for message in made.messages}
-    for message in (request, *(history[index] for part in newest for index in part)):
+    for message in (request if answer >= 0 else history[-1], *(history[index] for index in newest)):
         # Signed thinking cannot stay where what stood before it went; a message of nothing else goes with it.
         assert message.seq in kept or all(block["type"] in THINKING for block in shown_blocks(message))
+    if asked is None:
+        assert made.messages[-1].seq == history[-1].seq or history[-1].role == "assistant"
     if given.carries_summary:
         assert made.messages[0].seq == history[0].seq
-    if request.seq >= 0:
-        request_texts = [block for block in shown_blocks(request) if block["type"] == "text"]
-        assert all(block in shown_blocks(kept[request.seq]) for block in request_texts)
+    asked_last = next(message for message in reversed(history) if is_request(message.role, message.content))
+    if asked is None and asked_last.seq >= 0:
+        said = [block for block in shown_blocks(asked_last) if block["type"] == "text"]
+        assert all(block in shown_blocks(kept[asked_last.seq]) for block in said)
 
 
 def shown_blocks(message: ViewMessage) -> list[dict[str, Any]]:

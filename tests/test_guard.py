@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.assembly import Assembly, History, Layers, assemble, fixed_tokens
-from compaction.guard import fit_history
-from compaction.messages import is_request
+from compaction.guard import Fitted, fit_history
+from compaction.messages import blocks, is_request
 from compaction.outline import ContextBlock
 from compaction.pins import Pin, message_text, with_pins, without_pins
 from compaction.policy import merge
 from compaction.repair import repair
 from compaction.summary import framed, with_summary, without_summary
 from compaction.tokens import content_tokens
-from compaction.view import MARKER, View, ViewMessage, view_tokens
+from compaction.trimming import exchanges, last_answer, rounds
+from compaction.view import MARKER, View, ViewMessage, strip_thinking, view_tokens
 from tests.blocks import text_block
 from tests.messages_api import problems
 from tests.strategies import any_conversations
@@ -81,6 +82,103 @@ def test_a_larger_room_never_leaves_less(conversation: list[dict[str, Any]], bud
     assert {message.seq for message in small} <= {message.seq for message in large}
 
 
+def units(view: View) -> list[int]:
+    """Return the tokens of what is left out as one: older exchanges, rounds of the last, requests that wait."""
+    parts = exchanges(view)
+    older = [view_tokens(view[part.start : part.stop]) for part in parts[:-1]]
+    inner = [view_tokens(view[each.start : each.stop]) for part in parts[-1:] for each in rounds(view, part)[:-1]]
+    return older + inner + [message.tokens for message in view[last_answer(view) + 1 :]]
+
+
+@given(conversation=any_conversations(max_chars=20_000), room=st.integers(0, 40_000))
+def test_what_fits_is_there(conversation: list[dict[str, Any]], room: int) -> None:
+    """The room that is left over is less than the next unit takes; where texts are cut, next to nothing is left."""
+    history = view_of(conversation)
+    fitted = fit_history(history, room, weigh, carries_summary=False)
+    whole = view_tokens(history)
+    thinking = whole - view_tokens(strip_thinking(history, len(history)))
+    assert fitted.tokens >= min(whole, room - max(units(history), default=0)) - thinking
+    if fitted.cut and fitted.tokens <= room and history[-1] == fitted.view[-1] and not waiting_gone(history, fitted):
+        again = fit_history(history, room + 2 * fitted.cut + 1, weigh, carries_summary=False)
+        assert again.tokens > fitted.tokens or again.cut < fitted.cut
+
+
+def waiting_gone(history: View, fitted: Fitted) -> bool:
+    return any(message.seq in fitted.left_out for message in history[last_answer(history) + 1 :])
+
+
+@given(conversation=any_conversations(max_chars=20_000), room=st.integers(0, 30_000))
+def test_it_is_the_same_whether_the_request_is_stored_already_or_comes_with_the_call(
+    conversation: list[dict[str, Any]], room: int
+) -> None:
+    asked = ViewMessage("user", "And now?", len(conversation))
+    history = view_of(conversation)
+    if not history or history[-1].role == "assistant":
+        stored = fit_history((*history, asked), room + asked.tokens, weigh, carries_summary=False)
+        coming = fit_history(history, room, weigh, carries_summary=False, asked=asked)
+        if not any(block.get("type") == "tool_use" for message in history[-1:] for block in blocks(message.content)):
+            assert stored.view == (*coming.view, asked)
+            assert (stored.cut, stored.left_out) == (coming.cut, coming.left_out)
+
+
+@pytest.mark.parametrize("room", [1_000, 5_000, 20_000, 26_000])
+def test_a_long_answer_is_shortened_and_the_question_before_it_stays(room: int) -> None:
+    history = view_of(
+        [
+            {"role": "user", "content": "My name is Ann. Write an essay."},
+            {"role": "assistant", "content": "It begins. " + "e" * 102_000 + " It ends."},
+            {"role": "user", "content": "What is my name?"},
+        ]
+    )
+    fitted = fit_history(history, room, weigh, carries_summary=False)
+    ann, essay, question = fitted.view
+    assert (ann, question) == (history[0], history[2])
+    assert room - 2 <= fitted.tokens <= room or fitted.view == history
+    if fitted.view != history:
+        assert str(essay.content).startswith("It begins.")
+        assert str(essay.content).endswith(f"It ends.{MARKER}")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_paste_that_others_follow_is_shortened(*, waits: bool) -> None:
+    paste = [{"role": "user", "content": "Read this: " + "p" * 560_000}]
+    answered = [] if waits else [{"role": "assistant", "content": "I have."}]
+    history = view_of([*paste, *answered, {"role": "user", "content": "Well?"}])
+    fitted = fit_history(history, 124_000, weigh, carries_summary=False)
+    assert 123_990 <= fitted.tokens <= 124_000
+    assert [message.seq for message in fitted.view] == [message.seq for message in history]
+    alone = fit_history(history[:1], 124_000, weigh, carries_summary=False)
+    assert alone.view == history[:1]  # it is what was asked last
+
+
+def test_an_agents_rounds_stay_when_somebody_says_yes() -> None:
+    history = view_of([*agent(40, 2_000), {"role": "user", "content": "yes"}])
+    fitted = fit_history(history, 10_000, weigh, carries_summary=False)
+    assert (fitted.view[0].seq, fitted.view[-1].content) == (0, "yes")
+    assert fitted.rounds_dropped
+    assert 10_000 - 600 < fitted.tokens <= 10_000
+    assert problems([message.as_message() for message in fitted.view]) == []
+
+
+def test_when_many_wait_the_oldest_of_them_go_and_the_answered_exchange_stays() -> None:
+    waiting = [{"role": "user", "content": f"{number} " + "w" * 400} for number in range(100)]
+    history = view_of([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a" * 40_000}, *waiting])
+    fitted = fit_history(history, 5_000, weigh, carries_summary=False)
+    seqs = [message.seq for message in fitted.view]
+    assert seqs == [0, 1, *range(seqs[2], 102)]
+    assert 4_800 < fitted.tokens <= 5_000
+
+
+def agent(count: int, chars: int) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Fix the bug."}]
+    for number in range(count):
+        block = {"type": "tool_use", "id": f"t{number}", "name": "run", "input": {}}
+        messages.append({"role": "assistant", "content": [block]})
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "o" * chars}
+        messages.append({"role": "user", "content": [result]})
+    return messages
+
+
 @pytest.mark.parametrize("as_blocks", [False, True])
 @pytest.mark.parametrize("pinned", [(), (Pin("pin_1", 3, "Never before nine."),)])
 def test_a_first_message_that_leaves_no_room_gives_way_to_its_summary(
@@ -139,13 +237,7 @@ def test_when_the_last_exchange_is_too_long_responses_are_cut_and_requests_never
 
 
 def test_an_agents_loop_loses_its_oldest_rounds_and_keeps_its_request_and_newest_round() -> None:
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "Fix the bug."}]
-    for number in range(50):
-        block = {"type": "tool_use", "id": f"t{number}", "name": "run", "input": {}}
-        messages.append({"role": "assistant", "content": [block]})
-        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "o" * 2_000}
-        messages.append({"role": "user", "content": [result]})
-    made = built(Layers(history=view_of(messages)), 4_000)
+    made = built(Layers(history=view_of(agent(50, 2_000))), 4_000)
     assert made.messages[0].content == "Fix the bug."
     assert made.messages[-1].seq == 100
     assert made.total + made.reserved <= 4_000

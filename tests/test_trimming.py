@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from compaction.messages import is_request
 from compaction.repair import repair
 from compaction.summary import find_zone, rebuild
-from compaction.trimming import Trim, drop_oldest, exchanges, rounds
+from compaction.trimming import Trim, drop_oldest, exchanges, last_answer, rounds
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
 from tests.blocks import text_block
 from tests.messages_api import alternates, problems
@@ -115,6 +115,17 @@ def test_sizes_are_measured_as_asked() -> None:
     assert sizes == [27, 19, 10]
 
 
+def test_a_request_that_waits_pushes_nothing_out_and_goes_itself_in_the_end() -> None:
+    view = view_of(
+        ("user", "first"), *ROUND, ("assistant", "one"), ("user", "second"), ("user", "third"), ("user", "fourth")
+    )
+    assert exchanges(view) == [range(7)]
+    assert [message.seq for message in to(6, view).view] == [0, 3, 4, 5, 6]
+    assert [message.seq for message in to(4, view).view] == [0, 3, 5, 6]
+    assert [message.seq for message in to(0, view).view] == [0, 3, 6]
+    assert [message.seq for message in to(2, view_of(("user", "a"), ("user", "b"), ("user", "c"))).view] == [1, 2]
+
+
 SUMMARIZED = (ViewMessage("user", "first\n\n(summary)", 0), ViewMessage("assistant", ACKNOWLEDGEMENT), *TALK[4:])
 
 
@@ -190,8 +201,9 @@ def test_a_request_that_is_dropped_after_all_is_not_called_cut() -> None:
         ("user", [result(), text_block("stop")]),
         ("assistant", "fine"),
         ("user", "next"),
+        ("assistant", "done"),
     )
-    assert to(1, view) == Trim(view[4:], dropped=(0, 1, 2, 3))
+    assert to(2, view) == Trim(view[4:], dropped=(0, 1, 2, 3))
 
 
 def repaired(conversation: list[dict[str, Any]]) -> View:
@@ -209,14 +221,15 @@ def test_what_stays_is_valid_and_the_newest(conversation: list[dict[str, Any]], 
         return
     assert problems(sent(trim.view)) == []
     assert repair(trim.view)[0] == trim.view
-    requests = [message.seq for message in view if is_request(message.role, message.content)]
     kept = [message.seq for message in trim.view]
-    assert requests[-1] in kept
     assert trim.view[-1] is view[-1]
     assert not summarized or trim.view[0] is view[0]
-    last_round = max((index for index, message in enumerate(view) if message.role == "assistant"), default=0)
-    if view[last_round].seq > requests[-1]:
-        assert trim.view[-(len(view) - last_round) :] == view[last_round:]
+    answer = last_answer(view)
+    asked = [each.seq for each in view[:answer] if is_request(each.role, each.content)]
+    # A request that nobody has answered yet never takes the place of the one that was answered last.
+    if answer >= 0:
+        assert not asked or asked[-1] in kept
+        assert view[answer] in trim.view
 
 
 @given(any_conversations(max_chars=700), LIMITS, st.booleans())
@@ -234,11 +247,13 @@ def test_only_whole_exchanges_and_then_whole_rounds_go(
     assert fates == sorted(fates, reverse=True)
     if parts and gone & set(parts[-1]):
         assert all(fates)
-        inner = [set(each) for each in rounds(view, parts[-1])]
+        waiting = set(range(last_answer(view) + 1, len(view)))
+        inner = [set(each) - waiting for each in rounds(view, parts[-1])]
         assert all(each <= gone or not each & gone for each in inner)
+        assert not waiting & gone or all(each <= gone for each in inner[:-1])
         told = [each <= gone for each in inner]
         assert told == sorted(told, reverse=True)
-        assert not told[-1]
+        assert not told or not told[-1]
     for index, message in enumerate(view):
         assert index in gone or index in trim.cut or any(kept is message for kept in trim.view)
 

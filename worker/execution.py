@@ -40,6 +40,8 @@ class Execution:
         self._tried: dict[Step, Result] = {}
         self._failure: SummaryError | None = None
         self._waits_from: int | None = None
+        self._read_through: int | None = None
+        """Seq of the newest message when a summary was asked for: what came after it is for the next one."""
         self._committed: View | None = None
         """What the last step that needs no summarizer has put in force, or would have but for a tool loop."""
         if lease.queue == SUMMARIES:
@@ -82,7 +84,7 @@ class Execution:
         return next_step(
             self._tried,
             load,
-            len(view),
+            len(view) - steps.newer_messages(view, self._read_through),
             self._lease.policy,
             summaries=self._summarizing.is_on,
             extracts=True,
@@ -92,8 +94,10 @@ class Execution:
     def _do(self, step: Step, now: Reading) -> Result:
         match step:
             case Step.SUMMARY:
+                self._read_through = now.stage.working.last_seq
                 return self._summarize(now)
             case Step.EXTRACT:
+                self._read_through = now.stage.working.last_seq
                 return self._summarizing.extract(now)
             case _:
                 return self._take(step, now)
@@ -123,7 +127,9 @@ class Execution:
         if step is Step.STRATEGIES:
             made = steps.take_strategies(now.stage, policy, strategy_names(strategy, policy), strategies.load)
         else:
-            made = steps.take(step, now.stage, policy, by_hand=strategy is not None and strategy != "auto")
+            by_hand = strategy is not None and strategy != "auto"
+            through = self._read_through if step is Step.BACKSTOP else None
+            made = steps.take(step, now.stage, policy, by_hand=by_hand, through=through)
         done = self._journal.take(made, now)
         if done == "skipped":
             return done

@@ -24,7 +24,8 @@ from compaction.guard import count_exchanges, fit_history
 from compaction.messages import is_request
 from compaction.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
 from compaction.summary import opening_length
-from compaction.trimming import exchanges
+from compaction.trimming import exchanges, last_answer, rounds
+from compaction.view import WRITTEN
 from store import conversations, hot_path, ids
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, fi
         marked = keep_last(Marked(None, None, fitted.history.view), MAX_MARKS - fixed_marks)
         messages, warnings = dump_messages(marked.messages), list(fitted.warnings)
         tokens_served = fitted.fixed + fitted.history.tokens
-    warnings += ignored
+    warnings += [*ignored, *dropped_before(found)]
     room = policy.context_limit_tokens
     if tokens_served > room:
         warnings.append(
@@ -143,6 +144,11 @@ def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, fi
     return Served(b'{"messages":' + messages.encode() + b"," + rest[1:], len(warnings), fitted)
 
 
+def dropped_before(found: ContextRead) -> list[str]:
+    """Say what compaction dropped although no summary stands for it."""
+    return [f"dropped without a summary: messages {found.left_out}"] if found.left_out else []
+
+
 def _fit(found: ContextRead, policy: Policy) -> FittedContext:
     working = working_view(found, policy)
     about = history_of(found, working)
@@ -153,6 +159,7 @@ def _fit(found: ContextRead, policy: Policy) -> FittedContext:
         lambda message: message.tokens * found.factor,
         carries_summary=about.carries_summary,
         lacks_rounds=about.lacks_rounds,
+        unread=about.unread,
     )
     warnings = (*working.warnings, *drop_warnings(fitted, about.exchanges))
     return FittedContext(fitted, about.exchanges, fixed, warnings)
@@ -165,14 +172,24 @@ def history_of(found: ContextRead, working: Working) -> History:
         found.factor,
         carries_summary=bool(found.has_summary),
         lacks_rounds=found.gap and _skips_rounds(working.view),
+        unread=_unread(found, working) if found.gap else (),
     )
 
 
+def _unread(found: ContextRead, working: Working) -> list[int]:
+    """Return the seqs between which the view has a gap."""
+    read = {row.seq for row in working.tail}.union(message.seq for message in working.snapshot.messages)
+    stored = (*(found.head_seqs or ()), *range(found.covers_through + 1, found.last_seq + 1))
+    return [seq for seq in stored if seq not in read and seq != WRITTEN]
+
+
 def _skips_rounds(view: View) -> bool:
-    """Tell whether what follows the request of the last exchange is not what was stored next to it."""
-    *_, newest = exchanges(view) or [range(0)]
-    last = next((index for index in newest if is_request(view[index].role, view[index].content)), -1)
-    return 0 <= last < len(view) - 1 and view[last + 1].seq != view[last].seq + 1
+    """Tell whether what follows the request that was answered last is not what was stored next to it."""
+    answer = last_answer(view)
+    request = next(
+        (index for index in reversed(range(answer)) if is_request(view[index].role, view[index].content)), -1
+    )
+    return request >= 0 and view[request + 1].seq != view[request].seq + 1
 
 
 def working_view(found: ContextRead, policy: Policy) -> Working:
@@ -192,15 +209,20 @@ def working_view(found: ContextRead, policy: Policy) -> Working:
 
 
 def _before_gap(messages: View, tail: Sequence[Original], *, has_summary: bool) -> View:
-    """Return what of a snapshot stands before a tail that begins later: its summary, and the request of a loop.
+    """Return what of a snapshot stands before a tail that begins later: its summary, and what the tail goes on from.
 
-    Rounds that were read follow the request they belong to, wherever that is.
+    That is the request of rounds that were read; where nothing was answered since, the answer to it as well.
     """
-    kept = messages[: opening_length(messages, carries_summary=has_summary)]
-    if is_request(tail[0].role, _content(tail[0].content)):
-        return kept
-    requests = [each for each in messages if is_request(each.role, each.content)][-1:]
-    return (*kept, *(each for each in requests if each not in kept))
+    opening = opening_length(messages, carries_summary=has_summary)
+    is_answered = any(row.role == "assistant" for row in tail)
+    if not messages or (is_answered and is_request(tail[0].role, _content(tail[0].content))):
+        return messages[:opening]
+    last = exchanges(messages)[-1]
+    newest = rounds(messages, last)[-1:]
+    before = newest[0].start if newest and not is_answered else len(messages)
+    asked = [index for index in range(before) if is_request(messages[index].role, messages[index].content)][-1:]
+    core = {*range(opening), *asked, *(index for part in newest if not is_answered for index in part)}
+    return tuple(message for index, message in enumerate(messages) if index in core)
 
 
 def _etag(header: str | None) -> str | None:

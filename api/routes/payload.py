@@ -15,7 +15,7 @@ from api.context_layers import context_layers
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import invalid, not_found
-from api.routes.context import history_of, working_view
+from api.routes.context import dropped_before, history_of, working_view
 from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
 from compaction.assembly import Assembly, Layers, UserMessageError, assemble
 from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
@@ -98,7 +98,10 @@ def _assemble(
     working = working_view(found, policy)
     layers = layers._replace(history=working.view)
     try:
-        return assemble(layers, policy, history_of(found, working), reserved=reserved), working.warnings
+        return assemble(layers, policy, history_of(found, working), reserved=reserved), (
+            *working.warnings,
+            *dropped_before(found),
+        )
     except UserMessageError:
         detail = "Nothing of the user's message can follow the history: tool results answer calls that are still open."
         raise invalid(detail, "/user_message") from None
