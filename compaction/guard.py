@@ -115,8 +115,8 @@ def _shortened(
 ) -> tuple[View, dict[int, int]]:
     """Return `view` with long texts cut until it fits, answers and results, then older requests; and how many were.
 
-    The texts are counted by the id of the message that they are in. The first `opening` messages stay as they are, and so
-    does what was asked last.
+    The texts are counted by the id of the message that they are in. The first `opening` messages stay as they are, and
+    so does what was asked last.
     """
     asked_last = _last_request(view)
     shorter = view

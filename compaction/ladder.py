@@ -120,14 +120,15 @@ def next_step(
     summaries: bool,
     extracts: bool = False,
     strategy: str | None = None,
+    newer: int = 0,
 ) -> Step | None:
     """Return the step that comes after those that a run has tried, None when it is at its end.
 
-    `load` is what the conversation weighs after them, `messages` how many it has, those that came while a summary was
-    made left out; `summaries` tells whether summaries are on, and
-    `extracts` whether an extract takes the place of one that failed.
-    Without a strategy the thresholds decide. One step that was asked for by hand is taken whatever they say; so are
-    the steps of `auto` up to the summary, but nothing is dropped below its threshold because a summary failed.
+    `load` and `messages` are what the conversation weighs after them; `newer` of the messages came while a summary was
+    made. `summaries` tells whether summaries are on, and `extracts` whether an extract takes the place of one that
+    failed. Without a strategy the thresholds decide. One step that was asked for by hand is taken whatever they say; so
+    are the steps of `auto` up to the summary, but nothing is dropped below its threshold because a summary failed. What
+    came while a summary was made is for the next one to read, and not for this run to drop.
     """
     if "pending" in tried.values():
         return None
@@ -137,16 +138,17 @@ def next_step(
     by_hand = strategy == "auto"
     due = decide(load, policy)
     summarized = "committed" in {tried.get(Step.SUMMARY), tried.get(Step.EXTRACT)}
-    after_summary = messages > policy.max_conversation_messages and summarized
+    after_summary = messages - newer > policy.max_conversation_messages and summarized
+    unread = newer > 0 and summarized and due.summary
     wanted = (
         (Step.TOOL_RESULTS, due.tool_results or (by_hand and policy.input_token_budget > 0)),
         (Step.PRUNE, due.prune or by_hand),
         (Step.STRATEGIES, bool(policy.extra_strategies) and (due.tool_results or due.summary or by_hand)),
         (Step.SUMMARY, summaries and (due.summary or by_hand)),
         (Step.EXTRACT, extracts and (due.summary or by_hand) and tried.get(Step.SUMMARY) == "failed"),
-        (Step.FALLBACK, due.summary and tried.get(Step.SUMMARY, "failed") == "failed"),
+        (Step.FALLBACK, due.summary and not summarized and tried.get(Step.SUMMARY, "failed") == "failed"),
         (Step.BACKSTOP, after_summary),
-        (Step.TRIM, due.trim),
+        (Step.TRIM, due.trim and not unread),
     )
     return next((step for step, is_wanted in wanted if is_wanted and step not in tried), None)
 

@@ -84,11 +84,12 @@ class Execution:
         return next_step(
             self._tried,
             load,
-            len(view) - steps.newer_messages(view, self._read_through),
+            len(view),
             self._lease.policy,
             summaries=self._summarizing.is_on,
             extracts=True,
             strategy=self._lease.strategy,
+            newer=steps.newer_messages(view, self._read_through),
         )
 
     def _do(self, step: Step, now: Reading) -> Result:
