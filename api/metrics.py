@@ -207,7 +207,7 @@ class _Assemblies:
         self._layers = {call: {layer: by_layer.labels(call, layer) for layer in layers} for call in calls}
         self._exchanges = counter("exchanges_dropped", "Exchanges left out of assemblies.")
         self._rounds = counter("rounds_dropped", "Assemblies that left out tool rounds of the last exchange.")
-        self._responses = counter("responses_truncated", "Responses and results that assemblies cut to their start.")
+        self._responses = counter("responses_truncated", "Texts that assemblies cut to their beginning and end.")
         self._blocks = counter("blocks_shortened", "Context blocks that gave way to an outline or were left out.")
         self._over = counter("over_budget", "Assemblies over their budget after everything that may go was gone.")
 

@@ -66,7 +66,7 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "P8": "What was left out is told.",
         "P9": "Every way of building a payload is held to it: both context calls, overflow and replay.",
         "P10": "The number of turns is no limit.",
-        "P11": "Exchanges first, then long responses cut to their start, then a warning and on with it.",
+        "P11": "Exchanges first, then long responses lose their middle, then a warning and on with it.",
         "P12": "No model is called on this path, no worker and no broker.",
         "P13": "The other steps stay beside it: the guard is the last net.",
         "P14": "The answer tells the tokens of each layer, the total, and whether exchanges were left out.",

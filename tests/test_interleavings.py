@@ -201,7 +201,7 @@ class World:
             assert problems(served, ledger=self.ledger if whole else None) == []
         if self.sound and problems(self.sent) == []:  # half of a round's results, sent by themselves, are not sound
             newest = without_thinking(self.sent[-1])
-            if any("were cut to their start" in warning for warning in context["warnings"]):
+            if any("were cut to their beginning and end" in warning for warning in context["warnings"]):
                 # The guard may shorten what it keeps, and says so; it never leaves the newest out.
                 assert served[-1]["role"] == newest["role"]
             else:
