@@ -226,7 +226,8 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
 
 def _trim(stage: Stage, policy: Policy) -> Made:
     limit = policy.max_context_bytes
-    fitted = fit_history(stage.view, limit, serialized_bytes, carries_summary=stage.carries_summary)
+    # One less: each message counts a comma, and the brackets of the list take one more than that.
+    fitted = fit_history(stage.view, limit - 1, serialized_bytes, carries_summary=stage.carries_summary)
     view = with_own_tail(stage.view, fitted.view)
     detail = f"Dropped {len(fitted.left_out)} of the oldest messages"
     if fitted.cut:

@@ -187,6 +187,26 @@ def test_a_long_loop_keeps_its_request_and_its_newest_round(service: Service, pr
 
 
 @pytest.mark.requirement("O8")
+def test_a_yes_after_a_long_loop_leaves_its_rounds_and_the_summary_of_the_others_comes(
+    service: Service, product: Chat
+) -> None:
+    talk = Talk(service, product)
+    talk.say(*exchanges(2, 100), request("fix it"), *rounds(40, 200), answer("done"), request("yes", 1))
+    found = talk.shrink(error=LONG.format(10_000, 8_000))
+    assert found["messages"][0] == request("fix it")
+    assert found["messages"][-2:] == [answer("done"), request("yes", 1)]
+    assert found["tokens"]["context"] > 5_500
+    (named,) = found["warnings"]
+    assert named.startswith("dropped without a summary: messages 0-3, 5-")
+    talk.recover()
+    after = talk.context()
+    assert talk.runs()[-1]["state"] == "committed", talk.runs()[-1]
+    assert "What was said before." in after["messages"][0]["content"]
+    assert after["warnings"] == []
+    assert after["messages"][-2:] == found["messages"][-2:]
+
+
+@pytest.mark.requirement("O8")
 def test_one_huge_result_is_cut_shorter_each_time(service: Service, product: Chat) -> None:
     talk = Talk(service, product)
     talk.say(request("read it"), call(1), result(1, 9_000))

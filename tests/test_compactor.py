@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,35 @@ def test_the_kill_switch_drops_the_oldest_instead(chat: Chat, switch: str) -> No
 
 
 @pytest.mark.requirement("S3")
+@pytest.mark.requirement("S11", "S12")
+def test_the_kill_switch_leaves_as_many_messages_of_one_long_exchange_as_may_stay(chat: Chat) -> None:
+    conversation = chat.begin({"compaction_enabled": False, "input_token_budget": 0})
+    chat.append(conversation, [request("fix it"), *rounds(40, 100), answer("done"), request("yes")])
+    Workers(chat, None).settle(conversation)
+    served = chat.valid_context(conversation)
+    assert len(served) in {49, 50}
+    assert (served[0], served[-2:]) == (request("fix it"), [answer("done"), request("yes")])
+    assert chat.context(conversation)["warnings"] == ["dropped without a summary: messages 1-34"]
+
+
+@pytest.mark.requirement("S11")
+@pytest.mark.parametrize("tail", ["an exchange", "an answer too long"])
+def test_the_byte_trim_fills_its_limit(chat: Chat, tail: str) -> None:
+    conversation = chat.begin(
+        {"input_token_budget": 0, "compaction_threshold_tokens": 100_000, "max_context_bytes": 20_000}
+        | {"model_context_tokens": 200_000}
+    )
+    talk = [*exchanges(2, 500), request("fix it"), *rounds(40, 250), answer("done")]
+    long = [*exchanges(2, 500), request("write"), answer("it begins", 9_000)]
+    chat.append(conversation, [*(talk if tail == "an exchange" else long), request("yes")])
+    Workers(chat, None).settle(conversation)
+    context = chat.context(conversation)
+    served = chat.valid_context(conversation)
+    assert 20_000 - 1_400 < len(json.dumps(served, separators=(",", ":"))) <= 20_000
+    assert served[-1] == request("yes")
+    assert context["warnings"][0].startswith("dropped without a summary: messages 0-3")
+
+
 def test_a_zone_too_small_is_accepted_with_its_reason(chat: Chat) -> None:
     conversation = chat.begin()
     chat.append(conversation, exchanges(4, 600))  # 8 messages: the first, one between, the last 6
