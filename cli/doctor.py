@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 from collections import Counter
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 import httpx2
 import msgspec
-from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
 from cli.doctor_broker import broker_findings
 from cli.doctor_database import database_findings
 from cli.doctor_findings import ok, problem, warning
+from cli.doctor_summarizer import summarizer_findings
 from cli.installations import POSTGRES_VARIABLE, REDIS_VARIABLE
-from cli.options import setting_errors
+from cli.options import settings_as_far_as_they_go
 from cli.output import print_json
 from compaction.policy import FIELDS
 from store.log import configure_logging
-from store.settings import SUMMARIZER_GROUP, SUMMARIZERS, Settings
+from store.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,29 +68,26 @@ def found_as_json(findings: Sequence[Finding]) -> list[dict[str, str | None]]:
 
 
 def _findings(*, ask_model: bool, url: str | None) -> Iterator[Finding]:
-    settings, wrong = _settings()
-    yield from wrong
+    settings, wrong, fields = settings_as_far_as_they_go()
+    reason = "no process starts with it; what needs it cannot be looked at"
+    mend = "correct the variable: docs/settings.md has its meaning"
+    yield from (problem("settings", told, why=reason, mend=mend) for told in wrong)
+    if not wrong:
+        yield ok("settings", "the settings are valid")
     yield from _unread_variables()
     if settings is not None:
-        yield from database_findings(settings)
-        yield from broker_findings(settings)
-        yield from _summarizer(settings)
+        # What the parts that are tried here log of their failures, the findings say in their own words.
+        configure_logging(settings.model_copy(update={"log_level": "error"}))
+        if "database_url" not in fields:
+            yield from database_findings(settings)
+        if "broker_url" not in fields:
+            yield from broker_findings(settings)
+        if not {"database_url", "broker_url", "summarizer"} & fields:
+            yield from summarizer_findings(settings)
         if ask_model:
             yield _model(settings)
     if url is not None:
         yield from _api(url)
-
-
-def _settings() -> tuple[Settings | None, list[Finding]]:
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        reason = "no process starts with it; the database and Redis cannot be looked at without settings"
-        mend = "correct the variable: docs/settings.md has its meaning"
-        return None, [problem("settings", told, why=reason, mend=mend) for told in setting_errors(error)]
-    # What the parts that are tried here log of their failures, the findings say in their own words.
-    configure_logging(settings.model_copy(update={"log_level": "error"}))
-    return settings, [ok("settings", "the settings are valid")]
 
 
 def _unread_variables() -> Iterator[Finding]:
@@ -104,60 +100,6 @@ def _unread_variables() -> Iterator[Finding]:
                 why="what it was meant to set has its default",
                 mend=f"correct its name{meant}, or take it away: docs/settings.md has all of them",
             )
-
-
-def _summarizer(settings: Settings) -> Iterator[Finding]:
-    name = settings.chosen_summarizer
-    if name == "none":
-        yield warning(
-            "summarizer",
-            "there is no summarizer",
-            why="over the threshold, the oldest exchanges are dropped instead of summarized",
-            mend="set PALIMPSEST_SUMMARIZER to another one, or leave it out",
-        )
-    elif name not in SUMMARIZERS:
-        yield _installed(name)
-    elif not name.startswith("anthropic"):
-        by_itself = "" if settings.summarizer else ", because ANTHROPIC_API_KEY is not set"
-        yield ok("summarizer", f"summaries are made by {name!r}, without a model{by_itself}")
-    elif settings.anthropic_api_key is None and settings.anthropic_base_url is None:
-        yield problem(
-            "summarizer",
-            f"{name!r} is chosen, and ANTHROPIC_API_KEY is not set",
-            why="the API refuses calls without a key, and every summary falls back to a lower rung",
-            mend="set ANTHROPIC_API_KEY, or PALIMPSEST_SUMMARIZER=extractive",
-        )
-    else:
-        yield ok("summarizer", f"summaries are made by {name!r} with {settings.summarizer_model}")
-        yield _breaker(settings)
-
-
-def _installed(name: str) -> Finding:
-    (found,) = entry_points(group=SUMMARIZER_GROUP, name=name)
-    try:
-        found.load()
-    except Exception as error:  # noqa: BLE001 - whatever another package does wrong
-        return problem(
-            "summarizer",
-            f"the summarizer {name!r} cannot be loaded: {type(error).__name__}: {error}",
-            why="every summary falls back to a lower rung",
-            mend=f"repair the package that brings {found.value}",
-        )
-    return ok("summarizer", f"summaries are made by {name!r}, of {found.value}")
-
-
-def _breaker(settings: Settings) -> Finding:
-    from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415 - only where a model is asked
-
-    left = CircuitBreaker.of(settings).seconds_left()
-    if left:
-        return warning(
-            "breaker",
-            f"the model is not asked for another {left:,.0f} s",
-            why="it failed several times in a row, or refused the key: summaries fall back to a lower rung meanwhile",
-            mend="palimpsest stats names the reasons; palimpsest doctor --model asks it once",
-        )
-    return ok("breaker", "the model may be asked")
 
 
 def _model(settings: Settings) -> Finding:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.retry import Retry
 
 from cli.doctor_database import clock
@@ -40,6 +40,13 @@ def broker_findings(settings: Settings) -> Iterator[Finding]:
         return
     try:
         yield from _server(client)
+    except (AuthenticationError, NoPermissionError) as error:
+        yield problem(
+            "broker",
+            f"Redis answers, and refuses the login: {error}",
+            why="wake-ups wait for the sweeper, and workers take no tasks",
+            mend="correct user and password in PALIMPSEST_BROKER_URL: redis://user:password@host:port/0",
+        )
     except (RedisError, OSError) as error:
         yield _unreachable(str(error))
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from cli.doctor_findings import ok, problem, warning
@@ -40,9 +41,9 @@ def database_findings(settings: Settings) -> Iterator[Finding]:
         with engine.connect() as connection:
             yield from _server(connection)
             try:
-                revision = current_revision(connection)
+                revision = _revision(connection, settings)
                 yield _schema(revision)
-            except ProgrammingError as error:
+            except DBAPIError as error:
                 connection.rollback()
                 yield problem(
                     "schema",
@@ -54,16 +55,54 @@ def database_findings(settings: Settings) -> Iterator[Finding]:
             if revision is not None:
                 yield _security(connection)
     except SQLAlchemyError as error:
-        yield problem(
-            "database",
-            f"the database does not answer: {_reason(error)}",
-            why="every call and every worker needs it",
-            mend="start Postgres, or set PALIMPSEST_DATABASE_URL (and PALIMPSEST_DATABASE_PASSWORD)",
-        )
+        what, mend = _unavailable(settings)
+        yield problem("database", f"{what}: {_reason(error)}", why="every call and every worker needs it", mend=mend)
         return
     finally:
         engine.dispose()
     yield from _service(settings, readable=is_enough(revision))
+
+
+def _revision(connection: Connection, settings: Settings) -> str | None:
+    """Read the schema's revision as the login, or in the role that it may take on: services' logins inherit nothing."""
+    try:
+        return current_revision(connection)
+    except ProgrammingError:
+        if not settings.database_role:
+            raise
+        connection.rollback()
+        diagnosis.act_as(connection, settings.database_role)
+        return current_revision(connection)
+
+
+def _unavailable(settings: Settings) -> tuple[str, str]:
+    """Return what is so of a database that nobody can work on, and what mends it."""
+    url = make_url(settings.database_url.get_secret_value())
+    return {
+        "28P01": (
+            f"the database refuses the password of {url.username!r}",
+            "correct the password in PALIMPSEST_DATABASE_URL or PALIMPSEST_DATABASE_PASSWORD",
+        ),
+        "28000": (
+            f"the database does not let {url.username!r} log in",
+            "palimpsest migrate --service-login makes the login; pg_hba.conf allows it; or set PALIMPSEST_DATABASE_URL",
+        ),
+        "3D000": (
+            f"the server answers, and has no database {url.database!r}",
+            f"create database {url.database}, then palimpsest migrate; or set PALIMPSEST_DATABASE_URL",
+        ),
+        "53300": (
+            "the server answers, and takes no more connections",
+            "raise max_connections, lower PALIMPSEST_DATABASE_POOL_SIZE, or put PgBouncer between (docs/deployment.md)",
+        ),
+        "57P03": ("the server answers, and is starting or stopping", "wait; its log says what it is at"),
+    }.get(
+        diagnosis.refusal(settings) or "",
+        (
+            "the database does not answer",
+            "start Postgres, or set PALIMPSEST_DATABASE_URL (and PALIMPSEST_DATABASE_PASSWORD)",
+        ),
+    )
 
 
 def _reason(error: SQLAlchemyError) -> str:

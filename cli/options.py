@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from pydantic import ValidationError
@@ -49,16 +49,35 @@ def read_settings() -> Settings:
     """Return the settings, with logging set up by them; end with 2 if one is impossible."""
     from store.log import configure_logging  # noqa: PLC0415 - commands that ask the API need neither
 
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        for reason in setting_errors(error):
+    settings, wrong, _ = settings_as_far_as_they_go()
+    if settings is None or wrong:
+        for reason in wrong:
             print(f"palimpsest: {reason}", file=sys.stderr)  # noqa: T201
-        raise typer.Exit(2) from None
+        raise typer.Exit(2)
     configure_logging(settings)
     return settings
 
 
-def setting_errors(error: ValidationError) -> Sequence[str]:
-    """Return what is wrong with the settings, a line each."""
-    return [f"{'.'.join(map(str, found['loc'])) or 'settings'}: {found['msg']}" for found in error.errors()]
+class Reading(NamedTuple):
+    """Settings with the default in the place of what is impossible, all that is, a line each, and its fields."""
+
+    settings: Settings | None
+    """None where no default helps."""
+    wrong: Sequence[str]
+    fields: frozenset[str]
+
+
+def settings_as_far_as_they_go() -> Reading:
+    """Read the settings, and find all that is wrong with them: some of it shows only once the rest holds."""
+    wrong: list[str] = []
+    defaults: dict[str, Any] = {}
+    while True:
+        try:
+            return Reading(Settings(**defaults), wrong, frozenset(defaults))
+        except ValidationError as error:
+            told = [f"{'.'.join(map(str, found['loc'])) or 'settings'}: {found['msg']}" for found in error.errors()]
+            wrong += [each for each in told if each not in wrong]
+            fields = {str(found["loc"][0]) for found in error.errors() if found["loc"]} & set(Settings.model_fields)
+            if not fields - set(defaults):
+                return Reading(None, wrong, frozenset(defaults))
+            defaults |= {name: Settings.model_fields[name].get_default(call_default_factory=True) for name in fields}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import asyncpg
 from sqlalchemy import Connection, text
 
+from store.engine import CONNECT_SECONDS, asyncpg_dsn
 from store.schema import metadata
 
 if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
+
+    from store.settings import Settings
 
 _SERVER: Final = text("""
     select current_setting('server_version') as version, current_setting('server_version_num')::integer as number,
@@ -29,7 +34,7 @@ _TABLES: Final = text("""
     from pg_class as c where c.relkind = 'r' and c.relnamespace = 'public'::regnamespace and c.relname = any (:tables)
 """)
 _PROCESSES: Final = text("""
-    select id, kind, host, pid, queues, version, slots, busy, started_at,
+    select id, kind, host, pid, queues, version, slots, busy, started_at, summarizer, model,
            extract(epoch from now() - seen_at)::float8 as seen_seconds,
            extract(epoch from now() - oldest_task_at)::float8 as oldest_task_seconds
     from processes order by kind, host, pid
@@ -72,6 +77,9 @@ class ProcessSeen(NamedTuple):
     slots: int
     busy: int
     started_at: datetime
+    summarizer: str | None
+    """What it makes summaries with, None for one that does not say."""
+    model: str | None
     seen_seconds: float
     oldest_task_seconds: float | None
 
@@ -90,6 +98,28 @@ def role(connection: Connection, name: str) -> Role | None:
 def current_role(connection: Connection) -> str:
     """Return the role that the connection acts in."""
     return str(connection.scalar(text("select current_user")))
+
+
+def act_as(connection: Connection, name: str) -> None:
+    """Take on a role for the rest of the connection. Raises DBAPIError where the login may not."""
+    connection.execute(text("select set_config('role', :name, false)"), {"name": name})
+
+
+def refusal(settings: Settings) -> str | None:
+    """Return the SQLSTATE with which the server refuses a connection; None without a server, or if it refuses none."""
+
+    async def connect() -> None:
+        connection = await asyncpg.connect(asyncpg_dsn(settings), timeout=CONNECT_SECONDS)
+        await connection.close()
+
+    try:
+        asyncio.run(connect())
+    except asyncpg.PostgresError as error:
+        state: str | None = error.sqlstate
+        return state
+    except (OSError, TimeoutError, ValueError, asyncpg.InterfaceError):
+        return None
+    return None
 
 
 def tenant_tables() -> list[str]:

@@ -48,6 +48,8 @@ processes = Table(
     Column("queues", ARRAY(Text), nullable=False),
     Column("version", Text, nullable=False),
     Column("slots", Integer, nullable=False),
+    Column("summarizer", Text),
+    Column("model", Text),
     Column("busy", Integer, nullable=False, server_default=text("0")),
     Column("oldest_task_at", _Time),
     Column("started_at", _Time, nullable=False, server_default=_NOW),
@@ -58,7 +60,7 @@ _p = processes.c
 
 
 class Process(NamedTuple):
-    """What a process is; `slots` are the tasks it can work on at a time."""
+    """What a process is; `slots` are the tasks it can work on at a time, the summarizer is that of its environment."""
 
     id: UUID
     kind: Kind
@@ -67,6 +69,8 @@ class Process(NamedTuple):
     queues: Sequence[str]
     version: str
     slots: int
+    summarizer: str | None = None
+    model: str | None = None
 
 
 class Activity(NamedTuple):

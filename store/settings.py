@@ -18,6 +18,7 @@ from compaction.policy import FIELDS, Policy, PolicyError, merge
 
 BATCH_RETENTION_LEAST_DAYS: Final = 3.0
 """Longer than the 48 hours after which a batch that cannot be found is given up."""
+LAST_PORT: Final = 65_535
 SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "extractive", "none")
 """Those that come with the service; others are installed beside it."""
 SUMMARIZER_GROUP: Final = "palimpsest.summarizers"
@@ -261,6 +262,34 @@ class Settings(BaseSettings):
                 found.setdefault(key, _list(text) if key in _LISTS else _number_or_word(text))
         return {**values, "policy": found}
 
+    @field_validator("database_url")
+    @classmethod
+    def _database_url_can_be_read(cls, value: SecretStr) -> SecretStr:
+        # Whoever reads settings alone need not load the library.
+        from sqlalchemy import make_url  # noqa: PLC0415
+        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
+        try:
+            url = make_url(value.get_secret_value())
+            is_one = url.drivername.startswith("postgres") and (url.port or 0) <= LAST_PORT
+        except (ArgumentError, ValueError):
+            is_one = False
+        if not is_one:
+            raise ValueError("expected postgresql://login:password@host:port/database")
+        return value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _broker_url_can_be_read(cls, value: SecretStr) -> SecretStr:
+        url = urlsplit(value.get_secret_value())
+        try:
+            is_one = url.scheme in {"redis", "rediss"} and url.port != 0
+        except ValueError:
+            is_one = False
+        if not is_one:
+            raise ValueError("expected redis://user:password@host:port/0, or rediss:// for TLS")
+        return value
+
     @field_validator("summarizer")
     @classmethod
     def _summarizer_is_there(cls, value: str | None) -> str | None:
@@ -293,7 +322,7 @@ class Settings(BaseSettings):
         try:
             merge(value)
         except PolicyError as error:
-            raise ValueError(f"{error.field}: {error.detail}") from None
+            raise ValueError("; ".join(_problems(value)) or f"{error.field}: {error.detail}") from None
         return value
 
     @model_validator(mode="after")
@@ -320,6 +349,23 @@ class Settings(BaseSettings):
     def chosen_summarizer(self) -> str:
         """The summarizer in use: `anthropic` needs a key to be chosen by itself."""
         return self.summarizer or ("anthropic" if self.anthropic_api_key else "extractive")
+
+    @property
+    def chosen_model(self) -> str | None:
+        """The model that the summarizer asks, None for one that asks none of ours."""
+        return self.summarizer_model if self.chosen_summarizer.startswith("anthropic") else None
+
+
+def _problems(policy: dict[str, Any]) -> list[str]:
+    """Return what is wrong with each value of a policy by itself."""
+    found = []
+    for key, value in policy.items():
+        try:
+            merge({key: value})
+        except PolicyError as error:
+            if len(error.fields) < 2:  # noqa: PLR2004 - not one that contradicts what stands beside it
+                found.append(f"{error.field}: {error.detail}")
+    return found
 
 
 _LISTS: Final = {key for key in FIELDS if isinstance(getattr(Policy(), key), tuple)}

@@ -292,6 +292,21 @@ def test_impossible_settings_end_with_2() -> None:
     assert done.stderr.startswith("palimpsest: port: ")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["keys", "list", "--tenant", "t"], ["api"], ["worker"], ["sweeper"], ["migrate"], ["runs"], ["tenants", "list"]],
+    ids=lambda arguments: arguments[0],
+)
+@pytest.mark.parametrize(
+    "url", ["hello", "mysql://localhost/x", "postgresql://localhost:port/x", "postgresql://localhost:99999999/x"]
+)
+def test_a_database_url_that_is_none_is_told_in_one_line(arguments: list[str], url: str) -> None:
+    done = CliRunner().invoke(app, arguments, env={"PALIMPSEST_DATABASE_URL": url})
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    assert done.stderr.startswith("palimpsest: database_url: ")
+    assert url not in done.stderr
+
+
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every command with the words that call it."""
     command = command or get_command(app)

@@ -174,10 +174,11 @@ def test_every_secret_that_is_a_setting_can_come_from_a_file(tmp_path: Path, mon
         alias = field.validation_alias
         variable = alias.choices[0] if isinstance(alias, AliasChoices) else f"PALIMPSEST_{name}"
         monkeypatch.delenv(str(variable).upper(), raising=False)
-        (tmp_path / str(variable).lower()).write_text(f"scheme://of-{name}/\n")
+        scheme = {"database_url": "postgresql", "broker_url": "redis"}.get(name, "scheme")
+        (tmp_path / str(variable).lower()).write_text(f"{scheme}://of-{name}/\n")
     settings = Settings(_secrets_dir=tmp_path)  # type: ignore[call-arg] # as /run/secrets
     for name in fields:
-        assert getattr(settings, name).get_secret_value() == f"scheme://of-{name}/"
+        assert getattr(settings, name).get_secret_value().endswith(f"://of-{name}/")
 
 
 def test_a_password_of_its_own_leaves_a_url_that_has_one_alone() -> None:

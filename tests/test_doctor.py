@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
@@ -85,9 +86,16 @@ class Installation(NamedTuple):
             connection.execute(statement.encode(), values or None)
 
 
-def alive(url: str, kind: Any, *queues: str, version: str | None = None, oldest: float | None = None) -> None:
+def alive(
+    url: str,
+    kind: Any,
+    *queues: str,
+    version: str | None = None,
+    oldest: float | None = None,
+    summarizer: str | None = None,
+) -> None:
     """Let a process be alive in the database's eyes."""
-    process = Process(ids.new_id(), kind, "host", 7, list(queues), version or VERSION, 2)
+    process = Process(ids.new_id(), kind, "host", 7, list(queues), version or VERSION, 2, summarizer)
     engine = owner_engine(url)
     with engine.begin() as connection:
         processes.beat(connection, process, Activity(int(oldest is not None), oldest))
@@ -148,18 +156,55 @@ def test_it_goes_on_without_the_database(installation: Installation) -> None:
     assert "\n    mend: start Postgres" in printed.stdout
 
 
+def test_what_refuses_is_told_apart_from_what_does_not_answer(installation: Installation) -> None:
+    url = make_url(installation.url)
+    told = {
+        "refuses the password of 'palimpsest'": url.set(password="another"),
+        "has no database 'nowhere'": url.set(database="nowhere"),
+        "the database does not answer": make_url(NOWHERE),
+    }
+    for what, wrong in told.items():
+        found = installation.look(PALIMPSEST_DATABASE_URL=wrong.render_as_string(hide_password=False))
+        assert (found["database"]["state"], what in found["database"]["what"]) == ("problem", True), found["database"]
+    broker = urlsplit(installation.settings.broker_url.get_secret_value())
+    for login in ("", ":another@", "nobody:another@"):
+        wrong_url = f"redis://{login}{broker.hostname}:{broker.port}/0"
+        found = installation.look(PALIMPSEST_BROKER_URL=wrong_url)
+        assert "answers, and refuses the login" in found["broker"]["what"]
+    assert "does not answer" in installation.look(PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0")["broker"]["what"]
+
+
 def test_it_goes_on_without_redis(installation: Installation) -> None:
-    for url in ("redis://127.0.0.1:1/0", "no-url"):
-        faults = installation.faults(PALIMPSEST_BROKER_URL=url)
-        assert faults == {"broker": "problem"}
+    assert installation.faults(PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0") == {"broker": "problem"}
 
 
 def test_impossible_settings_are_all_named(installation: Installation) -> None:
     found = installation.run("--json", PALIMPSEST_PORT="none", PALIMPSEST_LOG_LEVEL="loud")
     told = json.loads(found.stdout)["findings"]
-    assert [each["state"] for each in told] == ["problem", "problem"]
-    assert {each["what"].partition(":")[0] for each in told} == {"port", "log_level"}
+    wrong = [each for each in told if each["state"] == "problem"]
+    assert {each["what"].partition(":")[0] for each in wrong} == {"port", "log_level"}
     assert found.exit_code == 1
+    assert {"database", "schema", "broker", "summarizer"} <= {each["check"] for each in told}, "the rest is looked at"
+
+
+def test_settings_that_show_once_others_hold_are_named_too(installation: Installation) -> None:
+    asked = {
+        "PALIMPSEST_PORT": "none",
+        "PALIMPSEST_DATABASE_URL": "hello",
+        "PALIMPSEST_BROKER_URL": "no-url",
+        "PALIMPSEST_JWT_JWKS": "https://issuer.example/keys",
+        "PALIMPSEST_POLICY": '{"input_token_budgett": 1, "summary_max_tokens": "many"}',
+        "PALIMPSEST_TRIM_THRESHOLD_RATIO": "7",
+    }
+    for printed in (installation.run(**asked).stdout, CliRunner().invoke(app, ["stats"], env=asked).stderr):
+        for word in (
+            *("port: ", "database_url: ", "broker_url: "),
+            *("input_token_budgett", "summary_max_tokens", "trim_threshold_ratio"),
+        ):
+            assert word in printed
+        assert "hello" not in printed
+    known = {name: value for name, value in asked.items() if "POLICY" not in name and "RATIO" not in name}
+    assert "jwt_jwks needs jwt_issuer and jwt_audience" in installation.run(**known).stdout
 
 
 def test_a_database_without_a_schema(empty_database_url: str, installation: Installation) -> None:
@@ -232,6 +277,9 @@ def test_a_login_that_may_not_take_on_the_role(installation: Installation) -> No
     try:
         faults = installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False))
         assert faults == {"schema": "problem", "service_login": "problem"}
+        installation.change(f"grant palimpsest_service to {name}")
+        assert installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False)) == {}
+        installation.change(f"revoke palimpsest_service from {name}; alter role {name} noinherit")
         installation.change(f"grant palimpsest_service to {name}")
         assert installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False)) == {}
     finally:
@@ -308,6 +356,18 @@ def test_a_summarizer_that_cannot_work(installation: Installation) -> None:
     with_key = installation.look(PALIMPSEST_SUMMARIZER=None, ANTHROPIC_API_KEY="sk-test")
     assert "claude" in with_key["summarizer"]["what"]
     assert with_key["breaker"]["state"] == "ok"
+
+
+def test_the_summarizer_is_that_of_the_workers(installation: Installation) -> None:
+    installation.change("update processes set summarizer = 'anthropic', model = 'claude-x' where kind = 'worker'")
+    found = installation.look(PALIMPSEST_SUMMARIZER="none")["summarizer"]
+    assert (found["state"], "'anthropic' with claude-x" in found["what"]) == ("ok", True)
+    alive(installation.url, "worker", "summaries", summarizer="none")
+    found = installation.look()["summarizer"]
+    assert (found["state"], "in different ways" in found["what"]) == ("warning", True)
+    installation.change("update processes set summarizer = 'none', model = null")
+    found = installation.look(PALIMPSEST_SUMMARIZER="extractive")["summarizer"]
+    assert (found["state"], found["what"]) == ("warning", "the workers have no summarizer")
 
 
 def test_a_circuit_that_is_open(

@@ -69,8 +69,11 @@ class Heart:
         slots: int,
         seconds: float,
         activity: Callable[[], Activity],
+        summarizer: tuple[str | None, str | None] = (None, None),
     ) -> None:
-        self.process = Process(ids.new_id(), kind, socket.gethostname(), os.getpid(), list(queues), VERSION, slots)
+        self.process = Process(
+            ids.new_id(), kind, socket.gethostname(), os.getpid(), list(queues), VERSION, slots, *summarizer
+        )
         self._database = database
         self._seconds = seconds
         self._activity = activity
@@ -214,6 +217,7 @@ class WorkerLife:
             slots=slots,
             seconds=settings.heartbeat_seconds,
             activity=lambda: Activity(*consumed()[1:]),
+            summarizer=(settings.chosen_summarizer, settings.chosen_model),
         )
         self._watch = PoolWatch(
             progress,

@@ -1,0 +1,1 @@
+alter table processes drop column summarizer, drop column model;
