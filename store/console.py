@@ -72,6 +72,7 @@ def conversation_page(
             run.c.run_reason,
             run.c.run_trigger,
             run.c.run_at,
+            run.c.run_version,
         )
         .join(newest, newest.c.id == _c.id)
         .outerjoin(activity, true())
@@ -129,6 +130,7 @@ class Overview(NamedTuple):
 
     totals: AnyRow
     by_state: Sequence[AnyRow]
+    """Runs by state; those that failed and left a snapshot all the same are `mended`."""
     reasons: Sequence[AnyRow]
     """Of failed and dead runs, and of failed steps, with how often each."""
     days: Sequence[Day]
@@ -157,6 +159,7 @@ def _last_run() -> Any:
         _r.state.label("run_state"),
         _r.reason.label("run_reason"),
         _r.trigger.label("run_trigger"),
+        _r.snapshot_version.label("run_version"),
         func.coalesce(_r.finished_at, _r.started_at, _r.created_at).label("run_at"),
     ).where(_r.conversation_id == _c.id)
     return lateral(newest.order_by(_r.id.desc()).limit(1)).alias("last_run")
@@ -183,7 +186,9 @@ _TOTALS: Final = text(f"""
     from runs as r where r.tenant_id = :tenant and {_SINCE}
 """)  # noqa: S608 - constants
 _BY_STATE: Final = text(f"""
-    select r.state, count(*) as runs from runs as r where r.tenant_id = :tenant and {_SINCE} group by r.state
+    select case when r.state = 'failed' and r.snapshot_version is not null then 'mended' else r.state end as state,
+           count(*) as runs
+    from runs as r where r.tenant_id = :tenant and {_SINCE} group by 1
 """)  # noqa: S608 - constants
 _REASONS: Final = text(f"""
     select told.kind, told.reason, count(*) as times, max(told.at) as last_at

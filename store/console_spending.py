@@ -70,8 +70,9 @@ _BY_STEP: Final = text(f"""
     {STEPS} and (s.state <> 'skipped' or {_ASKED}) group by s.name order by tokens_saved desc, s.name
 """)
 _COSTLIEST: Final = text(f"""
-    select r.id, r.conversation_id, c.external_id, r.state, r.reason, r.trigger, r.tokens_before, r.tokens_after,
-           r.created_at, spent.models, spent.model_input_tokens, spent.model_output_tokens, spent.cost_usd
+    select r.id, r.conversation_id, c.external_id, r.state, r.reason, r.trigger, r.snapshot_version, r.tokens_before,
+           r.tokens_after, r.created_at, spent.models, spent.model_input_tokens, spent.model_output_tokens,
+           spent.cost_usd
     from (select s.run_id, array_agg(distinct s.model) filter (where s.model is not null) as models,
                  coalesce(sum(s.model_input_tokens), 0)::bigint as model_input_tokens,
                  coalesce(sum(s.model_output_tokens), 0)::bigint as model_output_tokens, sum(s.cost_usd) as cost_usd

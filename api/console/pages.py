@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +56,7 @@ def page(request: Request[Any, Any, Any], template: str, *, status: int = 200, *
         may_act=user is not None and "admin" in user.scopes,
         key_id=user.key_id if user is not None else None,
         path=request.url.path,
+        now=datetime.now(UTC),
         request_id=request.scope["state"]["request_id"],
     )
     return Response(text.encode(), status_code=status, media_type=_HTML, headers=dict(HEADERS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import expect
@@ -336,7 +337,7 @@ def test_ten_thousand_messages_are_few_elements(visit: Visit, long_path: str, ad
 def test_a_session_ends_with_its_key(
     visit: Visit, service: Service, played: Played, watched: Watched, ends: str
 ) -> None:
-    watched.refused.add(played.page)
+    watched.refused |= {played.page, "/console/health"}
     key_id, key = make_key(service)
     page = visit(played.page, key)
     end_key(service, key_id, ends)
@@ -394,3 +395,70 @@ def test_a_new_key_is_gone_after_reloading_and_going_back(
         page.go_back()
         assert secret not in page.content()
     expect(page.locator("tbody tr").filter(has_text="made in a browser")).to_have_count(1)
+
+
+def test_ages_go_on_where_nothing_is_fetched_anew(visit: Visit, played: Played, admin_key: str) -> None:
+    page = visit(played.page, admin_key)
+    page.get_by_label("Refresh").select_option("0")
+    begun = page.locator(".head time")
+    at = datetime.fromisoformat(str(begun.get_attribute("datetime")))
+    page.clock.install(time=datetime.now(UTC))
+    page.reload()
+    page.clock.fast_forward("03:00:00")
+    hours = int((datetime.now(UTC) + timedelta(hours=3) - at).total_seconds() // 3_600)
+    expect(begun).to_have_text(re.compile(rf"({hours}|{hours + 1}) h ago"))
+
+
+def test_on_a_phone_the_newest_end_of_the_plot_is_in_view_and_nothing_is_cut_off(
+    visit: Visit, played: Played, spending: list[str], admin_key: str
+) -> None:
+    page = visit(played.page, admin_key, viewport={"width": 390, "height": 800})
+    page.locator("[data-plot] svg").wait_for()
+    from_end = "each => each.scrollWidth - each.clientWidth - each.scrollLeft"
+    wrap = page.locator("[data-plot] .plot-wrap")
+    assert wrap.evaluate("each => each.scrollWidth - each.clientWidth") > 0
+    assert wrap.evaluate(from_end) < 2
+    # Somebody who looks at an earlier part goes on looking at it when the page is brought up to date.
+    wrap.evaluate("each => { each.scrollLeft = 40; }")
+    page.wait_for_function("() => document.querySelector('[data-plot] .plot-wrap').scrollLeft === 40")
+    before = wrap.evaluate(from_end)
+    page.evaluate("document.querySelector('#live').dataset.old = 'yes'")
+    follow_closely(page)
+    page.locator("#live:not([data-old])").wait_for()
+    assert abs(wrap.evaluate(from_end) - before) < 2
+    cut = """() => [...document.querySelectorAll("table.rows, .bar nav, .tabs, .filters, .tiles")]
+        .filter(each => each.offsetParent && each.scrollWidth > each.clientWidth + 1
+            || each.tagName === "TABLE" && each.offsetParent && each.scrollWidth > each.parentElement.clientWidth + 1)
+        .map(each => each.className + ": " + each.textContent.trim().slice(0, 60))"""
+    for path in ("", "/conversations", "/runs", "/spending", "/operators", "/keys"):
+        page.goto(f"/console{path}")
+        assert page.evaluate(cut) == [], path
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), path
+    for path in ("", "/snapshots", "/context", "/compact?strategy=auto"):
+        page.goto(f"{played.page}{path}")
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), path
+        assert page.evaluate(cut) == [], path
+
+
+def test_a_failed_run_that_saved_is_not_as_red_as_one_that_did_not(
+    visit: Visit, service: Service, played: Played, admin_key: str
+) -> None:
+    path = service.conversation(external_id="mended")
+    service.append(path, {"role": "user", "content": "Hello."})
+    runs = {}
+    for reason in ("summary_failed_extract_committed", "summary_failed_nothing_dropped"):
+        asked = service.client.post(f"{path}/compactions", json={"strategy": "drop"}).json()["run_id"]
+        work(service.settings, path)
+        runs[reason] = asked
+    engine = owner_engine(service.database_url)
+    with transaction(engine, service.tenant_id) as connection:
+        for reason, run in runs.items():
+            version = 3 if "extract" in reason else None
+            changed = update(tables.runs).where(tables.runs.c.id == UUID(run[4:]))
+            connection.execute(changed.values(state="failed", reason=reason, snapshot_version=version))
+    engine.dispose()
+    page = visit(f"/console/runs?conversation={path.rpartition('/')[2]}", admin_key)
+    badges = page.locator("tbody .badge")
+    expect(badges).to_have_text(["failed", "failed, saved"])
+    colours = badges.evaluate_all("all => all.map(each => getComputedStyle(each).color)")
+    assert colours[0] != colours[1]

@@ -57,7 +57,7 @@ async def list_keys(request: Request[Principal, Any, Any], after: _After = None)
     shown = keys[:ON_A_PAGE]
     by = {(each.subject_key_id, each.action == "key_revoke"): each.key_name or each.key_id for each in done}
     older = ids.external("key", shown[-1].id) if len(keys) > ON_A_PAGE else None
-    return page(request, "keys.html", keys=shown, by=by, now=datetime.now(UTC), older=older)
+    return page(request, "keys.html", keys=shown, by=by, older=older)
 
 
 @get("/keys/new", include_in_schema=False, guards=[may(ACT)])

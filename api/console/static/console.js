@@ -69,6 +69,30 @@ if (refresh) {
   schedule();
 }
 
+// ---- Ages go on by themselves, also where nothing is fetched anew: by the server's clock, as `formats.py` writes them
+
+const ahead = Date.parse(document.documentElement.dataset.now) - Date.now() || 0;
+
+function rough(seconds) {
+  const steps = [
+    [60, 1, "s"],
+    [3600, 60, "min"],
+    [86400, 3600, "h"],
+    [Infinity, 86400, "d"],
+  ];
+  const [, unit, name] = steps.find(([below]) => seconds < below);
+  return `${Math.floor(seconds / unit)} ${name}`;
+}
+
+setInterval(() => {
+  if (document.hidden || !getSelection().isCollapsed) return;
+  for (const time of document.querySelectorAll("time[data-age]")) {
+    const seconds = (Date.now() + ahead - Date.parse(time.dateTime)) / 1000;
+    const text = seconds < 0 ? `in ${rough(-seconds)}` : `${rough(seconds)} ago`;
+    if (time.textContent !== text) time.textContent = text;
+  }
+}, 1000);
+
 // ---- Forms that take effect as soon as something is chosen; their button is for those without scripts
 
 for (const field of document.querySelectorAll("[data-submits]")) {
@@ -150,7 +174,39 @@ function readable(figure) {
   });
 }
 
+// Where a plot is wider than the screen its newest end is in view, until somebody looks at another part of it.
+
+let fromEnd = 0;
+
+function scrolled(wrap) {
+  if (wrap.dataset.isScrolled) return;
+  wrap.dataset.isScrolled = "yes";
+  wrap.scrollLeft = wrap.scrollWidth - wrap.clientWidth - fromEnd;
+  wrap.addEventListener("scroll", () => {
+    fromEnd = wrap.scrollWidth - wrap.clientWidth - wrap.scrollLeft;
+  });
+}
+
+// On a phone a table that is wider than the screen becomes a list: each row with the names of its columns.
+
+const phone = matchMedia("(max-width: 560px)");
+
+function fit(table) {
+  table.classList.remove("is-stacked");
+  if (!phone.matches || !table.tHead || table.scrollWidth <= table.parentElement.clientWidth) return;
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+  for (const body of table.tBodies) {
+    for (const row of body.rows) [...row.cells].forEach((cell, index) => (cell.dataset.label = names[index] ?? ""));
+  }
+  table.classList.add("is-stacked");
+}
+
+phone.addEventListener("change", () => document.querySelectorAll("table.rows").forEach(fit));
+document.addEventListener("toggle", (event) => event.target.querySelectorAll?.("table.rows").forEach(fit), true);
+
 function enliven(root) {
+  root.querySelectorAll("table.rows").forEach(fit);
+  for (const wrap of root.querySelectorAll("[data-plot] .plot-wrap")) scrolled(wrap);
   for (const figure of root.querySelectorAll("[data-plot]")) readable(figure);
 }
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from store.statistics import Day
     from store.tables import AnyRow
 
-_STATES = ("committed", "skipped", "failed", "dead", "running", "queued")
+_STATES = ("committed", "mended", "skipped", "failed", "dead", "running", "queued")
 
 
 class Outcome(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from store.statistics import tokens_saved
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
@@ -59,6 +61,7 @@ class Path(NamedTuple):
     model_calls: int
     model_input_tokens: int
     model_output_tokens: int
+    tokens_saved: int
     failure: Failure | None
 
 
@@ -91,6 +94,7 @@ def run_path(run: AnyRow, steps: Sequence[AnyRow], now: datetime) -> Path:
         sum(step.model_calls for step in steps),
         sum(step.model_input_tokens or 0 for step in steps),
         sum(step.model_output_tokens or 0 for step in steps),
+        sum(map(tokens_saved, steps)),
         _failure(run, steps),
     )
 
