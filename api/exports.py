@@ -42,16 +42,8 @@ async def lines(services: Services, hold: Hold, tenant_id: UUID, user_ref: str) 
     count, row = 0, await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, None)
     while row is not None:
         count += 1
-        yield line("conversation", row)
-        for kind in exports.KINDS:
-            last: Any = None
-            while True:
-                rows, last = await _portion(services, tenant_id, row["id"], kind, last)
-                for each, found in rows:
-                    yield line(each, found)
-                hold.give_back()
-                if last is None:
-                    break
+        async for part in _whole(services, hold, tenant_id, row):
+            yield part
         row = await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, row["id"])
     yield line("end", {"conversations": count})
 
@@ -62,6 +54,26 @@ async def _portion(services: Services, tenant_id: UUID, conversation_id: UUID, k
             return await services.run(tenant_id, exports.portion, tenant_id, conversation_id, kind, last)
         except BusyError:
             await asyncio.sleep(BUSY_SECONDS)
+
+
+async def lines_of_one(services: Services, hold: Hold, tenant_id: UUID, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    """Yield every line of an export of one conversation, given its row; see `lines`."""
+    async for part in _whole(services, hold, tenant_id, row):
+        yield part
+    yield line("end", {"conversations": 1})
+
+
+async def _whole(services: Services, hold: Hold, tenant_id: UUID, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    yield line("conversation", row)
+    for kind in exports.KINDS:
+        last: Any = None
+        while True:
+            rows, last = await _portion(services, tenant_id, row["id"], kind, last)
+            for each, found in rows:
+                yield line(each, found)
+            hold.give_back()
+            if last is None:
+                break
 
 
 def line(kind: str, row: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, Select, func, lateral, or_, select, text, true
 
+from store.console_filters import Narrowed
 from store.conversations import INPUT_TOKENS
 from store.statistics import FIRST_DAY, daily
 from store.tables import conversations, messages, run_steps, runs
@@ -23,6 +24,9 @@ SORTED_AT_MOST: Final = 10_000
 """Newest conversations that a list is sorted among: there is no index by activity or size, and none is wanted, because
 each would cost every append."""
 
+ALL: Final = Narrowed()
+"""Everything."""
+
 _c, _m, _r = conversations.c, messages.c, runs.c
 
 
@@ -34,7 +38,15 @@ class Found(NamedTuple):
 
 
 def conversation_page(
-    connection: Connection, tenant_id: UUID, *, sort: Sort, words: str, identifier: UUID | None, limit: int, skip: int
+    connection: Connection,
+    tenant_id: UUID,
+    *,
+    sort: Sort,
+    words: str,
+    identifier: UUID | None,
+    limit: int,
+    skip: int,
+    narrowed: Narrowed = ALL,
 ) -> Found:
     """Return conversations that match, the largest or latest first.
 
@@ -46,6 +58,7 @@ def conversation_page(
     elif words:
         pattern = f"%{_escaped(words)}%"
         matching = matching.where(or_(_c.external_id.ilike(pattern), _c.user_ref.ilike(pattern)))
+    matching = narrowed.conversations(matching)
     newest = matching.order_by(_c.id.desc()).limit(SORTED_AT_MOST).subquery("newest")
     activity, run = _last_message(), _last_run()
     order = {
@@ -94,6 +107,7 @@ def run_page(
     state: str | None = None,
     reason: str | None = None,
     after: UUID | None = None,
+    narrowed: Narrowed = ALL,
 ) -> Found:
     """Return runs, newest first, with their conversation's names and what their steps came to.
 
@@ -119,6 +133,7 @@ def run_page(
     if reason is not None:
         steps = select(run_steps.c.run_id).where(run_steps.c.run_id == _r.id, run_steps.c.reason == reason)
         query = query.where(or_(_r.reason == reason, steps.exists()))
+    query = narrowed.runs(query, spent.c.cost_usd)
     if after is not None:
         query = query.where(_r.id < after)
     rows = connection.execute(query.order_by(_r.id.desc()).limit(limit + 1)).all()

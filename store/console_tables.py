@@ -45,9 +45,11 @@ operator_actions = Table(
     Column("request_id", Uuid, nullable=False),
     Column("created_at", TIME, nullable=False, server_default=NOW),
     Column("subject_key_id", Uuid),
+    Column("subject_id", Uuid),
     CheckConstraint(
         "action in ('sign_in', 'sign_out', 'compact', 'restore', 'retry', 'demo',"
-        " 'key_create', 'key_rotate', 'key_revoke')",
+        " 'key_create', 'key_rotate', 'key_revoke', 'erase', 'export', 'webhook_create', 'webhook_remove',"
+        " 'delivery_retry')",
         name="action",
     ),
     Index(None, "tenant_id", "id"),

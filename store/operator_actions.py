@@ -18,7 +18,22 @@ if TYPE_CHECKING:
 
     from store.tables import AnyRow
 
-Action = Literal["sign_in", "sign_out", "compact", "restore", "retry", "demo", "key_create", "key_rotate", "key_revoke"]
+Action = Literal[
+    "sign_in",
+    "sign_out",
+    "compact",
+    "restore",
+    "retry",
+    "demo",
+    "key_create",
+    "key_rotate",
+    "key_revoke",
+    "erase",
+    "export",
+    "webhook_create",
+    "webhook_remove",
+    "delivery_retry",
+]
 
 _a = operator_actions.c
 
@@ -41,10 +56,12 @@ def record(
     run_id: UUID | None = None,
     version: int | None = None,
     subject_key_id: UUID | None = None,
+    subject_id: UUID | None = None,
 ) -> None:
     """Write down what an operator did, in the transaction in which it is done.
 
-    `subject_key_id` is the key that was made or revoked; of a rotation it is the new one.
+    `subject_key_id` is the key that was made or revoked; of a rotation it is the new one. `subject_id` is
+    the webhook, or the delivery, that it was about.
     """
     connection.execute(
         insert(operator_actions).values(
@@ -55,6 +72,7 @@ def record(
             run_id=run_id,
             version=version,
             subject_key_id=subject_key_id,
+            subject_id=subject_id,
             **operator._asdict(),
         )
     )

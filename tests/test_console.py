@@ -32,6 +32,7 @@ PAGES = (
     "/console/spending",
     "/console/operators",
     "/console/keys",
+    "/console/webhooks",
 )
 
 
@@ -222,8 +223,8 @@ def test_forms_come_from_our_own_pages(service: Service, headers: dict[str, str]
         assert ("set-cookie" in begun.headers) == is_ours
         with sign_in(service, key) as other:
             client.cookies.set(COOKIE, other.cookies[COOKIE], path="/console")
-        for action, expected in (("restore", 303), ("compact", 303)):
-            done = client.post(f"/console{path}/{action}", data={"version": "0"}, headers=sent)
+        for action, expected in (("restore", 303), ("compact", 303), ("export", 200), ("erase", 303)):
+            done = client.post(f"/console{path}/{action}", data={"version": "0", "agreed": "yes"}, headers=sent)
             assert done.status_code == (expected if is_ours else 403)
         assert client.post("/console/sign-out", headers=sent).status_code == (303 if is_ours else 403)
 
@@ -285,14 +286,17 @@ def test_an_empty_filter_is_none(service: Service) -> None:
             "/console/operators?after=",
             "/console/keys?after=",
             "/console/spending?days=",
+            "/console/webhooks?state=&after=",
+            "/console/runs/retry?reason=",
+            "/console/find?q=",
             f"/console{conversation}/context?show=&from=",
             f"/console{conversation}/diff?from=&to=",
             f"/console{conversation}/snapshots?before=",
         ):
-            assert client.get(path).status_code == 200, path
+            assert client.get(path, follow_redirects=True).status_code == 200, path
         assert "<option selected>" not in client.get("/console/runs?state=&reason=lost").text
         assert "<option selected>dead" in client.get("/console/runs?state=dead&reason=").text
-        assert 'value="a=b="' in client.get("/console/runs?state=&reason=a=b=").text
+        assert 'value="a=b=" selected' in client.get("/console/runs?state=&reason=a=b=").text
 
 
 def test_what_there_is_not_and_what_cannot_be_taken(service: Service) -> None:
@@ -309,6 +313,12 @@ def test_what_there_is_not_and_what_cannot_be_taken(service: Service) -> None:
         f"/console{conversation}/messages/x": 404,
         f"/console{conversation}/written/0": 404,
         f"/console{conversation}/diff?to=3": 404,
+        "/console/conversations/conv_/setup": 404,
+        f"/console/conversations/{external('conv', service.tenant_id)}/setup": 404,
+        f"/console/conversations/{external('conv', service.tenant_id)}/erase": 404,
+        f"/console/runs/retry?reason={'x' * 201}": 422,
+        "/console/runs/retry?reason=%00": 422,
+        "/console/runs?retried=101": 422,
         f"/console{conversation}/restore?version=7": 404,
         "/console/conversations?page=0": 422,
         "/console/conversations?page=201": 422,
@@ -342,6 +352,11 @@ def test_what_there_is_not_and_what_cannot_be_taken(service: Service) -> None:
             f"/console{conversation}/restore?3": ({}, 422),
             f"/console/runs/{external('run', service.tenant_id)}/retry": ({}, 404),
             "/console/runs/x/retry": ({}, 404),
+            "/console/runs/retry": ({"reason": "\0"}, 422),
+            "/console/deliveries/x/retry": ({}, 404),
+            "/console/webhooks/x/remove": ({}, 404),
+            "/console/conversations/x/export": ({}, 404),
+            "/console/conversations/x/erase": ({"agreed": "yes"}, 404),
         }
         for path, (data, status) in forms.items():
             assert client.post(path, data=data).status_code == status, path

@@ -110,7 +110,7 @@ def test_a_dead_worker_is_seen_on_every_page(service: Service, processes: None) 
         told = text_of(overview)
         assert "Nobody serves the queue checks." in told
         assert "Nobody serves the queue summaries." not in told
-        assert "Queues and workers not served" in told
+        assert "Installation not served" in told
         assert re.search(r"checks nobody there 0 \W 0", told)
         assert re.search(r"summaries served 1 0 of 8", told)
         assert re.search(r"worker-7 <b>, 4711 gone 1 min \d+ s silent", told)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from litestar.params import QueryParameter
 
 from api.problems import invalid
+from store.console_filters import Narrowed
 
 if TYPE_CHECKING:
     from litestar import Request
@@ -27,6 +32,21 @@ def without_blanks(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, send)
 
     return filled
+
+
+Day = Annotated[date | None, QueryParameter()]
+User = Annotated[str | None, QueryParameter(max_length=512, pattern=r"^[^\x00]*$")]
+Cost = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,7}(\.[0-9]{1,6})?$")]
+_FIRST_YEAR, _LAST_YEAR = 2000, 2999
+"""Days that ids can be of, with some to spare."""
+
+
+def narrowed(since: date | None, until: date | None, user: str | None, cost: str | None) -> Narrowed:
+    """Return what a list is narrowed to; raise the problem of a day that nothing can be of."""
+    for name, day in (("since", since), ("until", until)):
+        if day is not None and not _FIRST_YEAR <= day.year <= _LAST_YEAR:
+            raise invalid("Expected a day of these centuries.", name)
+    return Narrowed(since, until, user or None, None if cost is None else Decimal(cost))
 
 
 async def read_form(request: Request[Any, Any, Any]) -> FormMultiDict:

@@ -90,7 +90,7 @@ async def create_webhook(request: Request[Principal, Any, Any]) -> Response[Webh
     """Have the ends of runs sent to a URL, signed as Standard Webhooks has it."""
     services: Services = request.app.state.services
     wanted = await read_body(request, WebhookIn)
-    _check_url(wanted.url, insecure=services.settings.webhook_private_addresses)
+    check_url(wanted.url, insecure=services.settings.webhook_private_addresses)
     tenant = request.user.tenant_id
     made = await services.run(tenant, webhooks.add, tenant, wanted.url, wanted.events or EVENTS)
     if made is None:
@@ -161,7 +161,8 @@ async def retry_delivery(request: Request[Principal, Any, Any], delivery_id: Del
     return Response(_delivery_out(row), status_code=202)
 
 
-def _check_url(url: str, *, insecure: bool) -> None:
+def check_url(url: str, *, insecure: bool) -> None:
+    """Raise the problem of an address that nothing can be sent to; with `insecure` it need not be HTTPS."""
     if not _can_be_called(url, {"https", "http"} if insecure else {"https"}):
         raise invalid("Expected an https URL with a host that can be, and without credentials.", "/url")
 

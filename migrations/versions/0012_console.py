@@ -1,4 +1,4 @@
-"""Saved tokens are counted in the auditors' view as everywhere else.
+"""Saved tokens are counted in the auditors' view as everywhere else; more of what operators do is written down.
 
 Revision ID: 0012
 Revises: 0011
@@ -16,7 +16,9 @@ depends_on = None
 
 def upgrade() -> None:
     run_script("0012_views.sql")
+    run_script("0012_operators.sql")
 
 
 def downgrade() -> None:
+    run_script("0012_operators_down.sql")
     run_script("0012_views_down.sql")

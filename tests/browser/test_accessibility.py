@@ -27,6 +27,8 @@ OF_ALL: Final = (
     "/spending",
     "/keys",
     "/keys/new",
+    "/webhooks",
+    "/runs/retry",
     "/nowhere",
 )
 OF_ONE: Final = (
@@ -39,6 +41,8 @@ OF_ONE: Final = (
     "/diff",
     "/restore?version=1",
     "/compact?strategy=auto",
+    "/setup",
+    "/erase",
 )
 
 

@@ -205,7 +205,7 @@ def test_a_key_that_may_only_look_has_no_button_that_acts(visit: Visit, service:
 
 def test_the_overview_has_every_figure(visit: Visit, played: Played, admin_key: str) -> None:
     page = visit("/console", admin_key)
-    for name in ("Tokens saved", "Spent on models", "Conversations", "Waiting", "Dead runs", "Queues and workers"):
+    for name in ("Tokens saved", "Spent on models", "Conversations", "Waiting", "Dead runs", "Installation"):
         expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
     page.get_by_role("link", name="30 days").click()
     expect(page.get_by_role("img", name="Tokens saved by day")).to_be_visible()
@@ -430,11 +430,11 @@ def test_on_a_phone_the_newest_end_of_the_plot_is_in_view_and_nothing_is_cut_off
         .filter(each => each.offsetParent && each.scrollWidth > each.clientWidth + 1
             || each.tagName === "TABLE" && each.offsetParent && each.scrollWidth > each.parentElement.clientWidth + 1)
         .map(each => each.className + ": " + each.textContent.trim().slice(0, 60))"""
-    for path in ("", "/conversations", "/runs", "/spending", "/operators", "/keys"):
+    for path in ("", "/conversations", "/runs", "/spending", "/operators", "/keys", "/webhooks"):
         page.goto(f"/console{path}")
         assert page.evaluate(cut) == [], path
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), path
-    for path in ("", "/snapshots", "/context", "/compact?strategy=auto"):
+    for path in ("", "/snapshots", "/context", "/compact?strategy=auto", "/setup"):
         page.goto(f"{played.page}{path}")
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), path
         assert page.evaluate(cut) == [], path

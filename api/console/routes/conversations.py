@@ -9,6 +9,7 @@ from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
 from api.console.routes.demo import is_cut_off
 from api.console.routes.find import lead_to
@@ -43,7 +44,14 @@ _Number = Annotated[int, QueryParameter(name="page", ge=1, le=LAST_PAGE)]
 
 @get("/conversations", include_in_schema=False, guards=[may(READ)])
 async def list_conversations(
-    request: Request[Principal, Any, Any], words: _Words = "", sort: _Sort = "activity", number: _Number = 1
+    request: Request[Principal, Any, Any],
+    words: _Words = "",
+    sort: _Sort = "activity",
+    number: _Number = 1,
+    since: Day = None,
+    until: Day = None,
+    user: User = None,
+    cost: Cost = None,
 ) -> Response[bytes]:
     """Show conversations; `q` is an id, or a part of external_id or user_ref. Another thing's id leads to that."""
     services: Services = request.app.state.services
@@ -51,6 +59,7 @@ async def list_conversations(
     identifier = ids.parse("conv", words)
     if identifier is None and (other := await lead_to(request, words)) is not None:
         return other
+    only = narrowed(since, until, user, cost)
     found = await services.run(
         request.user.tenant_id,
         console.conversation_page,
@@ -60,7 +69,10 @@ async def list_conversations(
         identifier=identifier,
         limit=ON_A_PAGE,
         skip=(number - 1) * ON_A_PAGE,
+        narrowed=only,
     )
+    filters = {"since": since, "until": until, "user": user, "cost": cost}
+    asked = {"q": words, "sort": sort, **{name: value for name, value in filters.items() if value is not None}}
     return page(
         request,
         "conversations_table.html" if is_fragment(request) else "conversations.html",
@@ -69,7 +81,11 @@ async def list_conversations(
         sort=sort,
         number=number,
         more=found.more and number < LAST_PAGE,
-        here=f"/console/conversations?{urlencode({'q': words, 'sort': sort, 'page': number})}",
+        asked=filters,
+        is_narrowed=only != console.ALL,
+        here=f"/console/conversations?{urlencode({**asked, 'page': number})}",
+        before=urlencode({**asked, "page": number - 1}),
+        after=urlencode({**asked, "page": number + 1}),
         sorted_at_most=console.SORTED_AT_MOST,
     )
 

@@ -56,12 +56,14 @@ def path_of(match: Match, *, may_act: bool) -> str | None:
     """Return the page of what was found."""
     if match.kind in {"conversation", "pin", "context_block", "batch"} and match.conversation_id is not None:
         return f"{HOME}/conversations/{ids.external('conv', match.conversation_id)}"
-    if match.kind == "key" and not may_act:
+    if match.kind in {"key", "webhook", "delivery"} and not may_act:
         return None
     pages: dict[Kind, str] = {
         "run": f"{HOME}/runs/{ids.external('run', match.id)}",
         "action": _in_list("operators", "act", match.id),
         "key": _in_list("keys", "key", match.id),
+        "webhook": f"{HOME}/webhooks#{ids.external('hook', match.id)}",
+        "delivery": _in_list("webhooks", "evt", match.id),
         "process": f"{HOME}#workers",
         "tenant": HOME,
     }

@@ -13,6 +13,7 @@ from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations o
 from api.compaction_types import CompactionIn
 from api.console.forms import read_form
 from api.console.pages import page, redirect
+from api.console.routes.retries import retry as retry_one
 from api.console.routes.snapshots import read_sides
 from api.console.sessions import ACT, READ, may, operator_of
 from api.console.views.comparison import compared
@@ -22,7 +23,7 @@ from api.problems import ProblemError, from_msgspec, invalid, not_found
 from api.routes import branches as branch_routes
 from api.routes.compactions import TO_A_MODEL, check_strategy, find_material, plan_out, request_run
 from compaction.ladder import Strategy
-from store import branches, conversations, ids, operator_actions, stranded_runs, strategies
+from store import branches, conversations, ids, operator_actions, strategies
 from store.broker import CHECKS, SUMMARIES
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ async def retry(request: Request[Principal, Any, Any], run_id: RunId) -> Respons
     """Queue a dead run again, and write down who did."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
-    retried = await services.run(tenant, _retry, request, identifier) if identifier else None
+    retried = await services.run(tenant, retry_one, request, identifier) if identifier else None
     if retried is None or retried.outcome == "missing":
         raise not_found()
     if retried.queue is None or identifier is None:
@@ -179,13 +180,6 @@ def _compact(
         run_id=run_id,
     )
     return run_id, is_ours
-
-
-def _retry(connection: Connection, request: Request[Principal, Any, Any], run_id: UUID) -> stranded_runs.Retried:
-    retried = stranded_runs.retry(connection, request.user.tenant_id, run_id)
-    if retried.outcome != "missing":
-        operator_actions.record(connection, operator_of(request), "retry", retried.outcome, run_id=run_id)
-    return retried
 
 
 def _wanted(asked: Mapping[str, str]) -> CompactionIn:

@@ -73,7 +73,7 @@ async def show_operators(request: Request[Principal, Any, Any], after: _After = 
     found = await services.run(tenant, operator_actions.page, tenant, limit=ACTIONS_ON_A_PAGE + 1, after=cursor)
     shown = found[:ACTIONS_ON_A_PAGE]
     older = ids.external("act", shown[-1].id) if len(found) > ACTIONS_ON_A_PAGE else None
-    return page(request, "operators.html", actions=shown, older=older)
+    return page(request, "operators.html", actions=shown, older=older, done=request.query_params.get("done"))
 
 
 @get("/{rest:path}", include_in_schema=False)

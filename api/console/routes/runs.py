@@ -11,8 +11,10 @@ from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
 from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
 from api.console.routes.operate import POLICY_FIELDS
+from api.console.routes.retries import AT_ONCE
 from api.console.sessions import READ, may
 from api.console.views.run_path import run_path
 from api.documentation import RunId  # noqa: TC001 - the same
@@ -38,6 +40,7 @@ _State = Annotated[
 ]
 _Reason = Annotated[str | None, QueryParameter(max_length=200, pattern=r"^[^\x00]*$")]
 _Id = Annotated[str | None, QueryParameter(max_length=64)]
+_Count = Annotated[int | None, QueryParameter(ge=0, le=AT_ONCE)]
 
 
 @get("/runs", include_in_schema=False, guards=[may(READ)])
@@ -47,8 +50,13 @@ async def list_runs(
     reason: _Reason = None,
     conversation: _Id = None,
     after: _Id = None,
+    since: Day = None,
+    until: Day = None,
+    user: User = None,
+    cost: Cost = None,
+    retried: _Count = None,
 ) -> Response[bytes]:
-    """Show runs, newest first, of one conversation or of all."""
+    """Show runs, newest first, of one conversation or of all, narrowed to days, a user and a cost."""
     services: Services = request.app.state.services
     tenant = request.user.tenant_id
     of_one = None if conversation is None else ids.parse("conv", conversation)
@@ -67,9 +75,11 @@ async def list_runs(
         state=run_state,
         reason=reason or None,
         after=cursor,
+        narrowed=narrowed(since, until, user, cost),
     )
-    asked = {"state": run_state, "reason": reason, "conversation": conversation}
-    query = urlencode({name: value for name, value in asked.items() if value})
+    filters = {"since": since, "until": until, "user": user, "cost": cost}
+    asked = {"state": run_state, "reason": reason, "conversation": conversation, **filters}
+    query = urlencode({name: value for name, value in asked.items() if value not in {None, ""}})
     older = urlencode({"after": ids.external("run", found.rows[-1].id)}) if found.more else None
     return page(
         request,
@@ -77,6 +87,7 @@ async def list_runs(
         runs=found.rows,
         states=STATES,
         asked=asked,
+        retried=retried,
         reasons=sorted(REASONS | {reason} if reason else REASONS),
         conversation=row,
         tab="runs",

@@ -99,11 +99,11 @@ for (const field of document.querySelectorAll("[data-submits]")) {
   field.addEventListener("change", () => field.form.requestSubmit());
 }
 
-// ---- A key that is shown once: the page's address becomes the list's, so that reloading shows that, not the key again
+// ---- What is shown once: the page's address becomes the list's, so that reloading shows that, not the secret again
 
 const secret = document.querySelector("[data-secret]");
 if (secret) {
-  history.replaceState(null, "", "/console/keys");
+  history.replaceState(null, "", secret.dataset.secret);
   secret.addEventListener("focus", () => secret.select());
 }
 
@@ -193,7 +193,9 @@ const phone = matchMedia("(max-width: 560px)");
 
 function fit(table) {
   table.classList.remove("is-stacked");
-  if (!phone.matches || !table.tHead || table.scrollWidth <= table.parentElement.clientWidth) return;
+  const { paddingLeft, paddingRight } = getComputedStyle(table.parentElement);
+  const room = table.parentElement.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+  if (!phone.matches || !table.tHead || table.offsetWidth <= room + 1) return;
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
   for (const body of table.tBodies) {
     for (const row of body.rows) [...row.cells].forEach((cell, index) => (cell.dataset.label = names[index] ?? ""));

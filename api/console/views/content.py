@@ -75,7 +75,7 @@ def _parts_of(block: Mapping[str, Any]) -> Iterator[Part]:
     if kind == "text":
         yield Part("text", "Text", str(block.get("text") or ""))
     elif kind in CALLS:
-        yield Part("call", f"Call of {block.get('name')}", _pretty(block.get("input")))
+        yield Part("call", f"Call of {block.get('name')}", as_json(block.get("input")))
     elif kind.endswith("tool_result"):
         yield from _results(block)
     elif kind in THINKING:
@@ -85,7 +85,7 @@ def _parts_of(block: Mapping[str, Any]) -> Iterator[Part]:
         media = source.get("media_type") if isinstance(source, dict) else None
         yield Part("media", kind.capitalize(), str(media or "not shown here"))
     else:
-        yield Part("other", kind, _pretty(block))
+        yield Part("other", kind, as_json(block))
 
 
 def _results(block: Mapping[str, Any]) -> Iterator[Part]:
@@ -95,12 +95,13 @@ def _results(block: Mapping[str, Any]) -> Iterator[Part]:
         yield Part("result", title, content)
         return
     if not isinstance(content, list):
-        yield Part("result", title, _pretty(content))
+        yield Part("result", title, as_json(content))
         return
     for inner in blocks(content):
         for part in _parts_of(inner):
             yield Part("result", title if part.kind == "text" else f"{title}, {part.title}", part.text)
 
 
-def _pretty(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """Return a value as JSON for people."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
