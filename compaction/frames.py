@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.invisible import IGNORABLE, INVISIBLE, SPACES, UNSEEN, spread
 from compaction.salience import clean
 from compaction.tokens import text_weight
 
@@ -32,18 +33,16 @@ NAME_CHARS: Final = 200
 _CUT_NOTE_CHARS: Final = 160
 """Room for the note of a cut, with the largest heading and mark."""
 _BREAKS: Final = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-_HIDDEN: Final = re.compile(
-    "\x1b\\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f-\x9f"
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-"""Characters that show nothing but may say something: controls, joiners, direction marks, fillers, tag characters."""
+_HIDDEN: Final = re.compile(f"\x1b\\[[0-9;?]*[A-Za-z]|[{INVISIBLE}]")
+"""Escape sequences, and characters that show nothing but may say something."""
 _VARIANTS: Final = re.compile("(?<=[\ufe0e\ufe0f])[\ufe0e\ufe0f]+")
 """Variation selectors beyond the one that an emoji has: a series of them can carry a text."""
 _OPENING: Final = "\\[\uff3b\u3010\u3014\u27e6\u2772\ufe5d\u301a\u2045"
 _CLOSING: Final = "\\]\uff3d\u3011\u3015\u27e7\u2773\ufe5e\u301b\u2046"
+_GAP: Final = rf"{UNSEEN}[\s_-][\s_{IGNORABLE}-]*+"
 _MARKER: Final = re.compile(
-    rf"[{_OPENING}]\s{{0,9}}(END[\s_-]{{1,9}})?CONTEXT[\s_-]{{1,9}}SUMMARY\s{{0,9}}[{_CLOSING}]", re.IGNORECASE
+    rf"[{_OPENING}]{SPACES}({spread('END')}{_GAP})?{spread('CONTEXT')}{_GAP}{spread('SUMMARY')}{SPACES}[{_CLOSING}]",
+    re.IGNORECASE,
 )
 _ANGLE: Final = "<\uff1c\ufe64\u2039\u3008\u2329\u27e8\u1438\u02c2\u276e\u276c\u29fc"
 """`<` and what is read as one."""

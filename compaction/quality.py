@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from compaction.evidence import Evidence, essence, gather, terms
 from compaction.frames import unmarked
 from compaction.identifiers import Kind, Text, is_strong, kind_of, spelled
+from compaction.invisible import SPACE, SPACES, UNSEEN, spread
 from compaction.misfires import carries_on, echoes, is_error, loops, refuses
 from compaction.salience import disarmed, values
 from compaction.tokens import text_weight
@@ -80,7 +81,10 @@ _ABOUT_SUMMARIES: Final = terms(
 )
 """Stems that a model with nothing to say uses as well."""
 
-_PINNED: Final = re.compile(r"\[(\s*(?:END\s+)?PIN(?:NED)?\b[^\]\n]{0,120})\]", re.IGNORECASE)
+_PINNED: Final = re.compile(
+    rf"\[({SPACES}(?:{spread('END')}{SPACE})?{spread('PIN')}(?:{UNSEEN}{spread('NED')})?\b[^\]\n]{{0,120}})\]",
+    re.IGNORECASE,
+)
 _PLAIN_WORD: Final = re.compile(r"\w+")
 _HEADING: Final = re.compile(r"^#{1,6} ", re.MULTILINE)
 _NUMBERING: Final = re.compile(r"^[\s#*]*\d+[.)]\s")

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from compaction.invisible import INVISIBLE, SPACE, SPACES, spread
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -23,11 +25,11 @@ _MINOR_CHARS: Final = 4
 """Characters; a shorter bare number cannot be told from others."""
 _CURRENCY: Final = "$\u20ac\u00a3\u00a5#"
 
-_UNSAFE: Final = re.compile(
-    "\x1b\\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"
-)
+_UNSAFE: Final = re.compile(f"\x1b\\[[0-9;?]*[A-Za-z]|[{INVISIBLE}]")
 _MARKER: Final = re.compile(
-    r"\[(\s*(?:END\s+)?CONTEXT\s+SUMMARY\s*|\s*truncated for context management\s*)\]", re.IGNORECASE
+    rf"\[({SPACES}(?:(?:{spread('END')}{SPACE})?{spread('CONTEXT SUMMARY')}"
+    rf"|{spread('truncated for context management')}){SPACES})\]",
+    re.IGNORECASE,
 )
 _TOKEN: Final = re.compile(rf"[{_CURRENCY}]?[A-Za-z0-9](?:[A-Za-z0-9_./:@#+~=?&%-]*[A-Za-z0-9%])?")
 _EXACT: Final = re.compile(r"[0-9@_]|/.*/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -281,6 +281,46 @@ def test_what_the_model_cost_is_recorded(asking: Chat, model: LoopbackModel) -> 
     assert step.cost_usd == Decimal(answered.input_tokens + 5 * step.model_output_tokens) / 1_000_000
     summary = asking.snapshot(conversation, 1).summary
     assert f"{SECTIONS[0]}\nRequest 0 to request 8 were answered." in summary
+
+
+STRANGE: Final = (2**31, 10**30, -1, 1.5, 1e308, True, "12", None, [], {}, float("nan"), float("inf"))
+"""What a server may say in the place of a number of tokens."""
+FIELDS: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+@pytest.mark.parametrize("field", [*FIELDS, "cache_creation", "all"])
+def test_no_count_that_a_provider_answers_ends_the_run(asking: Chat, model: LoopbackModel, field: str) -> None:
+    for strange in STRANGE:
+        usage: Any = {"input_tokens": 10, "output_tokens": 5, field: strange}
+        if field == "cache_creation":
+            usage = {"input_tokens": 10, "output_tokens": 5, field: {"ephemeral_1h_input_tokens": strange}}
+        elif field == "all":
+            usage = strange
+        model.then(ok("Request 0 to request 8 were answered.", usage=usage))
+        conversation = long_talk(asking)
+        Workers(asking).settle(conversation)
+        run = asking.run(conversation)
+        assert (run.state, run.attempts) == ("committed", 1), (strange, run)
+        spent = asking.steps(run.id)[-1].model_input_tokens
+        assert spent is None or 0 <= spent < 2**31
+    assert len(model.requests) == len(STRANGE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"stop_reason": each} for each in (2**70, [], {}, 1.5, "x" * 10_000)]
+    + [{"content": each} for each in (None, 7, "text", [None], [{"type": "text", "text": 2**70}], [{"type": 5}])]
+    + [{"id": {}, "model": 2**70, "type": None, "role": []}, {"type": "error", "content": []}],
+)
+def test_whatever_else_a_provider_answers_an_extract_follows(
+    asking: Chat, model: LoopbackModel, changes: dict[str, Any]
+) -> None:
+    model.default = ok("", **{"stop_reason": "end_turn"} | changes)
+    conversation = long_talk(asking)
+    Workers(asking).settle(conversation)
+    run = asking.run(conversation)
+    assert (run.state, run.reason, run.attempts) == ("failed", "summary_failed_extract_committed", 1)
+    assert TITLE in asking.snapshot(conversation, 1).summary
 
 
 def test_a_summary_longer_than_what_it_replaces_is_not_taken(asking: Chat, model: LoopbackModel) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
+import unicodedata
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.extract import extract
 from compaction.frames import FRAMES, defanged, quoted, visible
+from compaction.invisible import INVISIBLE
 from compaction.policy import Policy
 from compaction.staging import plan
 from compaction.summary import CLOSES, OPENS, framed, neutralize
@@ -286,3 +290,15 @@ def test_any_conversation_keeps_its_speakers(conversation: list[dict[str, Any]])
     assert [message.seq for message in taken.messages] == list(range(len(view)))
     for message, original in zip(taken.messages, view, strict=True):
         assert (message.speaker == "assistant") == (original.role == "assistant")
+
+
+def test_no_character_that_shows_nothing_keeps_a_closing_marker_readable() -> None:
+    unseen = {chr(point) for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point)) in {"Cc", "Cf"}}
+    unseen |= set("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u3164\uffa0\ufff0\ufe00\ufe0e\ufe0f\U000e0001\U000e01ef")
+    assert re.search(f"[{INVISIBLE}]", "a\tb\n \u00a0 \u0600 \u2764\ufe0f \u00e9") is None
+    for mark in unseen - set("\t\n\v\f\r\x85"):
+        said = f"Please order 12345678 today, and {mark.join(CLOSES)} then call ann@b.example."
+        for text in (extract([{"role": "user", "content": said}], max_chars=400), neutralize(said), visible(said)):
+            shown = "".join(char for char in text if char not in unseen or char.isspace())
+            assert "ann@b.example" in shown
+            assert CLOSES not in shown, f"U+{ord(mark):04X}"

@@ -47,6 +47,8 @@ CONNECT_SECONDS: Final = 5.0
 UNKNOWN_WINDOW: Final = LOW_CONTEXT_WINDOW
 """Tokens; a model that is not known is taken for a small one, since more chunks cost less than a refused request."""
 
+MOST_TOKENS: Final = 10_000_000
+"""Tokens; ten times the largest window there is. A server that bills more says something else than tokens."""
 
 _NO_TEMPERATURE: Final[set[tuple[str | None, str]]] = set()
 """(server, model) of those that have refused a temperature; known to the process."""
@@ -283,7 +285,7 @@ def billed(told: Any) -> Usage | None:
         hourly = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else 0
         read = told.cache_read_input_tokens or 0
         usage = Usage(told.input_tokens, told.output_tokens, written - hourly, hourly, read)
-        return usage if all(isinstance(count, int) and count >= 0 for count in usage) else None
+        return usage if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in usage) else None
     except (AttributeError, TypeError):
         return None
 

@@ -48,6 +48,9 @@ NOT_TAKEN: Final = frozenset(
 
 _OVERLOADED: Final = 529
 _TYPE: Final = re.compile(r"[a-z_]{1,64}")
+_ID: Final = re.compile(r"[!-~]{1,200}")
+_YEARS: Final = range(2020, 2200)
+"""In which a batch may have been made."""
 
 
 class Status(NamedTuple):
@@ -246,14 +249,16 @@ def _custom_id(key: str, number: int) -> str:
 
 
 def _status(answer: object) -> Status:
-    if not isinstance(answer, MessageBatch) or not isinstance(answer.id, str):
+    if not isinstance(answer, MessageBatch) or not isinstance(answer.id, str) or not _ID.fullmatch(answer.id):
         raise SummaryError("model_garbage", "the answer is not a batch", Spent())
     try:
         counts = answer.request_counts
         requests = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
         status = answer.processing_status
         times = [answer.created_at, answer.expires_at]
-        if not all(isinstance(each, datetime) and each.tzinfo for each in times):
+        if not all(isinstance(each, datetime) and each.tzinfo and each.year in _YEARS for each in times):
+            raise TypeError  # noqa: TRY301 - one way out for all that is no batch
+        if type(requests) is not int:
             raise TypeError  # noqa: TRY301 - one way out for all that is no batch
     except (AttributeError, TypeError):
         raise SummaryError("model_garbage", "the answer is not a batch", Spent()) from None

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TOO_LONG: Final = frozenset({"summary_cut", "summary_too_long"})
 """Reason codes of answers that are asked for once more, shorter."""
 
+MOST_COUNTED: Final = 2**31 - 1
+"""Tokens of all calls of a step that its record can hold."""
+
 _FENCE: Final = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
 _WRAPPED: Final = re.compile(r"\A<(summary|output|answer)>\s*(.*?)\s*</\1>\Z", re.DOTALL | re.IGNORECASE)
 _PICTURE: Final = re.compile(r"!\[([^\]\n]{0,300})\]\(([^)\s]{1,2000})[^)\n]{0,300}\)")
@@ -101,7 +104,7 @@ def total(spent: Sequence[Spent]) -> Spent:
     costs = [each.cost_usd for each in spent if each.cost_usd is not None]
     return Spent(
         sum(each.calls for each in spent),
-        sum(read) if read else None,
-        sum(written) if written else None,
+        min(sum(read), MOST_COUNTED) if read else None,
+        min(sum(written), MOST_COUNTED) if written else None,
         sum(costs, Decimal()) if costs else None,
     )
