@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import socket
+import subprocess
 import threading
 from http.server import ThreadingHTTPServer
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -28,6 +33,14 @@ if TYPE_CHECKING:
     from tests.running_api import Service
 
 __all__ = ["chat"]
+
+ROOT: Final = Path(__file__).parent.parent
+PAGE: Final = (ROOT / "docs/webhooks.md").read_text()
+ADAPTER: Final = ROOT / "clients/ai-sdk"
+
+
+def samples(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -316,3 +329,90 @@ def test_a_tenant_has_a_bounded_number_of_webhooks(chat: Chat) -> None:
         subscribe(chat, "https://chat.example/hook")
     with chat.database.transaction(chat.tenant_id) as connection:
         assert webhooks.add(connection, chat.tenant_id, "https://chat.example/hook", webhooks.EVENTS) is None
+
+
+def shape(value: Any) -> Any:
+    """Return the fields of an event, with what follows the prefix of an id or the date taken off their values."""
+    if isinstance(value, dict):
+        return {key: shape(each) for key, each in value.items()}
+    if isinstance(value, str):
+        return re.sub(r"^(evt|run|conv)_[0-9a-f]{32}$", r"\1", re.sub(r"^\d{4}-\d\d-\d\dT.*Z$", "time", value))
+    return type(value).__name__
+
+
+def test_the_page_shows_every_event_as_it_is_sent(chat: Chat, receiver: Receiver) -> None:
+    secret = subscribe(chat, receiver.url)
+    compact(chat)
+    conversation = chat.begin({"input_token_budget": 0})
+    chat.append(conversation, [request("go"), *rounds(12, 400)])
+    Workers(chat, StubSummarizer(error=SummaryError("model_overloaded", "status 529"))).settle(conversation)
+    stranded = chat.begin()
+    chat.append(stranded, [request("go"), *rounds(6, 600)])
+    lease = Workers(chat).begin(stranded)
+    chat.expire_lease(lease.run_id)
+    with chat.database.transaction(chat.tenant_id) as connection:
+        runs.requeue(connection, lease.run_id, max_attempts=1)
+    deliver(chat)
+    shown = {each["data"]["state"]: each for each in map(json.loads, samples("json"))}
+    sent = {each["data"]["state"]: each for each in receiver.verified(secret)}
+    for each in (*shown.values(), *sent.values()):
+        each["data"]["external_id"] = None
+    assert {state: shape(each) for state, each in shown.items()} == {state: shape(each) for state, each in sent.items()}
+    assert {each["type"] for each in shown.values()} == set(webhooks.EVENTS)
+
+
+def test_the_page_tells_when_attempts_are_made() -> None:
+    told = re.findall(r"^\| (\d) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
+    assert [(int(number), int(seconds.replace(",", ""))) for number, seconds in told] == list(
+        enumerate(webhooks.RETRY_SECONDS, 2)
+    )
+    assert f"after {TIMEOUT_SECONDS:.0f} seconds in all" in PAGE
+    assert f"about {sum(webhooks.RETRY_SECONDS) / 3600:.0f} hours after" in PAGE
+
+
+def test_the_python_of_the_page_verifies_what_is_sent(chat: Chat, receiver: Receiver) -> None:
+    secret = subscribe(chat, receiver.url)
+    compact(chat)
+    deliver(chat)
+    ((headers, body),) = receiver.received
+    (sample,) = samples("python")
+    names: dict[str, Any] = {}
+    exec(compile(sample, "docs/webhooks.md", "exec"), names)  # noqa: S102 - the page's own code
+    assert names["event_of"](secret, headers, body.encode())["type"] == "compaction.completed"
+    with pytest.raises(WebhookVerificationError):
+        names["event_of"](secret, headers, body.replace("committed", "dead").encode())
+
+
+def test_the_typescript_of_the_page_verifies_what_is_sent(chat: Chat, receiver: Receiver) -> None:
+    if shutil.which("npm") is None or not (ADAPTER / "node_modules/.installed").exists():
+        pytest.skip("the TypeScript compiler is not installed; make clients does that")
+    secret = subscribe(chat, receiver.url)
+    compact(chat)
+    deliver(chat)
+    ((headers, body),) = receiver.received
+    (sample,) = samples("typescript")
+    (ADAPTER / "dist").mkdir(exist_ok=True)
+    (ADAPTER / "dist/webhooks.ts").write_text(sample)
+    options = "--strict --exactOptionalPropertyTypes --skipLibCheck --module nodenext --target es2022 --types node"
+    command = ["npx", "tsc", "--ignoreConfig", *options.split(), "dist/webhooks.ts"]
+    done = subprocess.run(command, cwd=ADAPTER, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    script = """
+        import { eventOf } from "./dist/webhooks.js";
+        const [secret, headers, bodies, types] = [...JSON.parse(process.argv[1]), []];
+        for (const body of bodies) {
+            try { types.push(eventOf(secret, new Headers(headers), body).type); }
+            catch (error) { types.push(error.message); }
+        }
+        console.log(JSON.stringify(types));
+    """
+    sent = json.dumps([secret, headers, [body, body.replace("committed", "dead")]])
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", script, sent],
+        cwd=ADAPTER,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["compaction.completed", "this event was not signed with this secret"]
