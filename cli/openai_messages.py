@@ -62,13 +62,13 @@ def _is_openai(item: msgspec.Raw) -> bool:
     fields = msgspec.json.decode(item)
     if not isinstance(fields, dict):
         return False
-    content = fields.get("content")
+    content, role = fields.get("content"), fields.get("role")
     parts = content if isinstance(content, list) else []
     return (
-        fields.get("role") in ROLES
+        (isinstance(role, str) and role in ROLES)
         or not KEYS.isdisjoint(fields)
         or ("content" in fields and content is None)
-        or any(isinstance(part, dict) and part.get("type") in PARTS for part in parts)
+        or any(isinstance(part, dict) and str(part.get("type")) in PARTS for part in parts)
     )
 
 

@@ -32,7 +32,8 @@ SHARE: Final = 50
 LATER: Final = 9
 """Priority of messages that are taken only when no others wait (0 is the most urgent, and what a message has)."""
 
-_PREFIX: Final = "palimpsest:"
+PREFIX: Final = "palimpsest:"
+"""Of every key of the transport."""
 PRIORITIES: Final = (0, 3, 6, 9)
 """Kombu's own steps: each is a Redis list."""
 _DEPTH_SECONDS: Final = 2.0
@@ -57,6 +58,8 @@ def celery_app(settings: Settings, name: str) -> Celery:
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
+        # It would obey whoever can publish on a channel: end workers, slow tasks down, stop taking messages.
+        worker_enable_remote_control=False,
         worker_soft_shutdown_timeout=30,
         worker_max_tasks_per_child=10_000,
         broker_connection_retry_on_startup=True,
@@ -72,15 +75,31 @@ def celery_app(settings: Settings, name: str) -> Celery:
             "socket_connect_timeout": 2,
             "socket_keepalive": True,
             "health_check_interval": 25,
-            "global_keyprefix": _PREFIX,
+            "global_keyprefix": PREFIX,
+            # At a time: books that somebody has filled keep a worker from its work for tenths of a second.
+            "unacked_restore_limit": 1_000,
         },
     )
     return app
 
 
+def _lists(queue: str) -> list[str]:
+    return [queue + (f"\x06\x16{priority}" if priority else "") for priority in PRIORITIES]
+
+
+KEY_TYPES: Final = {
+    **{key: "list" for queue in QUEUES for key in _lists(queue)},
+    **{f"_kombu.binding.{queue}": "set" for queue in QUEUES},
+    "unacked": "hash",
+    "unacked_index": "zset",
+    "unacked_mutex": "string",
+}
+"""Redis types of the transport's keys, without their prefix."""
+
+
 def queue_keys(queue: str) -> list[str]:
     """Return the Redis lists that a queue consists of, one for each priority; their lengths are its depth."""
-    return [f"{_PREFIX}{queue}" + (f"\x06\x16{priority}" if priority else "") for priority in PRIORITIES]
+    return [PREFIX + key for key in _lists(queue)]
 
 
 class QueueDepths:

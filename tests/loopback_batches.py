@@ -97,6 +97,11 @@ class LoopbackBatches:
         with self._lock:
             self._turns.extend(steps)
 
+    def forget(self) -> None:
+        """Have the next calls answered as ever."""
+        with self._lock:
+            self._turns.clear()
+
     def lose(self, count: int = 1) -> None:
         """Take the next batches, but cut the connection instead of telling."""
         with self._lock:

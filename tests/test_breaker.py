@@ -211,7 +211,16 @@ def test_without_a_clock_the_time_is_that_of_redis(broker_url: str) -> None:
     assert refused(two) in {f"the model is not asked for another {seconds} s" for seconds in range(31)}
 
 
-@pytest.mark.parametrize("stored", [b"not a state", b'{"failures": "many"}', b"\xff"])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"not a state",
+        b'{"failures": "many"}',
+        b"\xff",
+        b'{"failures": 9, "cooldown": 30, "open_until": 1e308}',
+        b'{"failures": 9, "cooldown": 30, "open_until": 1, "probe": "mine", "probe_until": 1e308}',
+    ],
+)
 def test_what_is_no_state_is_a_closed_circuit(broker_url: str, clock: Clock, stored: bytes) -> None:
     one = worker(broker_url, clock)
     with redis.Redis.from_url(broker_url) as client:

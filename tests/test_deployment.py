@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import yaml
 from pydantic import AliasChoices
@@ -255,13 +257,31 @@ def test_health_checks_are_programs_whose_imports_exist() -> None:
                 assert all(hasattr(module, alias.name) for alias in node.names)
 
 
-def test_a_worker_that_is_not_there_is_unhealthy(tmp_path: Path) -> None:
-    """With a broker that answers nobody, the check of a worker fails rather than hangs or passes."""
+def test_a_worker_is_healthy_as_long_as_its_heartbeat_is_fresh(tmp_path: Path, database_url: str) -> None:
+    """The check of a worker fails rather than hangs or passes without one, and without a database."""
     (source,) = {health_programs()[name] for name in WORKERS}
-    environment = os.environ | {"PALIMPSEST_BROKER_URL": "redis://127.0.0.1:1/0"}
-    command = [sys.executable, "-c", source]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)
-    assert done.returncode != 0
+
+    def check(url: str) -> int:
+        environment = os.environ | {"PALIMPSEST_DATABASE_URL": url}
+        command = [sys.executable, "-c", source]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False
+        ).returncode
+
+    def beat(host: str, age: str) -> None:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(
+                "insert into processes (id, kind, host, pid, queues, version, slots, seen_at)"
+                " values (gen_random_uuid(), 'worker', %s, 1, '{checks}', '0', 1, now() - %s::interval)",
+                (host, age),
+            )
+
+    assert check("postgresql://127.0.0.1:1/none") != 0
+    beat("another", "0")
+    beat(socket.gethostname(), "1 hour")
+    assert check(database_url) == 1
+    beat(socket.gethostname(), "0")
+    assert check(database_url) == 0
 
 
 @pytest.mark.parametrize("name", WORKERS)

@@ -399,6 +399,22 @@ class TestWatch:
         assert "Timeout" in done.stderr
 
 
+DEAF = """
+import os, sys
+from kombu.transport.redis import MultiChannelPoller
+ask = MultiChannelPoller._register_BRPOP
+def ask_no_more(self, channel):
+    if not os.path.exists(os.environ["DEAF_FROM"]):
+        ask(self, channel)
+    elif channel._in_poll:
+        channel._in_poll.disconnect()
+MultiChannelPoller._register_BRPOP = ask_no_more
+from cli.main import main
+sys.exit(main())
+"""
+"""A worker that stops asking for messages once a file is there."""
+
+
 class TestStuckProcesses:
     """Real workers."""
 
@@ -438,12 +454,14 @@ class TestStuckProcesses:
             assert (next_one.end(), sweeper.end()) == (0, 0)
 
     def test_a_worker_that_no_longer_consumes_ends_and_fails(self, product: Product) -> None:
+        product.program = ["-c", DEAF]
         product.env |= {"PALIMPSEST_QUEUE_STUCK_SECONDS": "1", "PALIMPSEST_TASK_STUCK_SECONDS": "4"}
+        product.env |= {"DEAF_FROM": str(product.folder / "deaf")}
         product.env |= {"PALIMPSEST_HEARTBEAT_SECONDS": "0.1", "PALIMPSEST_SUMMARIZER": "extractive"}
         conversation = long_talk(product)
         with product.worker("checks,summaries", "--concurrency", "2") as worker:
             eventually(lambda: seen(product.chat), 60)
-            product.app.control.cancel_consumer(CHECKS, reply=True, timeout=30, limit=1)
+            (product.folder / "deaf").touch()
             product.wake(conversation)
             assert worker.process.wait(60) == 1
         assert [event["event"] for event in worker.events if event["event"].endswith("stuck")] == ["queue.stuck"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CheckOutcome = Literal["idle", "begun", "in_the_way", "promoted", "recounted"]
 Attempt = Literal["done", "lost", "released", "failed"]
-Refusal = Literal["no_message", "unreadable", "misshapen", "unknown_task"]
+Refusal = Literal["no_message", "unreadable", "misshapen", "unknown_task", "bookkeeping"]
 Delivery = Literal["delivered", "refused", "dead"]
 
 OTHER: Final = "other"

@@ -20,14 +20,18 @@ from migrations.run import upgrade
 from store.settings import Settings
 from tests.conftest import create_database, make_tenant
 from tests.fuzz.api_calls import ApiFuzz, Failures
+from tests.fuzz.batch_answers import batch_answers, batch_answers_of
 from tests.fuzz.core import invariants
+from tests.fuzz.crafted_exports import CraftedExports
+from tests.fuzz.trace_headers import TraceHeaders, trace_headers
+from tests.fuzz.transcript_files import reads_or_says_where, transcript_files
 from tests.fuzz.turn_calls import Turns, lives_of_turns
 from tests.running_api import Service, running_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PARTS: Final = ("api", "turns", "core")
+PARTS: Final = ("api", "turns", "core", "transcripts", "exports", "batches", "traces")
 API_EXAMPLES: Final = 40
 """Calls of each operation, of each kind, in one round."""
 PIECE: Final = 200
@@ -148,7 +152,47 @@ def _property(strategy: st.SearchStrategy[Any], attempt: Callable[[Any], None], 
     return draw
 
 
-_FUZZ: Final[dict[str, Callable[[Service, int, float], Failures]]] = {"api": _api, "turns": _turns, "core": _core}
+def _transcripts(_service: Service, number: int, until: float) -> Failures:
+    failures = Failures()
+    files = _search(transcript_files(), reads_or_says_where, "transcripts", number, until, failures)
+    print(f"transcripts: {files:,} files")  # noqa: T201
+    return failures
+
+
+def _exports(service: Service, number: int, until: float) -> Failures:
+    crafted, failures = CraftedExports(service), Failures()
+    files = _search(crafted.drawn(), crafted.imported_or_refused, "exports", number, until, failures)
+    crafted.close()
+    outcomes = ", ".join(f"{outcome}: {count:,}" for outcome, count in sorted(crafted.outcomes.items()))
+    print(f"exports: {files:,} files ({outcomes})")  # noqa: T201
+    return failures
+
+
+def _batches(_service: Service, number: int, until: float) -> Failures:
+    failures = Failures()
+    with batch_answers_of() as provider:
+        answers = _search(batch_answers(), provider.read_or_refused, "batches", number, until, failures)
+    print(f"batches: {answers:,} answers, five calls each")  # noqa: T201
+    return failures
+
+
+def _traces(service: Service, number: int, until: float) -> Failures:
+    headers, failures = TraceHeaders(service), Failures()
+    drawn = _search(trace_headers(), headers.traced, "traces", number, until, failures)
+    headers.stop()
+    print(f"traces: {drawn:,} examples, {headers.spans:,} spans")  # noqa: T201
+    return failures
+
+
+_FUZZ: Final[dict[str, Callable[[Service, int, float], Failures]]] = {
+    "api": _api,
+    "turns": _turns,
+    "core": _core,
+    "transcripts": _transcripts,
+    "exports": _exports,
+    "batches": _batches,
+    "traces": _traces,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

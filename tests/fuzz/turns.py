@@ -85,18 +85,18 @@ def values() -> SearchStrategy[Any]:
     )
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every place in a value, as what holds it and its name or number there."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, each in list(inner):
         yield value, name
-        yield from _places(each)
+        yield from places(each)
 
 
 def change(draw: DrawFn, conversation: list[Message]) -> None:
     """Change a conversation at one place of its structure."""
-    places = list(_places(conversation))
-    holder, name = places[draw(st.integers(0, len(places) - 1))]
+    found = list(places(conversation))
+    holder, name = found[draw(st.integers(0, len(found) - 1))]
     value = holder[name]
     match draw(st.sampled_from(["replace", "remove", "double", "kind", "role", "key", "id", "insert"])):
         case "replace":
@@ -114,7 +114,7 @@ def change(draw: DrawFn, conversation: list[Message]) -> None:
         case "role":
             conversation[draw(st.integers(0, len(conversation) - 1))]["role"] = draw(st.sampled_from(_ROLES))
         case "id":
-            ids = [each for each in places if each[1] in {"id", "tool_use_id"}]
+            ids = [each for each in found if each[1] in {"id", "tool_use_id"}]
             if len(ids) > 1:
                 first, second = draw(st.lists(st.sampled_from(ids), min_size=2, max_size=2))
                 first[0][first[1]] = second[0][second[1]]

@@ -217,7 +217,7 @@ class AnthropicBatches:
             raise self._errored(entry.result)
         if kind != "succeeded":
             codes = {"expired": "batch_expired", "canceled": "batch_canceled"}
-            raise SummaryError(codes.get(kind, "model_garbage"), "a part was not answered")
+            raise SummaryError(codes.get(str(kind), "model_garbage"), "a part was not answered")
         answer = answer_of(getattr(entry.result, "message", None), self._model.model, self._model.prices, batch=True)
         try:
             return text_of(answer, max_tokens), answer.spent

@@ -201,7 +201,7 @@ class CircuitBreaker:
             for _ in range(_TRIES):
                 pipe.watch(self._key)  # type: ignore[no-untyped-call] # redis-py left it without
                 now = self._now(pipe)
-                stored = _decode(pipe.get(self._key))
+                stored = self._credible(_decode(pipe.get(self._key)), now)
                 with self._lock:
                     own = self._own if self._was_away else CLOSED
                 before = max(stored or CLOSED, own, key=lambda state: (state.open_until, state.failures))
@@ -214,6 +214,12 @@ class CircuitBreaker:
                     self._own, self._was_away, self._without_redis_until = after, False, -math.inf
                 return before, after, now
         raise WatchError("the state changed too often")
+
+    def _credible(self, stored: State | None, now: float) -> State | None:
+        """Return a state that was read, None for one that no breaker makes: anybody may have written it."""
+        if stored is None or stored.open_until > now + self._longest * (1 + JITTER) + 1:
+            return None
+        return stored if stored.probe_until <= now + self._probe_seconds + 1 else None
 
     def _now(self, pipe: Pipeline) -> float:
         if self._clock:

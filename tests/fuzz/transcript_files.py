@@ -1,0 +1,93 @@
+"""Files for `palimpsest replay`: read as turns that can be sent, or refused with file, line and field."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+
+from cli.transcripts import TranscriptError, read_transcripts
+from tests.fuzz.structure import changed_bytes, changed_documents, json_lines
+from tests.fuzz.turns import as_json
+from tests.strategies import any_conversations
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn
+
+    from tests.blocks import Message
+
+_TOOL = {"name": "look", "description": "d", "input_schema": {"type": "object"}}
+
+
+def _events(conversation: list[Message]) -> list[Any]:
+    """Return a conversation as a session of Claude Code."""
+    return [
+        {
+            "type": message["role"],
+            "uuid": f"u{place}",
+            "parentUuid": f"u{place - 1}" if place else None,
+            "sessionId": "s1",
+            "isSidechain": False,
+            "message": {"role": message["role"], "content": message["content"], "id": f"msg_{place}"},
+        }
+        for place, message in enumerate(conversation)
+    ]
+
+
+def _chat(conversation: list[Message]) -> list[Any]:
+    """Return something like a conversation in OpenAI's messages, with a call and its result."""
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": json.dumps({"a": 1})}}
+    told: list[Any] = [{"role": "system", "content": "Be brief."}]
+    for message in conversation:
+        content = message["content"] if isinstance(message["content"], str) else "words"
+        told.append({"role": message["role"], "content": content})
+    told.insert(2, {"role": "assistant", "content": None, "tool_calls": [call]})
+    told.insert(3, {"role": "tool", "tool_call_id": "c1", "content": "seen"})
+    return told
+
+
+@st.composite
+def transcript_files(draw: DrawFn) -> bytes:
+    """Draw files of each format that is read, some of them changed."""
+    conversation: list[Message] = draw(any_conversations(max_chars=80, max_exchanges=3, max_rounds=2))
+    whole = {"messages": conversation, "system": "Be brief.", "tools": [_TOOL], "id": "one"}
+    chat = {"messages": _chat(conversation), "tools": [{"type": "function", "function": {"name": "look"}}]}
+    lines: list[Any] = draw(
+        st.sampled_from(
+            [[whole], [whole, whole], [conversation], conversation, _events(conversation), [chat], _chat(conversation)]
+        )
+    )
+    changed = draw(changed_documents(st.just(lines)))
+    as_one = draw(st.booleans()) and len(changed) == 1
+    text = json.dumps(changed[0], indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") if as_one else b""
+    return draw(changed_bytes(st.just(text or json_lines(changed))))
+
+
+def reads_or_says_where(text: bytes) -> None:
+    """Assert that a file is read into turns of JSON, or refused in a way that leads to the place."""
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        file.write(text)
+        file.flush()
+        path = Path(file.name)
+        refused: TranscriptError | None
+        try:
+            found = read_transcripts(path)
+        except TranscriptError as error:
+            found, refused = [], error
+        else:
+            refused = None
+    if refused is not None:
+        assert refused.path == path
+        assert 1 <= refused.line <= text.count(b"\n") + 1, refused
+        assert refused.field
+    for transcript in found:
+        for raw in (transcript.system, transcript.tools):
+            assert raw is None or json.loads(bytes(raw)) is not None
+        for turn in transcript.turns:
+            assert turn.messages
+            for message in turn.messages:
+                assert message.role in {"user", "assistant"}
+                as_json(json.loads(bytes(message.content)))
