@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Connection, func, insert, or_, select, text, update
 
-from store import ids
-from store.tables import api_keys, tenants
+from store import ids, tenants
+from store.tables import api_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -111,7 +111,7 @@ def _create(
     *,
     at_most: int,
 ) -> tuple[ApiKey, str]:
-    lock(connection, tenant_id)
+    tenants.lock(connection, tenant_id)
     others = select(func.count()).where(_k.tenant_id == tenant_id, _in_force())
     if connection.execute(others).scalar_one() >= at_most:
         raise TooManyKeysError
@@ -154,11 +154,6 @@ def rotate(
         .values(expires_at=func.least(_k.expires_at, func.now() + overlap), replaced_by=made[0].id)
     )
     return made
-
-
-def lock(connection: Connection, tenant_id: UUID) -> None:
-    """Have nobody else make a key of the tenant until the transaction ends: two that count at once would both pass."""
-    connection.execute(select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True))
 
 
 def all_of(connection: Connection, tenant_id: UUID) -> list[ApiKey]:

@@ -40,7 +40,7 @@ _TRACEPARENT: Final = re.compile(r"[\da-f]{2}-([\da-f]{32})-([\da-f]{16})-([\da-
 """W3C Trace Context, section 3.2: version, trace id, parent id, flags; versions to come may have more behind them."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MOST: Final = 2**63 - 1
-"""The largest number that OTLP has room for; one of a provider's may be any."""
+"""The largest number that OTLP has room for."""
 _MOST_LINKS: Final = 128
 """Links of one span; the SDK's own default."""
 
@@ -198,7 +198,14 @@ def _place(traceparent: str) -> SpanContext | None:
 
 def _named(attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
     return {
-        name if "." in name else f"palimpsest.{name}": min(max(value, -_MOST), _MOST) if type(value) is int else value
+        name if "." in name else f"palimpsest.{name}": _sendable(value)
         for name, value in attributes.items()
         if value is not None
     }
+
+
+def _sendable(value: Attribute) -> Attribute:
+    """Return what OTLP has room for: a provider's answer may have any number in it, and half of a character."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return min(max(value, -_MOST), _MOST) if type(value) is int else value

@@ -69,6 +69,11 @@ def named(connection: Connection, name: str | None = None) -> list[Tenant]:
     return [Tenant(*row) for row in rows]
 
 
+def lock(connection: Connection, tenant_id: UUID) -> None:
+    """Have nobody else count what the tenant has until the transaction ends: two that do at once would both add one."""
+    connection.execute(select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True))
+
+
 def settings_of(connection: Connection, tenant_id: UUID, *, lock: bool = False) -> TenantSettings:
     """Return what is set for a tenant, locked against other changes of it if wanted."""
     query = select(*_SETTINGS).where(tenants.c.id == tenant_id)

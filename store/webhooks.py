@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from store import ids
+from store import ids, tenants
 from store.tables import conversations, runs
 from store.webhook_tables import webhook_deliveries, webhooks
 
@@ -52,6 +52,7 @@ class Delivery(NamedTuple):
 
 def add(connection: Connection, tenant_id: UUID, url: str, events: Sequence[Event]) -> tuple[AnyRow, str] | None:
     """Make a webhook; return its row and its secret (`whsec_…`), None if the tenant has as many as it may."""
+    tenants.lock(connection, tenant_id)
     if len(page(connection, tenant_id)) >= MAXIMUM:
         return None
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()

@@ -8,9 +8,11 @@ import shutil
 import socket
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -285,6 +287,26 @@ def test_nobody_else_makes_the_next_attempt_while_one_is_under_way() -> None:
         ("2002:a00:1::1", False),
         ("fec0::1", False),
         ("fd00::1", False),
+        ("64:ff9b:1::8.8.8.8", False),
+        ("64:ff9b:1:ffff::10.0.0.1", False),
+        ("::127.0.0.1", False),
+        ("::8.8.8.8", False),
+        ("::ffff:0:127.0.0.1", False),
+        ("::", False),
+        ("100::1", False),
+        ("5f00::1", False),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),
+        ("2001:db8::1", False),
+        ("3fff::1", False),
+        ("2606:4700::5efe:127.0.0.1", False),
+        ("2606:4700::200:5efe:10.0.0.1", False),
+        ("2606:4700::5efe:8.8.8.8", True),
+        ("192.0.0.192", False),
+        ("192.0.0.9", False),
+        ("192.88.99.1", False),
+        ("168.63.129.16", False),
+        ("100.100.100.200", False),
+        ("240.0.0.1", False),
     ],
 )
 def test_an_address_that_stands_for_another_is_what_that_one_is(address: str, public: bool) -> None:
@@ -322,6 +344,22 @@ def test_webhooks_over_http(service: Service) -> None:
 )
 def test_a_webhook_that_cannot_be_is_refused(service: Service, body: dict[str, Any], pointer: str) -> None:
     problem(service.client.post("/v1/webhooks", json=body), 422, "invalid", pointer)
+
+
+def test_webhooks_that_are_made_at_once_are_counted_one_after_the_other(chat: Chat) -> None:
+    for _ in range(webhooks.MAXIMUM - 1):
+        subscribe(chat, "https://chat.example/hook")
+    start = Barrier(8)
+
+    def make(_: int) -> bool:
+        start.wait()
+        with chat.database.transaction(chat.tenant_id) as connection:
+            return webhooks.add(connection, chat.tenant_id, "https://chat.example/hook", webhooks.EVENTS) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(make, range(8))) == 1
+    with chat.database.transaction(chat.tenant_id) as connection:
+        assert len(webhooks.page(connection, chat.tenant_id)) == webhooks.MAXIMUM
 
 
 def test_a_tenant_has_a_bounded_number_of_webhooks(chat: Chat) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -59,21 +60,35 @@ def test_sigterm_ends_idle_workers_and_the_sweeper(product: Product) -> None:
 @pytest.mark.fault("F15")
 def test_a_failed_task_logs_its_type_and_nothing_of_what_it_held(product: Product) -> None:
     secret = "the words of a user"
-    product.chat.begin(SMALL)
+    function = "function due_states(uuid[], boolean)"
+    lost = product.chat.begin(SMALL)
+
+    def told(event: str) -> list[dict[str, Any]]:
+        return [each for each in worker.events if each["event"] == event]
+
+    def as_owner(statement: str) -> None:
+        with psycopg.connect(product.env["PALIMPSEST_DATABASE_URL"], autocommit=True) as owner:
+            owner.execute(statement.encode())
+
     with product.worker("checks", "--concurrency", "1") as worker:
         product.app.send_task(CHECK_TASK, args=[[secret]], queue=CHECKS)
-        (failed,) = eventually(lambda: [each for each in worker.events if each["event"] == "task.failed"], 60)
-        assert (failed["task"], failed["error"]) == (CHECK_TASK, "ValueError")
+        (refused,) = eventually(lambda: told("message.refused"), 60)
+        assert refused["reason"] == "unreadable"
+        as_owner(f"revoke execute on {function} from palimpsest_service")
+        product.wake(lost)
+        (failed,) = eventually(lambda: told("task.failed"), 60)
+        assert (failed["task"], failed["error"]) == (CHECK_TASK, "ProgrammingError")
+        as_owner(f"grant execute on {function} to palimpsest_service")
         # It goes on with the next.
         conversation = product.chat.begin()
         product.chat.append(conversation, [request(secret), *rounds(6, 600)])
         product.wake(conversation)
         eventually(ended(product, conversation), 60)
         assert worker.end() == 0
-    told = worker.log.read_text()
-    assert secret not in told
-    assert "Traceback" not in told
-    assert "lorem" not in told
+    log = worker.log.read_text()
+    assert secret not in log
+    assert "Traceback" not in log
+    assert "lorem" not in log
 
 
 def test_a_worker_that_hangs_ends_all_the_same(product: Product) -> None:

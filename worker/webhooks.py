@@ -7,7 +7,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -31,6 +31,20 @@ LOOKUPS: Final = 64
 """Lookups of addresses at a time; one that is not over in time goes on for as long as the resolver has patience."""
 _LAST_PORT: Final = 65_535
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+_ISATAP: Final = 0x5EFE
+_ISATAP_MASK: Final = 0xFDFF_FFFF
+"""RFC 5214, section 6.1: an interface identifier `0000:5efe` or `0200:5efe` with an IPv4 address behind it."""
+_ROUTED: Final = IPv6Network("2000::/3")
+_NOT_PUBLIC: Final = (
+    # IANA's special-purpose registries have these whole; which parts `ipaddress` knows differs by version of Python.
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("192.88.99.0/24"),
+    IPv6Network("2001::/23"),
+    IPv6Network("2001:db8::/32"),
+    IPv6Network("3fff::/20"),
+    # Not in a registry: the host of a virtual machine in Azure, reached from inside alone.
+    IPv4Network("168.63.129.16/32"),
+)
 """Addresses that stand for IPv4 addresses, where a network translates them (RFC 6052)."""
 
 
@@ -129,11 +143,17 @@ class Courier:
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Tell whether an address is one of the internet's, and so is the IPv4 address that it may stand for."""
     if isinstance(address, IPv6Address):
-        if address.is_site_local:
-            return False
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in _NAT64:
-            inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+        inner = _inner(address)
         if inner is not None:
             return is_public(inner)
-    return address.is_global and not address.is_multicast
+        # Nothing else is routed; among the rest are more ways to write an IPv4 address.
+        if address not in _ROUTED:
+            return False
+    return address.is_global and not address.is_multicast and not any(address in each for each in _NOT_PUBLIC)
+
+
+def _inner(address: IPv6Address) -> IPv4Address | None:
+    """Return the IPv4 address that a gateway, or the host itself, would reach by an IPv6 address."""
+    if address in _NAT64 or (int(address) >> 32) & _ISATAP_MASK == _ISATAP:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour

@@ -34,6 +34,22 @@ WORKED_EVERY: Final = 4
 _LISTS: Final = ("messages", "runs", "snapshots", "context-blocks", "pins")
 
 
+class Crafted:
+    """The rows of an export, and a number."""
+
+    def __init__(self, sound: list[Any], lines: list[Any], number: int) -> None:
+        self.lines, self.number = lines, number
+        self._sound = sound
+
+    def __repr__(self) -> str:
+        """Show what was changed alone: the whole has a hundred thousand characters."""
+        changed = [
+            f"{place}: {json.dumps(line)[:1_500]}" for place, line in enumerate(self.lines) if line not in self._sound
+        ]
+        gone = [f"-{place} {line['type']}" for place, line in enumerate(self._sound) if line not in self.lines]
+        return f"{self.number} {' '.join(gone)} {' '.join(changed)}"
+
+
 class CraftedExports:
     """A conversation with something of everything, exported once, and the changes of it imported by another tenant."""
 
@@ -61,7 +77,7 @@ class CraftedExports:
         assert row
         return row[0]
 
-    def drawn(self) -> SearchStrategy[tuple[list[Any], int]]:
+    def drawn(self) -> SearchStrategy[Crafted]:
         """Draw the export with some rows changed, and a number."""
 
         @st.composite
@@ -83,11 +99,12 @@ class CraftedExports:
                     break
             return chosen
 
-        return st.tuples(lines(), st.integers(0, 2**16))
+        # Not `builds`, which would be shown by all that it was built of.
+        return st.tuples(lines(), st.integers(0, 2**16)).map(lambda drawn: Crafted(self.lines, *drawn))
 
-    def imported_or_refused(self, drawn: tuple[list[Any], int]) -> None:
+    def imported_or_refused(self, drawn: Crafted) -> None:
         """Assert that a file is refused with nothing written, or lives on as any conversation."""
-        lines, number = drawn
+        lines, number = drawn.lines, drawn.number
         body = json_lines(lines)
         end = {"type": "end", "lines": len(lines), "sha256": hashlib.sha256(body).hexdigest()}
         file = io.BytesIO(body + json_lines([end]))

