@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from store.reasons import REASONS
 from store.settings import Settings
 from tests.fuzz.structure import changed_bytes, changed_documents, json_lines
 from tests.fuzz.turns import as_json
 from tests.loopback_model import LoopbackModel
 from tests.loopback_steps import status
-from worker.metrics import REASONS
 from worker.summarizers import SummaryError, choose_batches
 
 if TYPE_CHECKING:
