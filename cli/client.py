@@ -191,7 +191,7 @@ class ServiceClient:
         return self._get(f"/conversations/{conversation_id}", Conversation)
 
     def conversations(self, *, user_ref: str | None = None, external_id: str | None = None) -> Iterator[Conversation]:
-        """Iterate over the tenant's conversations, page by page."""
+        """Iterate over the tenant's conversations, newest first."""
         return self._paged("/conversations", Conversation, _given(user_ref=user_ref, external_id=external_id))
 
     def append_turn(
@@ -287,6 +287,15 @@ class ServiceClient:
         """Make a new head equal to an old version (0 = no compaction); return the conversation."""
         response = self._send("POST", f"/conversations/{conversation_id}/restore", body={"version": version})
         return _read(response.content, Conversation)
+
+    def erase(self, conversation_id: str) -> dict[str, Any]:
+        """Remove every text of a conversation for good; return its tombstone."""
+        return _read(self._send("DELETE", f"/conversations/{conversation_id}", repeatable=True).content, dict[str, Any])
+
+    def erase_user(self, user_ref: str) -> dict[str, Any]:
+        """Remove every text of all conversations of a user for good; return how many there were."""
+        response = self._send("DELETE", "/users", params={"user_ref": user_ref}, repeatable=True)
+        return _read(response.content, dict[str, Any])
 
     def usage(self, days: int) -> dict[str, Any]:
         """Return what the tenant's model calls came to: today, and on the newest days that had any."""

@@ -1,7 +1,8 @@
-"""Commands about one conversation: its life, its versions, what changed between them, the way back, and out and in."""
+"""Commands about conversations: which there are, one's life and versions, the way back, out and in, and its end."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations of commands when they run
 from typing import Annotated
 
@@ -12,6 +13,56 @@ from cli.options import CONVERSATIONS, Conversation, Json, Key, Url, Yes, read_s
 commands = typer.Typer()
 
 Version = Annotated[int, typer.Argument(help="Version of a snapshot; 0 is no compaction.", min=0, show_default=False)]
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def conversations(
+    user: Annotated[str | None, typer.Option(help="Only those with this user_ref.")] = None,
+    external_id: Annotated[str | None, typer.Option(help="Only the one with this external id.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only those created then or later, UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only those created before then, UTC.")] = None,
+    compacted: Annotated[
+        bool | None,
+        typer.Option("--compacted/--not-compacted", help="Only those with a snapshot, or without."),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Conversations to list.", min=1, max=10_000)] = 20,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002 - an option, always named
+) -> None:
+    """List conversations, newest first.
+
+    Example: palimpsest conversations --user anna --since 2026-05-01
+    """
+    from cli.conversations import Wanted, run_conversations  # noqa: PLC0415 - commands need not load what others need
+
+    since, until = (None if time is None else time.replace(tzinfo=UTC) for time in (since, until))
+    wanted = Wanted(user, external_id, since, until, compacted, limit)
+    raise typer.Exit(run_conversations(service(url, key), wanted, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def erase(
+    conversation: Annotated[
+        str | None, typer.Argument(help="Id of the conversation, as conv_….", show_default=False)
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="All conversations with this user_ref instead.")] = None,
+    yes: Yes = False,  # noqa: FBT002
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Remove every text of a conversation, or of a user's conversations, for good. Needs a key with the scope admin.
+
+    It says how much that is, and asks. A tombstone without content stays for the audit.
+
+    Example: palimpsest erase conv_0197f2c08d1e7b1fa3c5d2e4f6a80911
+    """
+    from cli.erase import run_erase  # noqa: PLC0415
+
+    if (conversation is None) == (user is None):
+        raise typer.BadParameter("give either a conversation or --user")
+    raise typer.Exit(run_erase(service(url, key), conversation, user, yes=yes, as_json=as_json))
 
 
 @commands.command(rich_help_panel=CONVERSATIONS)

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+import structlog
 import typer
 from sqlalchemy.exc import DBAPIError
 from typer.core import TyperGroup
@@ -24,7 +25,9 @@ class Commands(TyperGroup):
     """The command line's commands; one that cannot reach a service ends with 1 and says so."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
+        """Run a command; what it logs without logging being set up goes to stderr, for stdout is its output."""
+        if not structlog.is_configured():
+            structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

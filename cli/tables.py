@@ -42,14 +42,34 @@ def columns(names: Sequence[str], *, numbers: Collection[str] = (), title: str |
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print a table at its full width: a narrow terminal wraps its lines, but no id, state or number is ever cut."""
+    """Print a table at its full width, so that no id, state or number is ever cut.
+
+    Where a terminal is too narrow for that, each row becomes a few lines, one for each of its cells that is not empty.
+    """
     console = console or Console()
     if not table.row_count:
         table.add_row("none")
     options = console.options.update_width(_NO_LIMIT)
     width = Measurement.get(console, options, table).maximum
+    if console.is_terminal and width > console.width:
+        _print_records(table, console)
+        return
     for line in console.render_lines(table, options.update_width(width), pad=False):
         text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
         # Columns are filled up with spaces, which a narrow terminal would wrap into lines of nothing.
         text.rstrip()
         console.print(text, soft_wrap=True)
+
+
+def _print_records(table: Table, console: Console) -> None:
+    names = [str(column.header) for column in table.columns]
+    cells = [list(column.cells) for column in table.columns]
+    if table.title:
+        console.print(Text(str(table.title), "italic"))
+    for row in range(table.row_count):
+        console.rule(style="dim")
+        for name, column in zip(names, cells, strict=True):
+            cell = column[row]
+            value = cell if isinstance(cell, Text) else Text(str(cell))
+            if value.plain:
+                console.print(Text.assemble((f"{name:<{max(map(len, names))}}  ", "dim"), value), soft_wrap=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from cli.context_plot import LINE, Point, Threshold, context_plot
 from cli.main import app
+from cli.tables import columns, print_table
 from tests import talk
 from tests.command_line import own_logging
 from tests.in_process_worker import work
@@ -224,3 +227,57 @@ def test_thresholds_are_drawn_where_they_stand() -> None:
         "  message 0  3",
         "    above 500 far",
     ]
+
+
+def test_conversations_are_listed_and_filtered(service: Service, key: str) -> None:
+    paths = [service.conversation(user_ref=f"ben-{number % 2}", external_id=f"list-{number}") for number in range(4)]
+    identifiers = [path.rpartition("/")[2] for path in paths]
+    own = Told(identifiers[0], paths[0], key, 0)
+
+    def listed(*arguments: str) -> list[str]:
+        return [each["id"] for each in as_json(service, own, "conversations", *arguments)["conversations"]]
+
+    assert listed("--limit", "4") == identifiers[::-1]
+    assert listed("--user", "ben-1") == [identifiers[3], identifiers[1]]
+    assert listed("--external-id", "list-2") == [identifiers[2]]
+    assert listed("--user", "ben-1", "--since", "2199-01-01") == []
+    assert listed("--user", "ben-1", "--until", "2020-01-01") == []
+    assert listed("--user", "ben-1", "--since", "2020-01-01", "--until", "2199-01-01") == listed("--user", "ben-1")
+    assert listed("--user", "ben-1", "--compacted") == []
+    assert listed("--user", "ben-1", "--not-compacted") == listed("--user", "ben-1")
+    printed = run(service, own, "conversations", "--user", "ben-0").stdout
+    assert all(word in printed for word in (identifiers[0], identifiers[2], "list-0", "ben-0"))
+
+
+@pytest.mark.parametrize(("reply", "code"), [("n\n", 1), (None, 1), ("y\n", 0)])
+def test_an_erasure_says_how_much_and_asks(service: Service, key: str, reply: str | None, code: int) -> None:
+    path = service.conversation(user_ref="carl")
+    service.append(path, talk.request("gone", 10), talk.answer("soon", 10))
+    own = Told(path.rpartition("/")[2], path, key, 0)
+    answered = run(service, own, "erase", own.id, code=code, stdin=reply)
+    assert f"Erase {own.id} with its 2 messages, for good? [y/N]" in answered.stderr
+    assert service.client.get(path).status_code == (200 if code else 404)
+    if code == 0:
+        assert f"{own.id} is erased" in answered.stdout
+
+
+def test_a_users_conversations_are_erased_together(service: Service, key: str) -> None:
+    paths = [service.conversation(user_ref="dora/../dora") for _ in range(3)]
+    own = Told(paths[0].rpartition("/")[2], paths[0], key, 0)
+    assert as_json(service, own, "erase", "--user", "dora/../dora", "--yes") == {"conversations": 3}
+    assert {service.client.get(path).status_code for path in paths} == {404}
+    run(service, own, "erase", code=2)
+    run(service, own, "erase", own.id, "--user", "dora", code=2)
+
+
+def test_a_terminal_that_is_too_narrow_gets_a_row_as_lines() -> None:
+    table = columns(("id", "what it was that happened", "note"), numbers=("id",), title="Things")
+    table.add_row("conv_0197f2c08d1e7b1fa3c5d2e4f6a80911", "a thing that takes forty characters or so", "")
+    for width, is_wide in ((80, False), (200, True)):
+        console = Console(force_terminal=True, width=width, file=io.StringIO(), no_color=True)
+        print_table(table, console)
+        assert isinstance(console.file, io.StringIO)
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue()).splitlines()
+        assert max(map(len, lines)) <= width
+        assert any("conv_0197f2c08d1e7b1fa3c5d2e4f6a80911" in line for line in lines)
+        assert any("so" in line and "conv_" in line for line in lines) == is_wide

@@ -34,6 +34,8 @@ class Unsettled(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answering)
         self.turns = 0
         self.has_turns, self.is_waited_for = threading.Event(), threading.Event()
+        self.refusals = 0
+        """Calls that are answered with 503 before any other."""
         self.due: str | None = "2026-01-01T00:00:00Z"
 
 
@@ -51,6 +53,10 @@ class Answering(BaseHTTPRequestHandler):
             self.answer({"id": "conv_1"})
 
     def do_GET(self) -> None:
+        if self.server.refusals:
+            self.server.refusals -= 1
+            self.answer({}, status=503)
+            return
         match urlsplit(self.path).path.rpartition("/")[2]:
             case "conv_1":
                 self.server.is_waited_for.set()
@@ -60,9 +66,10 @@ class Answering(BaseHTTPRequestHandler):
             case _:
                 self.answer({"data": []})
 
-    def answer(self, value: Any) -> None:
+    def answer(self, value: Any, status: int = 200) -> None:
         data = json.dumps(value).encode()
-        self.send_response(200)
+        self.send_response(status)
+        self.send_header("retry-after", "0")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -129,3 +136,19 @@ def test_names_are_shown_as_they_are(server: Unsettled, tmp_path: Path) -> None:
     assert f"{SHOWN}: originals differ at [0, 1]" in done.stdout
     assert "2 differ" in done.stdout
     assert "\x1b" not in done.output
+
+
+def test_stdout_of_json_is_json_alone_also_where_calls_are_repeated(server: Unsettled, tmp_path: Path) -> None:
+    server.due = None
+    server.refusals = 2
+    arguments = [*replay(server, transcript(tmp_path / "one.json", 1)), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert server.refusals == 0
+    (played,) = json.loads(done.stdout)["conversations"]
+    assert played["conversation_id"] == "conv_1"
