@@ -161,7 +161,8 @@ PROBLEM_TYPES: Final = {
     ),
     "unavailable": ProblemType(
         503,
-        "The database is away or busy: after `Retry-After` send it again, a turn with its Idempotency-Key.",
+        "The database is away or busy, or as many bytes are under way here as may be: after `Retry-After` send it "
+        "again, a turn with its Idempotency-Key.",
         "The database can't be reached just now. Try again; an Idempotency-Key keeps a turn from being stored twice.",
     ),
 }

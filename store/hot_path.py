@@ -9,11 +9,12 @@ import asyncpg
 
 from compaction.guard import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
+from store.bytes_held import MOST_READ_BYTES
 from store.engine import asyncpg_dsn, server_settings
 from store.hot_pool import HotPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from compaction.messages import TurnFacts
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from store.settings import Settings
 
 _APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 40))})"  # noqa: S608 - constants
-_READ = "select * from read_context($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_READ = f"select * from read_context({', '.join(f'${n}' for n in range(1, 13))})"  # noqa: S608 - constants
 _FIND_KEY = "select * from key_in_force($1)"
 _FIND_TENANT = "select * from tenant_of_token($1, $2)"
 
@@ -30,6 +31,8 @@ ACQUIRE_SECONDS: Final = 1.0
 """Seconds that a call waits for a connection, opening one included; then the database counts as away."""
 COMMAND_SECONDS: Final = 5.0
 """Seconds that a call may take; each is one statement of some milliseconds."""
+UNASKED_BYTES: Final = 1024 * 1024
+"""Bytes of a context that are read without asking whether there is room for them."""
 MESSAGE_OVERHEAD: Final = 30
 """Bytes of a serialized message besides its content: braces, keys, role, comma."""
 
@@ -97,6 +100,9 @@ class ContextRead(NamedTuple):
     model: str | None
     left_out: str | None
     """Seqs of messages that were dropped without a summary, as people read them."""
+    context_bytes: int
+    """Bytes of the whole context as it is stored, read or not."""
+    withheld: bool | None
 
 
 class KeyRow(NamedTuple):
@@ -217,14 +223,15 @@ async def read_context(
     policy: Policy,
     room: int | None = None,
     policy_digest: str = "",
+    take: Callable[[int], None] | None = None,
 ) -> ContextRead | None:
-    """Read what the context is made of, None for no such conversation.
+    """Read what the context is made of, None for no such conversation; of messages the newest MOST_READ_BYTES.
 
     `policy` is the tenant's and `policy_digest` stands for it in the ETag; the conversation's own overrides are applied
     there. `room` tokens are left for history; None = what the policy leaves beside the stored system prompt and tools.
+    `take` is told of the bytes of a large context before they are read; it raises what is too much.
     """
-    row = await pool.fetchrow(
-        _READ,
+    arguments = (
         tenant_id,
         conversation_id,
         etag,
@@ -235,7 +242,12 @@ async def read_context(
         bool(policy.inline_tool_tags),
         policy_digest,
         LEAST_CHARS // CHARS_PER_TOKEN,
+        MOST_READ_BYTES,
     )
+    row = await pool.fetchrow(_READ, *arguments, None if take is None else UNASKED_BYTES)
+    if take is not None and row["withheld"]:
+        take(min(row["context_bytes"], MOST_READ_BYTES))
+        row = await pool.fetchrow(_READ, *arguments, None)
     return ContextRead(*row) if row["etag"] is not None else None
 
 

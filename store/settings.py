@@ -138,7 +138,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = 16 * 1024 * 1024
     """Bytes of one request body, counted as they come; reading one takes up to ten times as many in memory. The
     Messages API takes 32 MB with the whole history in them, of which a turn brings what is new."""
-    max_bytes_under_way: int = 24 * 1024 * 1024
+    max_bytes_under_way: int = 20 * 1024 * 1024
     """Bytes that the requests of one API process may have in memory, bodies and what is read for answers; beyond, large
     ones are answered 503 with `Retry-After`. No less than `max_body_bytes` counts."""
     max_head_bytes: int = Field(default=64 * 1024, ge=4_096)

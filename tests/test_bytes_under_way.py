@@ -10,11 +10,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from store import bytes_held, exports, ids, messages
+from api import bytes_under_way
+from api.routes import context
+from store import bytes_held, exports, hot_path, ids, messages
 from store.bytes_held import bounded_by
 from store.engine import service_engine, transaction
 from tests.console_client import query
 from tests.eventually import eventually
+from tests.messages_api import problems
 from tests.problem_documents import problem
 from tests.running_api import Service, running_api
 
@@ -180,3 +183,57 @@ def test_what_is_under_way_may_not_be_less_than_a_body(module_settings: Settings
     settings = module_settings.model_copy(update={"max_bytes_under_way": 1})
     with running_api(settings) as api, api.client() as client:
         assert client.get("/healthz").status_code == 200
+
+
+def picture(size: int) -> dict[str, Any]:
+    """Return a request with a picture, which is many bytes and few tokens."""
+    source = {"type": "base64", "media_type": "image/png", "data": "A" * size}
+    return {"role": "user", "content": [{"type": "image", "source": source}]}
+
+
+@pytest.fixture
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_path, "UNASKED_BYTES", 4_000)
+    for module in (hot_path, context):
+        monkeypatch.setattr(module, "MOST_READ_BYTES", 20_000)
+
+
+@pytest.mark.usefixtures("short_reads")
+@pytest.mark.parametrize("newest", [100, 30_000])
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_context_too_large_to_be_read_has_its_newest_messages(service: Service, newest: int, answered: bool) -> None:
+    path = service.conversation()
+    for size in (*[3_000] * 10, newest):
+        service.append(path, picture(size), {"role": "assistant", "content": "A picture."})
+    if not answered:
+        service.append(path, {"role": "user", "content": "What is in all of these?"})
+    last = service.client.get(path).json()["last_seq"]
+    stored = service.client.get(f"{path}/messages?limit=100").json()["data"]
+    served = service.client.get(f"{path}/context").json()
+    payload = service.client.post(f"{path}/context", json={}).json()
+    for told in (served, payload):
+        messages = told["messages"]
+        assert problems(messages) == []
+        assert messages == [{"role": each["role"], "content": each["content"]} for each in stored[-len(messages) :]]
+        assert len(json.dumps(messages)) < max(20_000, newest + 1_000)
+        assert len(messages) >= (2 if newest > 20_000 else 10)
+        assert [warning for warning in told["warnings"] if "only the newest messages were read" in warning]
+        assert [warning for warning in told["warnings"] if "were left out" in warning]
+    assert served["last_seq"] == last
+
+
+@pytest.mark.usefixtures("short_reads")
+def test_a_large_context_is_read_only_where_there_is_room_for_it(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = crowded.conversation()
+    crowded.append(path, picture(6_000))
+    body = turn(4 * MB - 100_000)
+    with sending(crowded, crowded.conversation(), body, len(body) - 1):
+        monkeypatch.setattr(bytes_under_way, "SMALL_BYTES", 1_000)
+        app: Any = crowded.api.server.config.app
+        monkeypatch.setattr(app.state.services.under_way, "most", 4 * MB - 100_000)
+        problem(crowded.client.get(f"{path}/context"), 503, "unavailable")
+        problem(crowded.client.post(f"{path}/context", json={}), 503, "unavailable")
+    eventually(lambda: taken(crowded) == 0)
+    assert crowded.client.get(f"{path}/context").status_code == 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Condition
 from typing import Final
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_BYTES: Final = 32 * 1024 * 1024
 """Bytes of stored messages that the runs of a process have in memory at a time; a context of 100,000 tokens is 0.4 MB.
 Working on them takes up to ten times as many."""
 PATIENCE_SECONDS: Final = 5.0

@@ -27,6 +27,7 @@ from compaction.summary import opening_length
 from compaction.trimming import exchanges, last_answer, rounds
 from compaction.view import WRITTEN
 from store import conversations, hot_path, ids
+from store.bytes_held import MOST_READ_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,14 +74,14 @@ async def answer_context(
     read = partial(
         hot_path.read_context, services.pool, tenant_id=request.user.tenant_id, policy_digest=request.user.policy_digest
     )
-    found = await read(conversation_id=conversation, etag=etag, policy=request.user.policy)
+    take = request.scope["state"][HOLD].take
+    found = await read(conversation_id=conversation, etag=etag, policy=request.user.policy, take=take)
     if found is None:
         raise not_found()
     headers = {"etag": f'"{found.etag}"', "cache-control": "private, no-cache"}
     if found.not_modified:
         services.metrics.contexts["not_modified"].inc()
         return Response(b"", status_code=304, headers=headers)
-    request.scope["state"][HOLD].take(len(found.head or "") + len(found.tail or ""))
     services.metrics.contexts["plain" if found.plain else "mended"].inc()
     policy, _, ignored = request.user.policy_of(found.policy, found.model)
     if ignored:
@@ -145,8 +146,12 @@ def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, fi
 
 
 def dropped_before(found: ContextRead) -> list[str]:
-    """Say what compaction dropped although no summary stands for it."""
-    return [f"dropped without a summary: messages {found.left_out}"] if found.left_out else []
+    """Say what is not shown although no summary stands for it: what was dropped, and what is too large to read."""
+    dropped = [f"dropped without a summary: messages {found.left_out}"] if found.left_out else []
+    if found.gap and found.context_bytes > MOST_READ_BYTES:
+        size = f"{found.context_bytes:,} bytes"
+        dropped.append(f"the context has {size}: only the newest messages were read, {MOST_READ_BYTES:,} bytes at most")
+    return dropped
 
 
 def _fit(found: ContextRead, policy: Policy) -> FittedContext:

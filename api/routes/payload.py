@@ -11,6 +11,7 @@ from api import examples
 from api.assemblies import payload_record
 from api.auth import Principal, requires
 from api.bodies import aside, check_content, check_size, read_body
+from api.bytes_under_way import HOLD
 from api.context_layers import context_layers
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
@@ -22,7 +23,6 @@ from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
 from compaction.messages import blocks, is_blank
 from compaction.view import ViewMessage
 from store import conversations, hot_path, ids
-from store.bytes_held import announce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,12 +77,11 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
         policy=policy,
         # What the guard will leave to history at the most; it reckons exactly.
         room=policy.total_token_budget,
+        take=request.scope["state"][HOLD].take,
     )
     if found is None:
         raise not_found()
-    read = len(found.head or "") + len(found.tail or "")
-    announce(read)
-    size = len(await request.body()) + read
+    size = len(await request.body()) + len(found.head or "") + len(found.tail or "")
     size += sum(len(block.text) for block in (*context.prior, *context.turn))
     assembly, warnings = await aside(size, _assemble, found, layers, policy, wanted.max_output_tokens)
     told = len(warnings) + len(assembly.warnings)
