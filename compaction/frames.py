@@ -27,6 +27,7 @@ NOTE: Final = "+"
 
 FRAMES: Final = ("transcript", "earlier-summary", "part-summary", "kept-verbatim", "wishes", "draft", "reasons")
 """Names of the tags that stand around text from outside."""
+_CODED: Final = re.compile(rf"\b(?:document|{'|'.join(FRAMES)})-[0-9a-f]{{16}}\b", re.IGNORECASE)
 NAME_CHARS: Final = 200
 """Characters of a name, a title or a URL that a note shows."""
 
@@ -105,6 +106,11 @@ def code(*texts: str) -> str:
     for text in texts:
         digest.update(text.encode(errors="replace") + b"\0")
     return digest.hexdigest()[:16]
+
+
+def names_frame(text: str) -> bool:
+    """Tell whether a text holds the name and the code of a frame, whatever became of the brackets around them."""
+    return _CODED.search(text) is not None
 
 
 def frame(name: str, body: str, secret: str, about: str = "") -> str:

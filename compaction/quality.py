@@ -12,11 +12,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.evidence import Evidence, essence, gather, terms
-from compaction.frames import unmarked
+from compaction.frames import names_frame, unmarked
 from compaction.identifiers import Kind, Text, is_strong, kind_of, spelled
 from compaction.invisible import SPACE, SPACES, UNSEEN, spread
 from compaction.misfires import carries_on, echoes, is_error, loops, refuses
 from compaction.salience import disarmed, values
+from compaction.standing import standing_instructions
 from compaction.tokens import text_weight
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Reason(StrEnum):
     IDENTIFIERS_MISSING = "identifiers_missing"
     REQUEST_NOT_REFLECTED = "request_not_reflected"
     IDENTIFIERS_INVENTED = "identifiers_invented"
+    INSTRUCTIONS_INVENTED = "instructions_invented"
     ECHO = "echo"
     MARKERS = "markers"
     REFUSAL_TEXT = "refusal_text"
@@ -62,7 +64,12 @@ _INVENTED_SHARE: Final = 0.1
 _GRAVE_SHARE: Final = 0.05
 """Shares of a summary's strong values that may stand nowhere in the evidence: of all, and of those that lead astray."""
 _GRAVE: Final = frozenset({Kind.URL, Kind.EMAIL, Kind.HASH})
+_EXACT: Final = frozenset({Kind.ID, Kind.HASH})
+"""Of these not one may be invented: nobody derives them, and whoever is given one uses it."""
 _COUNTED_INVENTIONS: Final = 20
+_RULE_TERMS: Final = 4
+_KNOWN_RULE_SHARE: Final = 0.34
+"""A rule of four content words and more has to share a third of them with what was said."""
 _REQUEST_LEAST_TERMS: Final = 3
 _REQUEST_SHARE: Final = 0.15
 _REQUEST_MOST: Final = 4
@@ -101,6 +108,8 @@ class Verdict(NamedTuple):
     missing_sections: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()
     """Values in the summary that stand nowhere in what it summarizes."""
+    invented_rules: tuple[str, ...] = ()
+    """Standing instructions in it that nothing in what it summarizes speaks of."""
     request: str = ""
     """The essence of the latest request, where the summary does not reflect it."""
     severity: Severity = "none"
@@ -152,7 +161,7 @@ def judge(
     required = required_values(evidence, max_chars)
     missing = tuple(value for value in required if not context.holds(value))
     absent = _absent_sections(summary, sections)
-    invented = _invented(summary, evidence)
+    invented, invented_rules = _invented(summary, evidence), _invented_rules(summary, evidence)
     request = essence(evidence.request if latest_request is None else latest_request)
     request = "" if _reflects(said.union(*map(terms, beside)), context, request) else request
     refused = stop_reason == "refusal" or refuses(text)
@@ -162,10 +171,12 @@ def judge(
         Reason.ERROR_TEXT: is_error(text),
         Reason.TOO_LONG: text_weight(summary) >= evidence.weight or len(summary) > (max_chars or len(summary)),
         Reason.ECHO: echoes(summary, canary, prompt, lambda: evidence.text.folded)
+        or (names_frame(summary) and not names_frame(evidence.text.folded))
         or any(frame.lower() in summary.lower() for frame in frames),
         Reason.REPETITION: loops(text),
         Reason.NOT_A_SUMMARY: carries_on(text) or _is_something_else(said, held, evidence),
         Reason.IDENTIFIERS_INVENTED: bool(invented),
+        Reason.INSTRUCTIONS_INVENTED: bool(invented_rules),
         Reason.MARKERS: _disarmed(summary) != summary,
         Reason.SECTIONS_MISSING: bool(absent),
         Reason.IDENTIFIERS_MISSING: bool(missing),
@@ -175,7 +186,7 @@ def judge(
     severity: Severity = "mendable" if reasons else "none"
     if not MENDABLE.issuperset(reasons):
         severity = "final"
-    return Verdict(reasons, missing, absent, invented, request, severity)
+    return Verdict(reasons, missing, absent, invented, invented_rules, request, severity)
 
 
 def required_values(evidence: Evidence, max_chars: int | None = None) -> tuple[str, ...]:
@@ -256,9 +267,20 @@ def _invented(summary: str, evidence: Evidence) -> tuple[str, ...]:
             if len(unknown) >= _COUNTED_INVENTIONS:
                 break
     grave = sum(kind_of(value) in _GRAVE for value in unknown)
-    if grave <= _GRAVE_SHARE * len(strong) and len(unknown) <= max(1, _INVENTED_SHARE * len(strong)):
+    exact = any(kind_of(value) in _EXACT for value in unknown)
+    if not exact and grave <= _GRAVE_SHARE * len(strong) and len(unknown) <= max(1, _INVENTED_SHARE * len(strong)):
         return ()
     return tuple(spelled(value, summary) for value in unknown)
+
+
+def _invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:
+    """Return the standing instructions in a summary most of whose words nobody used in what it summarizes."""
+    found = []
+    for rule in standing_instructions(summary):
+        said = terms(rule) - _ABOUT_SUMMARIES
+        if len(said) >= _RULE_TERMS and len(said & evidence.terms) < _KNOWN_RULE_SHARE * len(said):
+            found.append(rule)
+    return tuple(found)
 
 
 def _absent_sections(summary: str, sections: Sequence[str]) -> tuple[str, ...]:
@@ -297,6 +319,9 @@ def _words_for(verdict: Verdict, reason: Reason) -> str:
             return f"The user's latest request is not reflected; it speaks of: {words}."
         case Reason.IDENTIFIERS_INVENTED:
             return f"These values stand nowhere in the transcript, leave them out: {', '.join(verdict.invented)}."
+        case Reason.INSTRUCTIONS_INVENTED:
+            rules = "; ".join(rule[:_WORDLESS_CHARS] for rule in verdict.invented_rules)
+            return f"Nobody in the transcript gave these instructions, leave them out: {rules}"
         case _:
             return _DETAILS[reason]
 

@@ -283,7 +283,7 @@ def test_what_the_model_cost_is_recorded(asking: Chat, model: LoopbackModel) -> 
     assert f"{SECTIONS[0]}\nRequest 0 to request 8 were answered." in summary
 
 
-STRANGE: Final = (2**31, 10**30, -1, 1.5, 1e308, True, "12", None, [], {}, float("nan"), float("inf"))
+STRANGE: Final[tuple[Any, ...]] = (2**31, 10**30, -1, 1.5, 1e308, True, "12", None, [], {}, float("nan"), float("inf"))
 """What a server may say in the place of a number of tokens."""
 FIELDS: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -306,10 +306,14 @@ def test_no_count_that_a_provider_answers_ends_the_run(asking: Chat, model: Loop
     assert len(model.requests) == len(STRANGE)
 
 
+STOPS: Final[tuple[Any, ...]] = (2**70, [], {}, 1.5, "x" * 10_000)
+CONTENTS: Final[tuple[Any, ...]] = (None, 7, "text", [None], [{"type": "text", "text": 2**70}], [{"type": 5}])
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{"stop_reason": each} for each in (2**70, [], {}, 1.5, "x" * 10_000)]
-    + [{"content": each} for each in (None, 7, "text", [None], [{"type": "text", "text": 2**70}], [{"type": 5}])]
+    [{"stop_reason": each} for each in STOPS]
+    + [{"content": each} for each in CONTENTS]
     + [{"id": {}, "model": 2**70, "type": None, "role": []}, {"type": "error", "content": []}],
 )
 def test_whatever_else_a_provider_answers_an_extract_follows(
