@@ -291,7 +291,7 @@ def test_workers_scale_by_themselves(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_images_are_pinned(name: str) -> None:
-    image, tag = SERVICES[name]["image"].split(":")
+    image, tag = interpolated(SERVICES[name]["image"]).split(":")
     if name in OWN:
         assert (image, tag) == ("palimpsest", PYPROJECT["project"]["version"])
     else:

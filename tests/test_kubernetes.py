@@ -52,7 +52,7 @@ def test_the_manifests_are_what_kubernetes_takes(document: dict[str, Any]) -> No
     try:
         validator.validate(document, "1.30", strict=True)
     except validator.SchemaNotFoundError:
-        assert document["apiVersion"] == "keda.sh/v1alpha1"
+        assert document["apiVersion"] in {"keda.sh/v1alpha1", "monitoring.coreos.com/v1"}
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -212,4 +212,44 @@ def test_a_worker_for_summaries_is_added_before_the_ones_there_are_full() -> Non
 
 def test_everything_is_applied_but_the_migration_which_comes_before() -> None:
     files = {path.name for path in FOLDER.glob("*.yaml")}
-    assert set(KUSTOMIZATION["resources"]) == files - {"kustomization.yaml", "migrate.yaml"}
+    apart = {"kustomization.yaml", "migrate.yaml", "ingress.yaml", "podmonitor.yaml"}
+    assert set(KUSTOMIZATION["resources"]) == files - apart
+
+
+def test_the_way_in_leads_to_the_api_and_takes_what_it_takes(service: Service) -> None:
+    (ingress,) = of_kind("Ingress").values()
+    annotations = ingress["metadata"]["annotations"]
+    limit = int(annotations["nginx.ingress.kubernetes.io/proxy-body-size"].removesuffix("m"))
+    assert limit << 20 == Settings.model_fields["max_body_bytes"].default
+    assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 25
+    (rule,) = ingress["spec"]["rules"]
+    assert {rule["host"]} == {host for each in ingress["spec"]["tls"] for host in each["hosts"]}
+    (target,) = of_kind("Service").values()
+    ports = {each["name"] for each in target["spec"]["ports"]}
+    for path in rule["http"]["paths"]:
+        assert path["backend"]["service"]["name"] == target["metadata"]["name"]
+        assert path["backend"]["service"]["port"]["name"] in ports
+        asked = httpx2.get(f"{service.api.url}{'/v1/conversations' if path['path'] == '/v1' else path['path']}")
+        assert asked.status_code != httpx2.codes.NOT_FOUND
+        assert not "/metrics".startswith(path["path"])
+
+
+def test_every_pod_that_lives_on_is_scraped_where_it_answers() -> None:
+    (monitor,) = of_kind("PodMonitor").values()
+    scraped = {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]}
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    (settings,) = of_kind("ConfigMap").values()
+    for name in DEPLOYMENTS:
+        assert wanted <= PODS[name]["metadata"]["labels"].items()
+        (port,) = [each for each in CONTAINERS[name]["ports"] if each["name"] in scraped]
+        own = int(settings["data"]["PALIMPSEST_METRICS_PORT"])
+        assert port["containerPort"] == (Settings.model_fields["port"].default if "api" in name else own)
+
+
+def test_the_manual_names_what_the_manifests_need() -> None:
+    """Kinds that are not Kubernetes' own need their definitions first, a scaler by processor its metrics."""
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    needs = {"ScaledObject": "KEDA", "PodMonitor": "Prometheus Operator", "HorizontalPodAutoscaler": "metrics-server"}
+    for kind, name in needs.items():
+        assert of_kind(kind)
+        assert name in page
