@@ -12,7 +12,7 @@ import structlog
 
 from api.types import LastAssembly, PayloadLayers
 from store import assemblies, ids
-from store.assemblies import Record
+from store.assemblies import Dropped, Record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,8 +40,8 @@ LIMIT: Final = 5_000
 
 class _Waiting(NamedTuple):
     record: Record
-    dropped_from: int | None
-    """Snapshot version that the guard had to drop something of, in this assembly or one before it in the batch."""
+    dropped: Dropped | None
+    """What the guard had to drop something of, in this assembly or one before it in the batch."""
 
 
 class Assemblies:
@@ -73,18 +73,18 @@ class Assemblies:
                 # Past the time the task is cancelled: a database that hangs holds up no shutdown.
                 await asyncio.wait_for(self._task, FLUSH_SECONDS)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, request_id: UUID) -> None:
         """Tell of an assembly and keep it for the next batch; called on the request path, so nothing is waited for."""
         self._metrics.assembled(record)
         _tell(record)
         before = self._waiting.pop(record.conversation_id, None)
-        dropped_from = before.dropped_from if before else None
+        dropped = before.dropped if before else None
         if record.history_dropped:
-            dropped_from = record.snapshot_version
+            dropped = Dropped(record.snapshot_version, request_id)
         if len(self._waiting) >= LIMIT:
             self._waiting.pop(next(iter(self._waiting)))
             self._metrics.assemblies_lost.inc()
-        self._waiting[record.conversation_id] = _Waiting(record, dropped_from)
+        self._waiting[record.conversation_id] = _Waiting(record, dropped)
         self._filled.set()
 
     async def _write_batches(self) -> None:
@@ -102,9 +102,7 @@ class Assemblies:
             by_tenant[waiting.record.tenant_id].append(waiting)
         for tenant_id, each in by_tenant.items():
             dropped = {
-                waiting.record.conversation_id: waiting.dropped_from
-                for waiting in each
-                if waiting.dropped_from is not None
+                waiting.record.conversation_id: waiting.dropped for waiting in each if waiting.dropped is not None
             }
             try:
                 lifted = await self._run(tenant_id, _keep, [waiting.record for waiting in each], dropped)
@@ -199,7 +197,7 @@ def last_assembly(record: Record) -> LastAssembly:
     )
 
 
-def _keep(connection: Connection, records: Sequence[Record], dropped: Mapping[UUID, int]) -> list[UUID]:
+def _keep(connection: Connection, records: Sequence[Record], dropped: Mapping[UUID, Dropped]) -> list[UUID]:
     assemblies.remember(connection, records)
     return assemblies.lift_holds(connection, dropped) if dropped else []
 

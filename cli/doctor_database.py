@@ -9,6 +9,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from cli.doctor_findings import ok, problem, warning
+from compaction.policy import merge
 from migrations.revisions import HEAD, is_enough
 from migrations.run import current_revision
 from store import diagnosis, processes
@@ -261,6 +262,7 @@ def _service(settings: Settings, *, readable: bool) -> Iterator[Finding]:
                     mend="see service_role and row_level_security",
                 )
             yield from _work(connection, settings)
+            yield _fixed_tokens(connection, settings)
     except SQLAlchemyError as error:
         yield problem(
             "service_login",
@@ -302,6 +304,22 @@ def _work(connection: Connection, settings: Settings) -> Iterator[Finding]:
     )
     yield from _odd_processes(alive, settings)
     yield from _backlog(connection, settings)
+
+
+def _fixed_tokens(connection: Connection, settings: Settings) -> Finding:
+    policy = merge(settings.policy)
+    over = diagnosis.over_by_fixed(
+        connection, threshold=policy.compaction_threshold_tokens, budget=policy.input_token_budget
+    )
+    if not any(over):
+        return ok("fixed_tokens", "no conversation's system prompt and tools are over a threshold by themselves")
+    return warning(
+        "fixed_tokens",
+        f"system prompt and tools alone are over compaction_threshold_tokens in {over.threshold:,} conversations, over "
+        f"input_token_budget in {over.budget:,}",
+        why="compacting their history cannot get them under it; it is tried each time they have grown by a fifth of it",
+        mend="shorten what is sent with each call, or set these thresholds above it",
+    )
 
 
 def _odd_processes(alive: list[ProcessSeen], settings: Settings) -> Iterator[Finding]:

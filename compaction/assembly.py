@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.coverage import name_seqs
 from compaction.guard import Fitted, fit_history
+from compaction.ladder import over_by_fixed
 from compaction.messages import blocks, has_thinking, is_request, tool_result_ids
 from compaction.outline import ContextBlock, outline, read_share
 from compaction.repair import repair
@@ -63,6 +64,8 @@ class History(NamedTuple):
     """Whether the view holds only the newest rounds of the last exchange."""
     unread: Sequence[int] = ()
     """Seqs of messages that would not have fitted and are not in the view."""
+    unstored: int = 0
+    """Tokens, before the factor, that the client sends beside the layers and tells nobody of."""
 
     def scaled(self, tokens: float) -> int:
         """Return what the API is expected to count for an estimate."""
@@ -126,7 +129,7 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     held = policy.reserved_output_tokens if reserved is None else reserved
     speaks = bool(layers.prior or layers.turn) and _last_request(layers.history) is None
     history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=speaks)
-    system = about.scaled(fixed_tokens(layers.system, layers.tools))
+    system = about.scaled(fixed_tokens(layers.system, layers.tools) + about.unstored)
     user = about.scaled(asked.tokens) if asked else 0
     room = budget - held - system - user
     prior, turn, given_way = _fit_context(layers, history, asked, room, about, policy)
@@ -142,7 +145,7 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     assembly = Assembly(
         messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, given_way
     )
-    return assembly._replace(warnings=(*warnings, *_warnings(assembly)))
+    return assembly._replace(warnings=(*fixed_warnings(system, policy), *warnings, *_warnings(assembly)))
 
 
 def _fit(history: View, asked: ViewMessage | None, room: int, about: History) -> Fitted:
@@ -286,6 +289,16 @@ def _last_request(view: View) -> int | None:
 
 def _last_seq(view: View) -> int:
     return max((message.seq for message in view), default=WRITTEN)
+
+
+def fixed_warnings(fixed: int, policy: Policy) -> list[str]:
+    """Say that system prompt and tools, so many tokens, are over a threshold by themselves."""
+    if not (keys := over_by_fixed(fixed, policy)):
+        return []
+    over = " and ".join(f"{key} ({getattr(policy, key):,})" for key in keys)
+    return [
+        f"system prompt and tools alone have {fixed:,} tokens, over {over}: compacting the history cannot help that"
+    ]
 
 
 def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:

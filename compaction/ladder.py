@@ -59,14 +59,19 @@ class Load(NamedTuple):
     measured: int | None
     """The API's count carried forward: input and output of the last call and the estimate of everything newer.
     None = no data, or made with another snapshot version."""
+    stored: int | None = None
+    """What is stored by the estimate alone, which nothing but growth changes: what holds are measured in. None =
+    `estimated`."""
+    is_counted: bool = True
+    """Whether the API counted anything since the last request; before it has, the trim does not go by `measured`."""
     bytes: int = 0
     """Bytes of the context, serialized."""
     has_old_results: bool = True
     """Whether a tool-result message came since older ones were last looked at."""
     tool_results_hold: int = 0
-    """Tool results are not cut again until the input exceeds this."""
+    """Tool results are not cut again until what is stored exceeds this."""
     summary_hold: int = 0
-    """No summary is tried again until the input exceeds this."""
+    """No summary is tried again until what is stored exceeds this."""
     trim_hold: int = 0
     """The trim is not tried again until the context exceeds this many bytes."""
 
@@ -74,6 +79,10 @@ class Load(NamedTuple):
     def input_tokens(self) -> int:
         """The tokens the next call would send: the API's count where it is known, else the estimate."""
         return self.estimated if self.measured is None else self.measured
+
+    def has_grown(self, hold: int) -> bool:
+        """Tell whether what is stored is over a hold; one of 0 holds nothing."""
+        return hold == 0 or (self.estimated if self.stored is None else self.stored) > hold
 
 
 class Due(NamedTuple):
@@ -91,14 +100,13 @@ class Due(NamedTuple):
 def decide(load: Load, policy: Policy) -> Due:
     """Return what is due. Both token thresholds are strict (seeds 000, 003); a budget of 0 is off."""
     tokens = load.input_tokens
+    may_cut = load.has_old_results and load.has_grown(load.tool_results_hold)
     return Due(
-        tool_results=policy.input_token_budget > 0
-        and load.has_old_results
-        and tokens > max(policy.input_token_budget, load.tool_results_hold),
-        summary=tokens > max(policy.compaction_threshold_tokens, load.summary_hold),
+        tool_results=may_cut and 0 < policy.input_token_budget < tokens,
+        summary=tokens > policy.compaction_threshold_tokens and load.has_grown(load.summary_hold),
         trim=trim_is_due(load, policy),
         # Whether the tool results' own share is that large, only the messages tell.
-        prune=load.has_old_results and tokens > max(prune_threshold(policy), load.tool_results_hold),
+        prune=may_cut and tokens > prune_threshold(policy),
     )
 
 
@@ -107,7 +115,8 @@ def batch_is_due(load: Load, policy: Policy) -> bool:
     tokens = load.input_tokens
     return (
         policy.compaction_enabled
-        and max(policy.batch_threshold_tokens, load.summary_hold) < tokens <= policy.compaction_threshold_tokens
+        and policy.batch_threshold_tokens < tokens <= policy.compaction_threshold_tokens
+        and load.has_grown(load.summary_hold)
     )
 
 
@@ -178,9 +187,19 @@ def trim_is_due(load: Load, policy: Policy) -> bool:
     Without a count from the API, or with one that cannot be true, the bytes decide; with one below the threshold the
     trim is skipped, and nothing is serialized to find out; at or above it the bytes decide again.
     """
-    if load.measured is not None and load.estimated / BELIEVABLE_SHARE <= load.measured < policy.trim_threshold_tokens:
+    measured = load.measured if load.is_counted else None
+    if measured is not None and load.estimated / BELIEVABLE_SHARE <= measured < policy.trim_threshold_tokens:
         return False
     return load.bytes > max(policy.max_context_bytes, load.trim_hold)
+
+
+def over_by_fixed(fixed_tokens: int, policy: Policy) -> tuple[str, ...]:
+    """Return the keys of the thresholds that system prompt and tools alone are over: no step can get under these."""
+    thresholds = {
+        "compaction_threshold_tokens": policy.compaction_threshold_tokens,
+        "input_token_budget": policy.input_token_budget,
+    }
+    return tuple(key for key, threshold in thresholds.items() if 0 < threshold < fixed_tokens)
 
 
 def growth_margin(threshold: int, policy: Policy) -> int:

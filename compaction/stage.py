@@ -31,6 +31,8 @@ class Stage:
     fixed_tokens: int = 0
     measured: int | None = None
     bytes: int = 0
+    is_counted: bool = True
+    """Whether the API counted anything since the last request."""
 
     @property
     def view(self) -> View:
@@ -68,14 +70,15 @@ class Stage:
     @property
     def load(self) -> Load:
         """What the ladder decides from; holds do not bind a run that has begun."""
-        return Load(self.tokens + self._fixed, self.measured, bytes=self.bytes)
+        return Load(self.tokens + self.fixed_input, self.measured, is_counted=self.is_counted, bytes=self.bytes)
 
     def load_of(self, view: View) -> Load:
         """Return what the ladder would decide from with `view` in force: nothing counted it yet; bytes at most."""
-        return Load(self.estimate(view) + self._fixed, None, bytes=self.bytes)
+        return Load(self.estimate(view) + self.fixed_input, None, bytes=self.bytes)
 
     @property
-    def _fixed(self) -> int:
+    def fixed_input(self) -> int:
+        """Tokens of the input that no step can make fewer, corrected by what the API counted."""
         return round(self.fixed_tokens * self.token_ratio)
 
     def after(self, new: NewSnapshot, policy: Policy) -> Stage:

@@ -73,7 +73,7 @@ REQUIREMENTS: Final[dict[str, dict[str, str]]] = {
         "P18": "A payload several times the budget fits or says by how much it does not.",
     },
     "Trimming that knows the token count": {
-        "K1": "The last count is kept with the conversation and gone after a new request without one.",
+        "K1": "The last count is carried on; for the trim it is gone after a new request without one.",
         "K2": "No count, or 0, is no data: the bytes decide.",
         "K3": "A count under the threshold skips the trim, and nothing is serialized.",
         "K4": "A count at or over the threshold lets the bytes decide.",

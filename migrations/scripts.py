@@ -26,9 +26,9 @@ def run_concurrently(name: str) -> None:
 def restore_function(script: str, name: str) -> None:
     """Give a function back the body that an earlier revision's script has; its owner and grants stay."""
     text = (Path(__file__).parent / "sql" / script).read_text()
-    found = re.search(rf"^create function {name}\(.*?^(?:end )?\$\$;$", text, re.DOTALL | re.MULTILINE)
+    found = re.search(rf"^create (?:or replace )?function {name}\(.*?^(?:end )?\$\$;$", text, re.DOTALL | re.MULTILINE)
     assert found is not None  # noqa: S101 - scripts of a revision never change
-    _execute(found[0].replace("create function", "create or replace function", 1))
+    _execute(re.sub("^create function", "create or replace function", found[0]))
 
 
 def _execute(statements: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Connection, cast, func, literal, literal_column, select, tuple_, update
+from sqlalchemy import Connection, case, cast, func, literal, literal_column, select, tuple_, update
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.dialects.postgresql import insert as upsert
 
@@ -33,7 +33,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     call: Call
     snapshot_version: int
     system_tokens: int
-    """System prompt and tools; for a context, what is carried over as well."""
+    """System prompt and tools, and what the client is known to send beside them."""
     prior_context_tokens: int = 0
     turn_context_tokens: int = 0
     history_tokens: int
@@ -115,15 +115,24 @@ def remember(connection: Connection, records: Sequence[Record]) -> None:
     )
 
 
-def lift_holds(connection: Connection, dropped: Mapping[UUID, int]) -> list[UUID]:
+class Dropped(NamedTuple):
+    """The snapshot version that the guard had to drop something of, for which request."""
+
+    version: int
+    request_id: UUID
+
+
+def lift_holds(connection: Connection, dropped: Mapping[UUID, Dropped]) -> list[UUID]:
     """End the hold of restored conversations of which the guard dropped something; return those that were held.
 
-    `dropped` has the snapshot version that the guard dropped from: a later restore holds anew. The next check then
-    decides by what the conversation weighs.
+    A later restore holds anew; and what did not fit when it was restored is held until it has grown, or the restore
+    would come to nothing with the first look at it. The next check then decides by what the conversation weighs.
     """
+    versions = [(conversation_id, each.version) for conversation_id, each in dropped.items()]
+    asking = case({conversation_id: each.request_id for conversation_id, each in dropped.items()}, value=_c.id)
     held = (
         select(_c.id)
-        .where(tuple_(_c.id, _c.head_version).in_(dropped.items()), _c.held_by_restore)
+        .where(tuple_(_c.id, _c.head_version).in_(versions), _c.held_by_restore, ~_c.restored_over_budget)
         .order_by(_c.id)
         .with_for_update(key_share=True)
     )
@@ -136,6 +145,7 @@ def lift_holds(connection: Connection, dropped: Mapping[UUID, int]) -> list[UUID
             trim_hold=0,
             held_by_restore=False,
             check_due_at=func.coalesce(_c.check_due_at, func.now()),
+            check_request_id=case((_c.check_due_at.is_(None), asking), else_=_c.check_request_id),
             revision=_c.revision + 1,
         )
         .returning(_c.id)

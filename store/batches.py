@@ -248,14 +248,13 @@ def restored_since(connection: Connection, batch: Batch) -> bool:
 
 def hold_back(connection: Connection, batch: Batch, growth: int, most: int) -> None:
     """Wish for no other batch before the conversation has grown, by so many tokens; up to `most` nothing else waits."""
-    row = conversations.get(connection, batch.tenant_id, batch.conversation_id)
-    if row is None:
-        return
-    column = conversation_rows.c.summary_hold
+    columns = conversation_rows.c
+    growing = func.greatest(0, func.least(growth, most - conversations.INPUT_TOKENS))
+    held = conversations.STORED_TOKENS + func.floor(growing / columns.token_ratio)
     connection.execute(
         update(conversation_rows)
-        .where(conversation_rows.c.id == batch.conversation_id)
-        .values({column: func.greatest(column, min(row.context_tokens + growth, most))})
+        .where(columns.tenant_id == batch.tenant_id, columns.id == batch.conversation_id)
+        .values(summary_hold=func.greatest(columns.summary_hold, held))
     )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Connection, exists, func, insert, literal, se
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from store import context_blocks, ids, pins
-from store.conversations import restored_hold
+from store.conversations import ESTIMATED_TOKENS, STORED_TOKENS, restored_hold
 from store.requested_runs import overtake, record
 from store.snapshots import move_head
 from store.tables import conversations, messages, snapshots
@@ -88,8 +88,7 @@ def restore(
     row = _locked(connection, tenant_id, conversation_id)
     if row is None or not (version == 0 or _has_version(connection, conversation_id, version)):
         return None
-    if version and connection.scalar(_SHOWS_SUPERSEDED, {"conversation": conversation_id, "version": version}):
-        raise SupersededError
+    check_shown(connection, conversation_id, version)
     overtake(connection, tenant_id, conversation_id)
     new: int = row.last_version + 1
     run_id = record(
@@ -112,20 +111,26 @@ def restore(
         _copy(connection, snapshots, [_s.conversation_id == conversation_id, _s.version == version], fixed)
     move_head(connection, conversation_id, new)
     hold = policy.min_savings_tokens * HOLD_FACTOR
-    now = func.ceil((_c.context_tokens + _c.fixed_tokens) * _c.token_ratio)
     connection.execute(
         update(conversations)
         .where(_c.id == conversation_id)
         .values(
-            tool_results_hold=now + hold,
-            summary_hold=now + hold,
+            tool_results_hold=STORED_TOKENS + func.floor(hold / _c.token_ratio),
+            summary_hold=STORED_TOKENS + func.floor(hold / _c.token_ratio),
             # `min_savings_tokens` may be so large that the bytes of its hold have no room in the column.
             trim_hold=func.least(_c.context_bytes + literal(hold * 4, BigInteger), _MOST_BYTES),
             results_cut_through=-1,
             held_by_restore=True,
+            restored_over_budget=policy.context_limit_tokens < ESTIMATED_TOKENS,
         )
     )
     return new
+
+
+def check_shown(connection: Connection, conversation_id: UUID, version: int) -> None:
+    """Raise SupersededError for a version that shows messages which were replaced since."""
+    if version and connection.scalar(_SHOWS_SUPERSEDED, {"conversation": conversation_id, "version": version}):
+        raise SupersededError
 
 
 def fork(
@@ -157,6 +162,7 @@ def fork(
             tenant_id=tenant_id,
             external_id=external_id,
             ratio_samples=row.ratio_samples,
+            unstored_tokens=row.unstored_tokens,
             next_seq=through_seq + 1,
             last_version=row.last_version,
             broken_through=min(row.broken_through, through_seq),

@@ -97,7 +97,7 @@ def figures(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> A
         _c.head_version,
         _c.covers_through,
         _c.token_ratio,
-        _c.fixed_tokens,
+        (_c.fixed_tokens + func.round(_c.unstored_tokens / _c.token_ratio)).label("fixed_tokens"),
         _c.strip_thinking_through,
         _c.held_by_restore,
         _c.turn_count,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Double, Select, case, func, literal, select, text, update
+from sqlalchemy import Connection, Double, Select, case, cast, func, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.assembly import fixed_tokens
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 _c = conversations.c
+STORED_TOKENS: Final = _c.context_tokens + _c.fixed_tokens
+"""Tokens of a conversation's context by the estimate alone, which only what is stored changes: the measure of holds."""
+ESTIMATED_TOKENS: Final = func.ceil(STORED_TOKENS * _c.token_ratio) + _c.unstored_tokens
 INPUT_TOKENS: Final = case(
     ((_c.measured_version == _c.head_version) & _c.measured_tokens.is_not(None), _c.measured_tokens),
-    else_=func.ceil((_c.context_tokens + _c.fixed_tokens) * _c.token_ratio),
+    else_=ESTIMATED_TOKENS,
 )
 """Tokens of a conversation's next call: as measured, where that was with the head, else as estimated."""
 _SUMMARY: Final = (
@@ -65,6 +68,8 @@ class CheckState(NamedTuple):
     has_active_run: bool
     counted_cap: int | None
     """Characters of a tool result that the context was counted with; None before there was any."""
+    stored: int
+    is_counted: bool
 
     @property
     def load(self) -> Load:
@@ -72,6 +77,8 @@ class CheckState(NamedTuple):
         return Load(
             estimated=self.estimated,
             measured=self.measured,
+            stored=self.stored,
+            is_counted=self.is_counted,
             bytes=self.context_bytes,
             has_old_results=self.has_old_results,
             tool_results_hold=self.tool_results_hold,
@@ -173,7 +180,13 @@ def change(
     changed = get(connection, tenant_id, conversation_id)
     if changed is not None and not {"system", "tools"}.isdisjoint(values):
         fixed = fixed_tokens(changed.system, changed.tools) + changed.carried_tokens
-        connection.execute(update(conversations).where(_c.id == conversation_id).values(fixed_tokens=fixed))
+        # What is stored from now on may be what was learned before.
+        unstored = _c.unstored_tokens - func.greatest(0, func.round((fixed - _c.fixed_tokens) * _c.token_ratio))
+        connection.execute(
+            update(conversations)
+            .where(_c.id == conversation_id)
+            .values(fixed_tokens=fixed, unstored_tokens=func.greatest(0, unstored))
+        )
         return get(connection, tenant_id, conversation_id)
     return changed
 
@@ -239,7 +252,7 @@ def mark_due(connection: Connection, conversation_id: UUID) -> None:
 
 def restored_hold(connection: Connection, conversation_id: UUID) -> dict[str, Any]:
     """Return the columns that hold a restored conversation, empty where none does: a moved head ends the hold."""
-    columns = (_c.held_by_restore, _c.tool_results_hold, _c.summary_hold, _c.trim_hold)
+    columns = (_c.held_by_restore, _c.restored_over_budget, _c.tool_results_hold, _c.summary_hold, _c.trim_hold)
     held = connection.execute(select(*columns).where(_c.id == conversation_id, _c.held_by_restore)).one_or_none()
     return {} if held is None else dict(zip((column.name for column in columns), held, strict=True))
 
@@ -252,14 +265,16 @@ class Hold(NamedTuple):
     share: float = 0.0
     """By this share of what it has at least."""
 
-    def after(self, held: ColumnElement[Any], hold_before: Column[int]) -> ColumnElement[Any]:
-        """Return the hold on a conversation of `held` tokens.
+    def after(self, newer: ColumnElement[Any], hold_before: Column[int]) -> ColumnElement[Any]:
+        """Return the hold on a conversation, `newer` of whose stored tokens have not been tried yet.
 
         One that is not set anew is no further away than it would be then: what is held may have become much less.
         """
-        grown = held + (
-            func.greatest(self.growth, func.floor(held * literal(self.share, Double))) if self.growth else 0
-        )
+        held = func.greatest(0, INPUT_TOKENS - func.ceil(newer * _c.token_ratio))
+        grown: ColumnElement[Any] = func.greatest(1, STORED_TOKENS - newer)
+        if self.growth:
+            growth = func.greatest(self.growth, func.floor(held * literal(self.share, Double)))
+            grown = grown + func.floor(growth / cast(_c.token_ratio, Double))
         return case((held > self.above, grown), else_=func.least(hold_before, grown))
 
 
@@ -278,14 +293,17 @@ def hold(
     The counters that checks decide from are the measure. Messages with a seq over `seen` have not been tried yet, so
     they count as growth. `trim` is in bytes; `results_through` is the newest tool-result message that was looked at.
     """
-    held: ColumnElement[Any] = INPUT_TOKENS
+    newer: ColumnElement[Any] = literal(0)
     if seen is not None:
-        newer = select(func.coalesce(func.sum(messages.c.view_tokens), 0)).where(
-            messages.c.conversation_id == conversation_id, messages.c.seq > seen, messages.c.superseded_at.is_(None)
+        newer = (
+            select(func.coalesce(func.sum(messages.c.view_tokens), 0))
+            .where(
+                messages.c.conversation_id == conversation_id, messages.c.seq > seen, messages.c.superseded_at.is_(None)
+            )
+            .scalar_subquery()
         )
-        held = func.greatest(0, held - func.ceil(newer.scalar_subquery() * _c.token_ratio))
     changed: dict[Any, Any] = {
-        column: step.after(held, column)
+        column: step.after(newer, column)
         for column, step in ((_c.tool_results_hold, tool_results), (_c.summary_hold, summary))
         if step is not None
     }
@@ -303,6 +321,8 @@ def _one(tenant_id: UUID) -> Select[Any]:
         _c.system,
         _c.tools,
         _c.last_request,
+        _c.fixed_tokens,
+        _c.unstored_tokens,
         _c.carried_tokens,
         _c.turn_context_tokens,
         _c.in_loop,

@@ -138,6 +138,21 @@ def sees_somebodys_rows(connection: Connection) -> bool:
     return bool(connection.scalar(text("select exists (select from conversations)")))
 
 
+class OverByFixed(NamedTuple):
+    """Conversations in which system prompt and tools alone are over a threshold."""
+
+    threshold: int
+    """Over `compaction_threshold_tokens`."""
+    budget: int
+    """Over `input_token_budget`."""
+
+
+def over_by_fixed(connection: Connection, *, threshold: int, budget: int) -> OverByFixed:
+    """Count them, of all tenants, where no policy says otherwise by the installation's thresholds."""
+    given = {"threshold": threshold, "budget": budget}
+    return OverByFixed(*connection.execute(text("select * from over_by_fixed(:threshold, :budget)"), given).one())
+
+
 def processes_seen(connection: Connection) -> list[ProcessSeen]:
     """Return the workers and sweepers that have a row."""
     return [ProcessSeen(*row) for row in connection.execute(_PROCESSES)]

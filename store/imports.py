@@ -34,6 +34,7 @@ _STATE: Final = (
     "summary_hold",
     "trim_hold",
     "held_by_restore",
+    "restored_over_budget",
     "measured_tokens",
     "measured_input_tokens",
     "measured_version",

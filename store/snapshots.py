@@ -45,7 +45,8 @@ _SUMMARY = (
 class Material(NamedTuple):
     """All that a compaction reads of a conversation, from one moment.
 
-    `snapshot` and `tail` are what it starts from; `head_version` and the numbers are those of the head.
+    `snapshot` and `tail` are what it starts from; `head_version` and the numbers are those of the head. `fixed_tokens`
+    have what the client sends and does not store as well, in the measure of the estimate; `stored_tokens` have not.
     """
 
     snapshot: Snapshot
@@ -55,11 +56,13 @@ class Material(NamedTuple):
     strip_thinking_through: int
     token_ratio: float
     fixed_tokens: int
+    stored_tokens: int
     context_tokens: int
     context_messages: int
     context_bytes: int
     edits: int
     measured: int | None
+    is_counted: bool
     pending_version: int | None
     in_signed_loop: bool
     overflows: int
@@ -75,7 +78,9 @@ class Material(NamedTuple):
             strip_thinking_through=self.strip_thinking_through,
             pinned=self.pinned,
         )
-        return Stage(working, self.token_ratio, self.fixed_tokens, self.measured, self.context_bytes)
+        return Stage(
+            working, self.token_ratio, self.fixed_tokens, self.measured, self.context_bytes, is_counted=self.is_counted
+        )
 
     @property
     def factor(self) -> float:
@@ -115,6 +120,7 @@ def load(
         _c.strip_thinking_through,
         _c.token_ratio,
         _c.fixed_tokens,
+        _c.unstored_tokens,
         _c.context_tokens,
         _c.context_messages,
         _c.context_bytes,
@@ -122,6 +128,7 @@ def load(
         _c.pending_version,
         _c.measured_tokens,
         _c.measured_version,
+        (_c.last_request < _c.measured_seq).label("is_counted"),
         (_c.in_loop & _c.loop_has_thinking).label("in_signed_loop"),
         _c.overflows,
         _c.tool_results_hold,
@@ -150,12 +157,14 @@ def load(
         last_version=row.last_version,
         strip_thinking_through=row.strip_thinking_through,
         token_ratio=row.token_ratio,
-        fixed_tokens=row.fixed_tokens,
+        fixed_tokens=row.fixed_tokens + round(row.unstored_tokens / row.token_ratio),
+        stored_tokens=row.fixed_tokens + row.context_tokens,
         context_tokens=row.context_tokens,
         context_messages=row.context_messages,
         context_bytes=row.context_bytes,
         edits=row.edits,
         measured=row.measured_tokens if row.measured_version == row.head_version else None,
+        is_counted=row.is_counted,
         pending_version=row.pending_version,
         in_signed_loop=row.in_signed_loop,
         overflows=row.overflows,

@@ -169,6 +169,10 @@ conversations = Table(
     Column("held_by_restore", Boolean, nullable=False, server_default=_FALSE),
     Column("counted_cap", Integer),
     Column("erased_at", TIME),
+    Column("unstored_tokens", Integer, nullable=False, server_default=ZERO),
+    Column("last_count", ARRAY(Integer)),
+    Column("measured_seq", Integer, nullable=False, server_default=ZERO),
+    Column("restored_over_budget", Boolean, nullable=False, server_default=_FALSE),
     Index(
         "uq_conversations_external_id",
         "tenant_id",

@@ -91,13 +91,14 @@ class Chat:
         messages: Sequence[Message],
         *,
         input_tokens: int | None = None,
+        output_tokens: int = 0,
         snapshot_version: int | None = None,
         replace_from: int | None = None,
     ) -> hot_path.Appended:
         """Append one turn, or an edit; callable from any thread."""
         body: dict[str, Any] = {"messages": list(messages)}
         if input_tokens is not None:
-            body["usage"] = {"input_tokens": input_tokens, "output_tokens": 0}
+            body["usage"] = {"input_tokens": input_tokens, "output_tokens": output_tokens}
         if snapshot_version is not None:
             body["snapshot_version"] = snapshot_version
         turn = stored_turn(json.dumps(body, ensure_ascii=False).encode())

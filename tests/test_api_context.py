@@ -296,7 +296,8 @@ def test_measured_tokens_are_shown_while_they_hold(service: Service) -> None:
         "budget": 128_000,
     }
     service.append(path, HELLO)
-    assert service.client.get(f"{path}/context").json()["tokens"]["measured"] is None
+    tokens = service.client.get(f"{path}/context").json()["tokens"]
+    assert (tokens["context"], tokens["measured"]) == (1_240 + 2, 1_234)
 
 
 def test_head_is_answered_like_get_without_the_body(service: Service) -> None:

@@ -160,14 +160,15 @@ def test_no_count_means_no_data_and_never_an_empty_context(calls: HotCalls, usag
     assert done.context_tokens == estimate(HELLO, ANSWER)
 
 
-def test_a_new_request_without_a_count_resets_the_count(calls: HotCalls) -> None:
+def test_a_new_request_without_a_count_carries_the_last_one_on(calls: HotCalls) -> None:
     conversation = calls.conversation()
     calls.append(conversation, HELLO, ANSWER, usage={"input_tokens": 5_000, "output_tokens": 1})
     done = calls.append(conversation, HELLO)
-    assert measured(calls, conversation) == (None, None)
-    assert done.context_tokens == estimate(HELLO, ANSWER, HELLO)
+    carried = 5_001 + estimate(HELLO)
+    assert measured(calls, conversation) == (carried, 5_000)
+    assert done.context_tokens == carried
     calls.append(conversation, ANSWER, usage={"input_tokens": 0})
-    assert measured(calls, conversation) == (None, None)
+    assert measured(calls, conversation) == (carried + estimate(ANSWER), 5_000)
 
 
 def test_a_later_count_replaces_the_earlier(calls: HotCalls) -> None:
@@ -186,10 +187,12 @@ def test_a_count_made_with_another_version_is_stale(calls: HotCalls, settings: S
     assert done.context_tokens < 90_000
     calls.append(conversation, HELLO, ANSWER, usage={"input_tokens": 7_000, "output_tokens": 5}, snapshot_version=1)
     assert measured(calls, conversation) == (7_005, 7_000)
+    # What cannot be used leaves the last one that could be in force.
+    carried = 7_005 + estimate(HELLO, ANSWER)
     calls.append(conversation, HELLO, ANSWER, usage=usage, snapshot_version=0)
-    assert measured(calls, conversation) == (None, None)
+    assert measured(calls, conversation) == (carried, 7_000)
     calls.append(conversation, HELLO, ANSWER, usage=usage, snapshot_version=2)
-    assert measured(calls, conversation) == (None, None)
+    assert measured(calls, conversation) == (carried + estimate(HELLO, ANSWER), 7_000)
 
 
 def test_a_count_without_a_version_is_doubted_right_after_the_head_moved(calls: HotCalls, settings: Settings) -> None:

@@ -221,7 +221,7 @@ class TestTold:
 
 
 class TestRestored:
-    """DESIGN: a restore holds compaction until the conversation has grown, or the guard has to drop something."""
+    """A restore holds compaction until the conversation has grown, or the guard has to drop something that fitted."""
 
     @pytest.fixture
     def restored(self, service: Service, module_settings: Settings) -> Callable[..., str]:
@@ -240,11 +240,14 @@ class TestRestored:
     def test_a_guard_that_drops_ends_the_hold_and_the_next_check_compacts(
         self, service: Service, module_settings: Settings, restored: Callable[[int], str], call: str
     ) -> None:
-        path = restored(1_200)
+        path = restored(1_830)
+        service.append(path, {"role": "user", "content": "m" * 4 * 400})
+        work(module_settings, path)
         held, *_, due, revision = row(service, path)
         assert (held, due) == (True, False)
         before = metrics(service)
-        assert service.client.request(call, f"{path}/context", json={} if call == "POST" else None).json()["warnings"]
+        answer = service.client.request(call, f"{path}/context", json={} if call == "POST" else None)
+        assert answer.json()["warnings"]
         eventually(lambda: not row(service, path)[0])
         assert row(service, path) == (False, 0, 0, 0, True, revision + 1)
         eventually(
@@ -254,6 +257,45 @@ class TestRestored:
         found = service.client.get(path).json()
         assert found["head_version"] == 3
         assert service.client.get(f"{path}/context").json()["warnings"] == []
+        (newest, *_) = service.client.get(f"{path}/runs").json()["data"]
+        assert (newest["trigger"], newest["request_id"]) == ("check", answer.headers["request-id"])
+
+    @pytest.mark.parametrize("call", ["GET", "POST"])
+    def test_what_is_over_the_budget_when_it_is_restored_stays_until_it_has_grown(
+        self, service: Service, module_settings: Settings, restored: Callable[[int], str], call: str
+    ) -> None:
+        path = restored(1_200)
+        for _ in range(2):
+            answer = service.client.request(call, f"{path}/context", json={} if call == "POST" else None)
+            assert answer.json()["warnings"]
+        eventually(lambda: last_assembly(service, path))
+        work(module_settings, path)
+        assert row(service, path)[0]
+        assert service.client.get(path).json()["head_version"] == 2
+        turn = {"messages": exchange(2)}
+        grown = service.client.post(f"{path}/turns", json=turn)
+        work(module_settings, path)
+        assert service.client.get(path).json()["head_version"] == 3
+        (newest, *_) = service.client.get(f"{path}/runs").json()["data"]
+        assert newest["request_id"] == grown.headers["request-id"]
+
+    @pytest.mark.parametrize("budget", [1_200, 20_000])
+    def test_a_plan_says_what_is_served_afterwards(
+        self, service: Service, restored: Callable[[int], str], budget: int
+    ) -> None:
+        path = restored(budget)
+        head = service.client.get(path).json()["head_version"]
+        plan = service.client.post(f"{path}/restore", json={"version": 1, "dry_run": True}).json()
+        assert (plan["version"], plan["warnings"]) == (1, [])
+        plan = service.client.post(f"{path}/restore", json={"version": 0, "dry_run": True}).json()
+        assert service.client.get(path).json()["head_version"] == head
+        served = service.client.get(f"{path}/context").json()
+        assert plan["messages_served"] == len(served["messages"])
+        assert plan["tokens_served"] == served["tokens"]["context"] <= plan["tokens"]
+        assert bool(plan["warnings"]) is (budget == 1_200)
+        assert plan["messages"] == len(service.client.get(f"{path}/messages").json()["data"])
+        missing = service.client.post(f"{path}/restore", json={"version": 99, "dry_run": True})
+        assert missing.status_code == 404
 
     def test_without_a_drop_it_stays_held(
         self, service: Service, module_settings: Settings, restored: Callable[[int], str]
@@ -278,15 +320,16 @@ class TestRestored:
         assert not row(service, path)[0]
 
     def test_a_later_head_is_held_anew(self, service: Service, restored: Callable[[int], str]) -> None:
-        path = restored(1_200)
+        path = restored(20_000)
         identifier = ids.parse("conv", path.rpartition("/")[2])
         assert identifier is not None
         assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
         engine = service_engine(service.settings, "test")
         with transaction(engine, service.tenant_id) as connection:
-            assert assemblies.lift_holds(connection, {identifier: 2}) == []
-            assert assemblies.lift_holds(connection, {identifier: 3}) == [identifier]
-            assert assemblies.lift_holds(connection, {identifier: 3}) == []
+            two, three = ({identifier: assemblies.Dropped(version, ids.new_id())} for version in (2, 3))
+            assert assemblies.lift_holds(connection, two) == []
+            assert assemblies.lift_holds(connection, three) == [identifier]
+            assert assemblies.lift_holds(connection, three) == []
         engine.dispose()
 
     def test_what_no_restore_holds_is_left_alone(self, service: Service, module_settings: Settings) -> None:
@@ -359,11 +402,15 @@ class Writes:
     """Stands for the database of a batch: keeps what it is given, fails while `failing`."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[UUID, Sequence[Record], Mapping[UUID, int]]] = []
+        self.batches: list[tuple[UUID, Sequence[Record], Mapping[UUID, assemblies.Dropped]]] = []
         self.failing = False
 
     async def run(
-        self, tenant_id: UUID, query: Callable[..., list[UUID]], records: Sequence[Record], dropped: Mapping[UUID, int]
+        self,
+        tenant_id: UUID,
+        query: Callable[..., list[UUID]],
+        records: Sequence[Record],
+        dropped: Mapping[UUID, assemblies.Dropped],
     ) -> list[UUID]:
         if self.failing:
             raise TimeoutError
@@ -422,7 +469,7 @@ class TestBatches:
     def adding(records: Sequence[Record]) -> Callable[[Assemblies], None]:
         def story(batch: Assemblies) -> None:
             for each in records:
-                batch.add(each)
+                batch.add(each, ids.new_id())
 
         return story
 
@@ -441,7 +488,9 @@ class TestBatches:
         conversation, tenant = ids.new_id(), ids.new_id()
         first, second = record(conversation, tenant, kept=0), record(conversation, tenant, history=20)
         _, woken = self.play(self.adding([first, second]), writes)
-        assert writes.batches == [(tenant, [second], {conversation: 4})]
+        ((tenant_id, records, dropped),) = writes.batches
+        assert (tenant_id, records) == (tenant, [second])
+        assert {each: of.version for each, of in dropped.items()} == {conversation: 4}
         assert woken.ids == [conversation]
 
     def test_a_batch_is_bounded_and_loses_its_oldest(self) -> None:

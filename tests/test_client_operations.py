@@ -127,6 +127,9 @@ def good_schema(document: Schema, request: Request, *, listed: bool = False) -> 
     if content is None:
         return None
     schema = resolve(document, content["application/json"]["schema"])
+    if (request.body or {}).get("dry_run"):
+        # Where one status stands for both, what would be done is the last of what it is documented to answer.
+        schema = branches(document, schema)[-1]
     return resolve(document, schema["properties"]["data"]["items"]) if listed else schema
 
 

@@ -322,6 +322,20 @@ def test_work_that_is_left_behind(installation: Installation, tenant: Tenant) ->
     assert "--retry-all" in found["dead_runs"]["mend"]
 
 
+def test_system_prompts_and_tools_that_are_over_a_threshold_by_themselves(
+    installation: Installation, tenant: Tenant
+) -> None:
+    with psycopg.connect(installation.url) as connection:
+        for unstored, policy in ((81_000, "{}"), (45_000, "{}"), (45_000, '{"input_token_budget": 0}')):
+            connection.execute(
+                "insert into conversations (id, tenant_id, unstored_tokens, policy) values (%s, %s, %s, %s)",
+                (ids.new_id(), tenant.id, unstored, policy),
+            )
+    found = installation.look()["fixed_tokens"]
+    assert found["state"] == "warning"
+    assert "compaction_threshold_tokens in 1 conversations, over input_token_budget in 2" in found["what"]
+
+
 def test_a_redis_that_forgets(installation: Installation) -> None:
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")

@@ -52,6 +52,7 @@ DEFINERS = {
     "find_api_key",
     "check_states",
     "due_states",
+    "over_by_fixed",
     "clear_checks",
     "overdue_checks",
     "stranded_runs",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from compaction import snapshot
 from compaction.ladder import Load, decide, trim_is_due
 from compaction.policy import Policy, merge
+from store import ids
 from tests.in_process_worker import work
 from tests.messages_api import problems
 
@@ -92,18 +94,18 @@ def test_a_new_request_without_a_count_lets_the_bytes_decide_again(service: Serv
 
 def test_the_ratio_learned_from_counts_is_bounded_and_not_moved_by_one_odd_count(service: Service) -> None:
     path = service.conversation()
-    tokens = []
+    ratios = []
     for number, factor in enumerate([9.0, 1.2, 1.2, 1.2, 1.2, 9.0]):
         context = service.client.get(f"{path}/context").json()["messages"]
         question = {"role": "user", "content": f"Question {number} " + "q" * 4_000}
         estimate = sum(-(-len(str(message["content"])) // 4) for message in [*context, question])
         answer = {"role": "assistant", "content": "a" * 400}
         service.append(path, question, answer, usage={"input_tokens": round(estimate * factor), "output_tokens": 100})
-        # A request without a count makes the estimate show.
-        service.append(path, {"role": "user", "content": "x"})
-        shown = service.client.get(f"{path}/context").json()["tokens"]
-        assert shown["measured"] is None
-        now = estimate + 100 + 1
-        tokens.append(shown["context"] / now)
-    assert tokens[0] == pytest.approx(1.0, abs=0.01)
-    assert tokens[-1] == pytest.approx(1.2, abs=0.02)
+        with psycopg.connect(service.database_url) as connection:
+            identifier = ids.parse("conv", path.rpartition("/")[2])
+            learned = "select token_ratio, unstored_tokens from conversations where id = %s"
+            ratio, unstored = connection.execute(learned, [identifier]).fetchone() or (0, 0)
+        assert unstored == 0
+        ratios.append(ratio)
+    assert ratios[0] == pytest.approx(1.0, abs=0.01)
+    assert ratios[-1] == pytest.approx(1.2, abs=0.02)

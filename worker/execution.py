@@ -72,7 +72,7 @@ class Execution:
             and self._lease.strategy is None
             and self._summarizing.is_on
             and decide(load, self._lease.policy).summary
-            and load.input_tokens <= now.material.tool_results_hold
+            and now.material.stored_tokens <= now.material.tool_results_hold
         )
 
     def _is_enough(self, now: Reading) -> bool:

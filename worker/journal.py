@@ -17,6 +17,7 @@ from compaction.ladder import (
     Result,
     Step,
     growth_margin,
+    over_by_fixed,
     prune_threshold,
 )
 from compaction.originals import cut_in, with_originals
@@ -48,10 +49,13 @@ BATCH_TRIGGER: Final = "batch"
 """Trigger of the runs that commit what a message batch answered."""
 ERASED: Final = "erased"
 """Reason of a run whose conversation was erased while it was queued or under way."""
+FIXED_OVER_THRESHOLD: Final = "fixed_tokens_over_threshold"
+"""Reason of a run whose system prompt and tools alone are over the threshold that brought it about."""
 HEAD_MOVED: Final = "head_moved"
 STOPPED: Final = "worker_stopped"
 _VOID: Final = frozenset({HEAD_MOVED, STOPPED, runs.LEASE_LOST})
 """Reasons of steps that say nothing about whether another try would do."""
+_SUMMARIZING: Final = frozenset({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP})
 _AT_ONCE: Final = frozenset({NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN})
 
 
@@ -88,6 +92,7 @@ class Journal:
         self._transaction = database.transaction
         self._started = time.monotonic()
         self._seen: int | None = None
+        self._fixed_tokens = 0
         self.results_through: int | None = None
         """Seq of the newest tool-result message that was looked at."""
 
@@ -103,6 +108,7 @@ class Journal:
             raise
         stage = material.stage(self._policy)
         self._started = time.monotonic()
+        self._fixed_tokens = stage.fixed_input
         if self._seen is None:
             self._seen = stage.working.last_seq
         return Reading(material, stage)
@@ -212,6 +218,8 @@ class Journal:
             steps = runs.steps_of(connection, [self._lease.run_id])
             done = any(step.state == "committed" for step in steps)
             last = steps[-1].reason if steps else "under_budget"
+            if last != WAITS and self._is_over_by_fixed(steps):
+                last = FIXED_OVER_THRESHOLD
             self._hold(connection, steps)
             conversations.mark_due(connection, self._lease.conversation_id)
             ended = state or ("committed" if done else "skipped")
@@ -222,6 +230,14 @@ class Journal:
         reach("run.ended")
         METRICS.run_ended(ended, reason or last)
         log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
+
+    def _is_over_by_fixed(self, steps: Sequence[AnyRow]) -> bool:
+        """Tell whether a step was due that cannot get the input under its threshold, and never will."""
+        over = over_by_fixed(self._fixed_tokens, self._policy) if self._lease.strategy is None else ()
+        names = {step.name for step in steps}
+        return ("compaction_threshold_tokens" in over and not names.isdisjoint(_SUMMARIZING)) or (
+            "input_token_budget" in over and Step.TOOL_RESULTS in names
+        )
 
     def _unchanged(self, record: StepRecord) -> StepRecord:
         return self.timed(record)._replace(tokens_after=record.tokens_before, messages_after=record.messages_before)
@@ -268,7 +284,7 @@ class Journal:
             connection,
             self._lease.conversation_id,
             tool_results=held(BEFORE_SUMMARY, min(budgets, default=0)),
-            summary=held({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP}, policy.compaction_threshold_tokens),
+            summary=held(_SUMMARIZING, policy.compaction_threshold_tokens),
             trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
             results_through=self.results_through,
             seen=self._seen,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, post
@@ -12,8 +13,9 @@ from api.bodies import read_body
 from api.documentation import ConversationId, answers, operation, problems
 from api.problem_types import EVERY_BODY
 from api.problems import ProblemError, invalid, not_found
+from api.restore_plans import find_version, restore_plan
 from api.routes.conversations import changed_out
-from api.types import ConversationBrief, ConversationOut, ForkIn, RestoreIn
+from api.types import ConversationBrief, ConversationOut, ForkIn, RestoreIn, RestorePlanOut
 from store import branches, conversations, ids
 
 if TYPE_CHECKING:
@@ -32,18 +34,22 @@ if TYPE_CHECKING:
     summary="Go back to an old snapshot",
     operation_class=operation(RestoreIn, example=examples.RESTORE_IN),
     responses={
-        200: answers(ConversationOut | ConversationBrief, "The head equals the old version."),
+        200: answers(
+            ConversationOut | ConversationBrief | RestorePlanOut, "The head equals the old version, or would."
+        ),
         **problems(*EVERY_BODY, "not_found", "superseded"),
     },
 )
 async def restore_snapshot(
     request: Request[Principal, Any, Any], conversation_id: ConversationId
-) -> Response[ConversationOut | ConversationBrief]:
+) -> Response[ConversationOut | ConversationBrief | RestorePlanOut]:
     """Make a new head equal to an old version (0 = no compaction), and leave it alone for a while."""
     services: Services = request.app.state.services
     wanted = await read_body(request, RestoreIn)
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     try:
+        if wanted.dry_run:
+            return Response(await preview(services, request.user, identifier, wanted.version))
         row = await services.run(tenant, restore, request, identifier, wanted.version) if identifier else None
     except branches.SupersededError:
         detail = "This version shows messages that were replaced since."
@@ -51,6 +57,16 @@ async def restore_snapshot(
     if row is None:
         raise not_found()
     return Response(changed_out(row, request.user))
+
+
+async def preview(
+    services: Services, principal: Principal, conversation_id: UUID | None, version: int
+) -> RestorePlanOut:
+    """Return what a restore would give; raise the problem that there is no such version. Raises SupersededError."""
+    found = await services.run(principal.tenant_id, find_version, principal, conversation_id, version)
+    if found is None:
+        raise not_found()
+    return await asyncio.to_thread(restore_plan, found)
 
 
 @post(

@@ -18,7 +18,7 @@ from api.bytes_under_way import HOLD
 from api.documentation import ConversationId, answers, operation, problems
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
-from compaction.assembly import History, drop_warnings
+from compaction.assembly import History, drop_warnings, fixed_warnings
 from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
 from compaction.guard import count_exchanges, fit_history
 from compaction.messages import is_request
@@ -93,7 +93,8 @@ async def answer_context(
     served = await aside(size, partial(serve, fixed_marks=marks), found, policy, ignored)
     if (fitted := served.fitted) is not None and fitted.gave_way:
         services.assemblies.add(
-            context_record(request.user.tenant_id, conversation, found.head_version, policy, fitted, served.warnings)
+            context_record(request.user.tenant_id, conversation, found.head_version, policy, fitted, served.warnings),
+            request.scope["state"]["request_uuid"],
         )
     return Response(served.body, media_type="application/json", headers=headers)
 
@@ -132,7 +133,8 @@ def serve(found: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, fi
         marked = keep_last(Marked(None, None, fitted.history.view), MAX_MARKS - fixed_marks)
         messages, warnings = dump_messages(marked.messages), list(fitted.warnings)
         tokens_served = fitted.fixed + fitted.history.tokens
-    warnings += [*ignored, *dropped_before(found)]
+    fixed = math.ceil(found.fixed_tokens * found.factor)
+    warnings += [*fixed_warnings(fixed, policy), *ignored, *dropped_before(found)]
     room = policy.context_limit_tokens
     if tokens_served > room:
         warnings.append(

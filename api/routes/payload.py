@@ -18,7 +18,7 @@ from api.problem_types import EVERY_BODY
 from api.problems import invalid, not_found
 from api.routes.context import dropped_before, history_of, working_view
 from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
-from compaction.assembly import Assembly, Layers, UserMessageError, assemble
+from compaction.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens
 from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
 from compaction.messages import blocks, is_blank
 from compaction.view import ViewMessage
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from api.strict_json import Limits
     from compaction.policy import Policy
     from store.hot_path import ContextRead
+    from store.tables import AnyRow
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -83,27 +84,37 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
         raise not_found()
     size = len(await request.body()) + len(found.head or "") + len(found.tail or "")
     size += sum(len(block.text) for block in (*context.prior, *context.turn))
-    assembly, warnings = await aside(size, _assemble, found, layers, policy, wanted.max_output_tokens)
+    unstored = _unstored(row, layers, found.factor)
+    assembly, warnings = await aside(size, _assemble, found, layers, policy, wanted.max_output_tokens, unstored)
     told = len(warnings) + len(assembly.warnings)
-    services.assemblies.add(payload_record(tenant, identifier, found.head_version, assembly, told))
+    services.assemblies.add(
+        payload_record(tenant, identifier, found.head_version, assembly, told), request.scope["state"]["request_uuid"]
+    )
     body = await aside(size, _answer, layers, assembly, (*warnings, *ignored))
     return Response(body, media_type="application/json")
 
 
 def _assemble(
-    found: ContextRead, layers: Layers, policy: Policy, reserved: int | None
+    found: ContextRead, layers: Layers, policy: Policy, reserved: int | None, unstored: int
 ) -> tuple[Assembly, tuple[str, ...]]:
     """Return the payload with what was read as its history, and what there is to say of that."""
     working = working_view(found, policy)
     layers = layers._replace(history=working.view)
     try:
-        return assemble(layers, policy, history_of(found, working), reserved=reserved), (
-            *working.warnings,
-            *dropped_before(found),
-        )
+        about = history_of(found, working)._replace(unstored=unstored)
+        return assemble(layers, policy, about, reserved=reserved), (*working.warnings, *dropped_before(found))
     except UserMessageError:
         detail = "Nothing of the user's message can follow the history: tool results answer calls that are still open."
         raise invalid(detail, "/user_message") from None
+
+
+def _unstored(row: AnyRow, layers: Layers, factor: float) -> int:
+    """Return the estimated tokens that were learned to stand beside what is stored, less what this request brings."""
+    if not row.unstored_tokens:
+        return 0
+    brought = fixed_tokens(layers.system, layers.tools) - (row.fixed_tokens - row.carried_tokens)
+    left: int = max(0, round(row.unstored_tokens / factor) - max(0, brought))
+    return left
 
 
 def _answer(layers: Layers, assembly: Assembly, warnings: Sequence[str]) -> bytes:

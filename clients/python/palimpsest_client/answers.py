@@ -218,6 +218,7 @@ class Plan(TypedDict):
     """What a run would do, and the messages that it would leave."""
 
     strategy: str
+    by_hand: bool
     policy: dict[str, Any]
     steps: list[PlannedStep]
     tokens_before: int
@@ -226,6 +227,19 @@ class Plan(TypedDict):
     messages_after: int
     messages: list[Message]
     summary_is_placeholder: bool
+    warnings: list[str]
+
+
+class RestorePlan(TypedDict):
+    """What would be served after going back to a version: all that there is, and what of it fits the budget."""
+
+    version: int
+    tokens: int
+    tokens_served: int
+    budget: int
+    messages: int
+    messages_served: int
+    held_tokens: int
     warnings: list[str]
 
 

@@ -16,6 +16,7 @@ from palimpsest_client.answers import (
     PinList,
     Plan,
     QueuedRun,
+    RestorePlan,
     Run,
     Snapshot,
     StoredMessage,
@@ -133,6 +134,11 @@ class Operations(Flows):
         """Go back to an old snapshot; 0 = no compaction."""
         path = path_of("conversations", conversation_id, "restore")
         return self.call("POST", path, Conversation, body={"version": version}, safe=False)
+
+    def restore_plan(self, conversation_id: str, version: int) -> Flow[RestorePlan]:
+        """Return what would be served after going back to an old snapshot; nothing is changed."""
+        body = {"version": version, "dry_run": True}
+        return self.call("POST", path_of("conversations", conversation_id, "restore"), RestorePlan, body=body)
 
     def payload(
         self,

@@ -1,6 +1,15 @@
 import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
 import { Outbox, type KeptTurn } from "./outbox.js";
-import type { ContextOut, ContextTokens, MessageOut, Operations, TurnOut } from "./schema.js";
+import type {
+  ContextOut,
+  ContextTokens,
+  ConversationBrief,
+  ConversationOut,
+  MessageOut,
+  Operations,
+  RestorePlanOut,
+  TurnOut,
+} from "./schema.js";
 import { type Operation, Transport, left } from "./transport.js";
 
 export type TurnBody = Operations["POST /v1/conversations/{conversation_id}/turns"]["body"];
@@ -202,7 +211,15 @@ export class Client {
   /** Go back to an old snapshot; 0 = no compaction. */
   restore(conversationId: string, version: number) {
     const operation = "POST /v1/conversations/{conversation_id}/restore";
-    return this.#call(operation, [conversationId], { body: { version }, safe: false });
+    const done = this.#call(operation, [conversationId], { body: { version }, safe: false });
+    return done as Promise<ConversationOut | ConversationBrief>;
+  }
+
+  /** What would be served after going back to an old snapshot; nothing is changed. */
+  restorePlan(conversationId: string, version: number) {
+    const operation = "POST /v1/conversations/{conversation_id}/restore";
+    const plan = this.#call(operation, [conversationId], { body: { version, dry_run: true }, safe: true });
+    return plan as Promise<RestorePlanOut>;
   }
 
   /** Make a conversation with the same past up to a seq. */

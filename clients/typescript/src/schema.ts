@@ -186,6 +186,7 @@ export interface PinnedOut {
 }
 
 export interface PlanOut {
+  by_hand: boolean;
   messages: Record<string, unknown>[];
   messages_after: number;
   messages_before: number;
@@ -221,6 +222,17 @@ export interface Problem {
   status: number;
   title: string;
   type: string;
+}
+
+export interface RestorePlanOut {
+  budget: number;
+  held_tokens: number;
+  messages: number;
+  messages_served: number;
+  tokens: number;
+  tokens_served: number;
+  version: number;
+  warnings: string[];
 }
 
 export interface RunOut {
@@ -452,9 +464,10 @@ export interface Operations {
   "POST /v1/conversations/{conversation_id}/restore": {
     query: Record<string, never>;
     body: {
+      dry_run?: boolean;
       version: number;
     };
-    answer: ConversationOut | ConversationBrief;
+    answer: ConversationOut | ConversationBrief | RestorePlanOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };

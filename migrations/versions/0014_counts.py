@@ -1,0 +1,29 @@
+"""What clients send and do not store is learned from counts; a count is carried on past messages without one.
+
+Revision ID: 0014
+Revises: 0013
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+from migrations.scripts import restore_function, run_script
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    run_script("0014_counts.sql")
+    run_script("0014_check_counts.sql")
+
+
+def downgrade() -> None:
+    restore_function("0013_context.sql", "read_context")
+    restore_function("0002_hot_path.sql", "append_turn")
+    op.execute("drop function due_states(uuid[], boolean)")
+    restore_function("0002_checks.sql", "due_states")
+    run_script("0014_counts_down.sql")
