@@ -18,7 +18,8 @@ class CompactionIn(Strict):
     `strategy` is the whole ladder (`auto`), whatever its thresholds, or one step of it: `tool_results`, `prune`,
     `summary`, `extract` (a summary without a model), `drop` (down to `max_conversation_messages`), `trim` (down to
     `max_context_bytes`), or the name of an installed strategy. `policy` overrides the conversation's for this run;
-    `instructions` tell a model what its summary is to stress. With `dry_run` nothing is changed.
+    `instructions` tell a model what its summary is to stress. With `dry_run` nothing is changed; the
+    plan of a `policy` (with `auto`) is what that policy would have a check do now, so its thresholds decide.
     """
 
     instructions: Instructions | None = None
@@ -55,10 +56,12 @@ class PlannedStepOut(Struct, kw_only=True):
 class PlanOut(Struct, kw_only=True):
     """What a run would do, and the messages that it would leave.
 
+    `by_hand`: it takes its steps whatever the thresholds say; else it is what they ask for, which may be nothing.
     `summary_is_placeholder`: no summary was made for the plan; where it would stand, a text says so.
     """
 
     strategy: str
+    by_hand: bool
     policy: dict[str, Any]
     steps: list[PlannedStepOut]
     tokens_before: int

@@ -1,4 +1,4 @@
-"""The plan of a run by hand: the ladder's own steps, rehearsed on a stage and written nowhere."""
+"""The plan of a run, by hand or not: the ladder's own steps, rehearsed on a stage and written nowhere."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def plan_run(
     stage: Stage,
     policy: Policy,
     *,
-    strategy: str,
+    strategy: str | None,
     summaries: bool,
     waits: bool,
     native: bool = False,
     load: Callable[[str], ExtraStrategy | None] = lambda _: None,
 ) -> Plan:
-    """Return what a run by hand would do, if nothing else happened.
+    """Return what a run by hand would do, if nothing else happened; without a strategy, what thresholds ask for.
 
     `summaries` tells whether summaries are on, `native` that the API writes them; with `waits` a tool loop holds back
     what is committed. `load` finds installed strategies by name.
@@ -77,7 +77,7 @@ class _Rehearsal:
     def __init__(
         self,
         policy: Policy,
-        strategy: str,
+        strategy: str | None,
         load: Callable[[str], ExtraStrategy | None],
         *,
         summaries: bool,
@@ -114,7 +114,7 @@ class _Rehearsal:
         if step is Step.STRATEGIES:
             names = strategy_names(self._strategy, self._policy)
             return self._planned(steps.take_strategies(stage, self._policy, names, self._load), stage)
-        made = steps.take(step, stage, self._policy, by_hand=self._strategy != "auto")
+        made = steps.take(step, stage, self._policy, by_hand=self._strategy not in {None, "auto"})
         return self._planned(made, stage)
 
     def _summary(self, stage: Stage) -> tuple[PlannedStep, Stage]:

@@ -232,7 +232,9 @@ def _trim(stage: Stage, policy: Policy) -> Made:
     detail = f"Dropped {len(fitted.left_out)} of the oldest messages"
     if fitted.cut:
         detail += f" and the middle of {fitted.cut} long text(s)"
-    reason = None if fitted.left_out or fitted.cut or fitted.opening_dropped else NOTHING_TO_DROP
+    reason = None
+    if not (fitted.left_out or fitted.cut or fitted.opening_dropped):
+        reason, detail = NOTHING_TO_DROP, "Nothing to drop"
     made = Made(Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view)))
     return _if_worth_it(made, stage, policy)
 
@@ -242,11 +244,12 @@ def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> Made
     limit = policy.max_conversation_messages
     cut = len(stage.view) - newer_messages(stage.view, through)
     trim = drop_oldest(stage.view[:cut], lambda count, _: count <= limit, carries_summary=stage.carries_summary)
+    dropped = f"Dropped {len(trim.dropped)} of the oldest messages" if trim.dropped else "Nothing to drop"
     made = Made(
         step,
         (*trim.view, *stage.view[cut:]),
         None if trim.dropped else NOTHING_TO_DROP,
-        f"Dropped {len(trim.dropped)} of the oldest messages; the limit is {limit:,} messages",
+        f"{dropped}; the limit is {limit:,} messages",
         tuple(stage.view[index].seq for index in trim.cut),
     )
     return _if_worth_it(made, stage, policy)
@@ -270,6 +273,9 @@ def _if_worth_it(made: Made, stage: Stage, policy: Policy) -> Made:
     if made.reason is not None:
         return made
     framed = with_frame(made, stage, policy)
-    if not saves_enough(stage.tokens, stage.estimate(framed.view), policy):
-        return made._replace(reason=NOT_SMALLER)
+    after = stage.estimate(framed.view)
+    if not saves_enough(stage.tokens, after, policy):
+        saved = max(0, stage.tokens - after)
+        detail = f"It would save {saved:,} tokens; at least {max(1, policy.min_savings_tokens):,} are worth it"
+        return made._replace(reason=NOT_SMALLER, detail=detail)
     return framed

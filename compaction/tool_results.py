@@ -54,5 +54,10 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
 
 
 def diagnostic(results: int, input_tokens: int, budget: int) -> str:
-    """Return the line that tells people what was cut and why."""
-    return f"Compacted {results:,} old tool result(s): input tokens ({input_tokens:,}) exceeded the budget ({budget:,})"
+    """Return the line that tells people what was cut and why; within its budget a context is cut by hand alone."""
+    if not results:
+        return "No older tool result is left to cut"
+    cut = f"Compacted {results:,} old tool result(s)"
+    if not 0 < budget < input_tokens:
+        return f"{cut} by hand: input tokens ({input_tokens:,}), budget ({budget:,})"
+    return f"{cut}: input tokens ({input_tokens:,}) exceeded the budget ({budget:,})"

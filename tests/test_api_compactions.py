@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -390,6 +391,50 @@ class TestDryRun:
         assert plan["policy"] == run["policy"]
         assert plan["messages_after"] == run["messages_after"]
         assert len(plan["messages"]) == len(talk.context())
+
+    def test_the_thresholds_of_a_policy_that_is_tried_decide(self, service: Service, product: Chat) -> None:
+        talk = Talk(service, product, *exchanges(3, 200), *agent())
+        high = {"input_token_budget": 100_000, "compaction_threshold_tokens": 100_000, "prune_soft_share": 0.5}
+        plan = talk.plan(policy=high)
+        assert (plan["by_hand"], plan["steps"], plan["tokens_after"]) == (False, [], plan["tokens_before"])
+        assert plan["warnings"] == ["nothing is over a threshold of this policy: a check would do nothing"]
+        cut = talk.plan(policy=high | {"input_token_budget": 5_000})
+        assert [step["name"] for step in cut["steps"]] == ["tool_results"]
+        tokens = f"{cut['tokens_before']:,}"
+        assert cut["steps"][0]["detail"].endswith(f": input tokens ({tokens}) exceeded the budget (5,000)")
+        both = talk.plan(policy=high | {"input_token_budget": 5_000, "compaction_threshold_tokens": 1_000})
+        assert [step["name"] for step in both["steps"]] == ["tool_results", "summary"]
+        # As the policy itself does, once it is in force.
+        talk.service.client.patch(talk.path, json={"policy": high | {"input_token_budget": 5_000}})
+        Workers(product).check(talk.id)
+        (run,) = service.client.get(f"{talk.path}/runs").json()["data"]
+        assert steps(run) == [(step["name"], step["state"], step["reason"]) for step in cut["steps"]]
+
+    def test_by_hand_is_said_to_be_by_hand(self, service: Service, product: Chat) -> None:
+        talk = Talk(service, product, *agent())
+        high = {"input_token_budget": 100_000}
+        plan = talk.plan(strategy="tool_results", policy=high)
+        assert plan["by_hand"]
+        detail = plan["steps"][0]["detail"]
+        assert re.fullmatch(
+            r"Compacted 5 old tool result\(s\) by hand: input tokens \(7,\d+\), budget \(100,000\)", detail
+        )
+        assert talk.carry_out(talk.queue(strategy="tool_results", policy=high))["steps"][0]["detail"] == detail
+        assert talk.plan()["by_hand"]
+
+    def test_a_step_that_was_skipped_does_not_say_that_it_did_anything(self, service: Service, product: Chat) -> None:
+        talk = Talk(service, product, *agent())
+        least = {"min_savings_tokens": 50_000}
+        (step,) = talk.plan(strategy="tool_results", policy=least)["steps"]
+        assert step["reason"] == "not_smaller"
+        assert re.fullmatch(r"It would save 5,\d+ tokens; at least 50,000 are worth it", step["detail"])
+        few = Talk(service, product, *exchanges(2, 50))
+        details = {name: few.plan(strategy=name)["steps"][0]["detail"] for name in ("tool_results", "drop", "trim")}
+        assert details == {
+            "tool_results": "No older tool result is left to cut",
+            "drop": "Nothing to drop; the limit is 50 messages",
+            "trim": "Nothing to drop; the limit is 737,280 bytes",
+        }
 
     def test_a_context_that_is_compacted_already(self, service: Service, product: Chat) -> None:
         talk = Talk(service, product, *exchanges(10, 200))

@@ -68,7 +68,7 @@ async def compact(
     if wanted.dry_run:
         demand(request.user, "context:read")
         found = await services.run(tenant, find_material, request.user, identifier, wanted.policy or {})
-        plan = await asyncio.to_thread(plan_out, found, wanted.strategy, services.settings.chosen_summarizer)
+        plan = await asyncio.to_thread(plan_out, found, wanted, services.settings.chosen_summarizer)
         return Response(plan, status_code=200)
     return await _queue(services, request, identifier, wanted)
 
@@ -143,19 +143,30 @@ def policy_of_run(
     return principal.policy_for({**below.overrides, **overrides}, row.model)
 
 
-def plan_out(found: Found, strategy: str, summarizer: str) -> PlanOut:
-    """Return what a run would do; it computes for a while."""
+def plan_out(found: Found, wanted: CompactionIn, summarizer: str) -> PlanOut:
+    """Return what a run would do; it computes for a while.
+
+    Of a policy it is asked what that would do: then no step is taken by hand.
+    """
     material, policy = found
+    by_hand = not (wanted.policy and wanted.strategy == "auto")
     stage = material.stage(policy)
     tokens = (material.context_tokens + material.fixed_tokens) * material.token_ratio
     waits = must_wait(tokens, policy, in_signed_loop=material.in_signed_loop)
     summaries = summarizer != "none" and policy.compaction_enabled
     native = summarizer == "anthropic-native"
     plan = plan_run(
-        stage, policy, strategy=strategy, summaries=summaries, waits=waits, native=native, load=strategies.load
+        stage,
+        policy,
+        strategy=wanted.strategy if by_hand else None,
+        summaries=summaries,
+        waits=waits,
+        native=native,
+        load=strategies.load,
     )
     return PlanOut(
-        strategy=strategy,
+        strategy=wanted.strategy,
+        by_hand=by_hand,
         policy=msgspec.to_builtins(policy),
         steps=[
             PlannedStepOut(
@@ -190,6 +201,8 @@ def _warnings(plan: Plan, material: Material) -> list[str]:
         )
     if plan.placeholder:
         found.append("no summary was made: where it would stand, a placeholder says so")
+    if not plan.steps:
+        found.append("nothing is over a threshold of this policy: a check would do nothing")
     if any(step.reason == SUMMARIES_DISABLED for step in plan.steps):
         found.append("summaries are off here")
     return found

@@ -61,6 +61,10 @@ async def preview_restore(
     sides = await services.run(tenant, read_sides, tenant, identifier, row.head_version, version)
     if sides is None:
         raise not_found()
+    try:
+        plan = await branch_routes.preview(services, request.user, identifier, version)
+    except branches.SupersededError:
+        plan = None
     comparison = await asyncio.to_thread(compared, sides.before, sides.after)
     return page(
         request,
@@ -70,8 +74,7 @@ async def preview_restore(
         version=version,
         sides=sides,
         comparison=comparison,
-        policy=request.user.policy_for(row.policy, row.model),
-        hold_factor=branches.HOLD_FACTOR,
+        plan=plan,
     )
 
 
@@ -106,7 +109,7 @@ async def show_compact(request: Request[Principal, Any, Any], conversation_id: C
     if "strategy" in asked:
         wanted = _wanted(asked)
         found = await services.run(tenant, find_material, request.user, identifier, wanted.policy or {})
-        plan = await asyncio.to_thread(plan_out, found, wanted.strategy, services.settings.chosen_summarizer)
+        plan = await asyncio.to_thread(plan_out, found, wanted, services.settings.chosen_summarizer)
     return page(
         request,
         "compact.html",
