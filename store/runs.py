@@ -154,7 +154,7 @@ def heartbeat(connection: Connection, lease: Lease, lease_seconds: float) -> boo
 
 
 def hand_over(connection: Connection, lease: Lease, queue: Queue) -> bool:
-    """Queue a run for the workers of another queue; attempts count anew there."""
+    """Queue a run for the workers of another queue; attempts count anew there, and it begins once one takes it."""
     changed = connection.execute(
         update(runs)
         .where(*_held(lease))
@@ -163,6 +163,7 @@ def hand_over(connection: Connection, lease: Lease, queue: Queue) -> bool:
             queue=queue,
             attempts=0,
             queued_at=func.now(),
+            started_at=None,
             lease_token=None,
             lease_expires_at=None,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,7 +104,6 @@ def test_the_kill_switch_drops_the_oldest_instead(chat: Chat, switch: str) -> No
     assert [row[0] for row in chat.originals(conversation)] == list(range(24))
 
 
-@pytest.mark.requirement("S3")
 @pytest.mark.requirement("S11", "S12")
 def test_the_kill_switch_leaves_as_many_messages_of_one_long_exchange_as_may_stay(chat: Chat) -> None:
     conversation = chat.begin({"compaction_enabled": False, "input_token_budget": 0})
@@ -133,6 +133,22 @@ def test_the_byte_trim_fills_its_limit(chat: Chat, tail: str) -> None:
     assert context["warnings"][0].startswith("dropped without a summary: messages 0-3")
 
 
+def test_a_run_that_waits_for_a_worker_of_summaries_has_not_begun(chat: Chat) -> None:
+    """What it waited for lies between being asked for and having begun; its first steps were done before."""
+    conversation = chat.begin()
+    chat.append(conversation, exchanges(12, 200))
+    workers = Workers(chat, StubSummarizer())
+    workers.check(conversation)
+    assert (chat.run(conversation).state, chat.run(conversation).started_at) == ("queued", None)
+    earlier = "created_at = created_at - interval '1 minute', queued_at = queued_at - interval '1 minute'"
+    chat.query(f"update runs set {earlier} where conversation_id = :c", c=conversation)  # noqa: S608 - a constant
+    workers.summarize()
+    run = chat.run(conversation)
+    assert run.started_at - run.created_at >= timedelta(minutes=1)
+    assert run.started_at <= run.finished_at
+
+
+@pytest.mark.requirement("S3")
 def test_a_zone_too_small_is_accepted_with_its_reason(chat: Chat) -> None:
     conversation = chat.begin()
     chat.append(conversation, exchanges(4, 600))  # 8 messages: the first, one between, the last 6

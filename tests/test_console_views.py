@@ -146,7 +146,12 @@ def step(number: int, ended: float, lasted: float, **fields: Any) -> Any:
 
 
 def test_a_run_that_was_handed_over_waits_twice() -> None:
-    told = run(queue="summaries", queued_at=START + timedelta(seconds=3), finished_at=START + timedelta(seconds=20))
+    told = run(
+        queue="summaries",
+        queued_at=START + timedelta(seconds=3),
+        started_at=START + timedelta(seconds=8),
+        finished_at=START + timedelta(seconds=20),
+    )
     steps = [
         step(1, 3, 0.5, name="tool_results"),
         step(2, 12, 4, model_calls=1, state="failed", reason="model_overloaded", error="529", cost_usd=Decimal("0.1")),
@@ -154,13 +159,12 @@ def test_a_run_that_was_handed_over_waits_twice() -> None:
     ]
     path = run_path(told, steps, START)
     assert [(state.name, state.detail, state.seconds) for state in path.states] == [
-        ("queued", "checks", 2.0),
-        ("running", "checks", 1.0),
+        ("running", "checks", 3.0),
         ("queued", "summaries", 5.0),
         ("running", "summaries", 12.0),
         ("committed", "", None),
     ]
-    assert {time.kind: time.seconds for time in path.times} == {"wait": 7.0, "model": 9.0, "steps": 0.5, "rest": 3.5}
+    assert {time.kind: time.seconds for time in path.times} == {"wait": 5.0, "model": 9.0, "steps": 0.5, "rest": 5.5}
     assert sum(time.length for time in path.times) == pytest.approx(100)
     assert path.cost_usd == Decimal("0.3")
     assert path.failure is not None

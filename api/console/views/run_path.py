@@ -69,14 +69,18 @@ def run_path(run: AnyRow, steps: Sequence[AnyRow], now: datetime) -> Path:
     """Return the path of a run until `now`."""
     is_active = run.state in {"queued", "running"}
     end = run.finished_at or now
-    # Handed over, or queued again after a fault: it waited a second time, from the last time it was queued.
+    # Queued again after a fault: it waited a second time, from the last time it was queued.
     again = run.queued_at if run.started_at and run.queued_at > run.started_at else None
     resumed = _first_after(steps, again) if again else None
-    spans: list[tuple[str, str, datetime, datetime]] = [
-        ("queued", "checks" if again else run.queue, run.created_at, run.started_at or end)
-    ]
+    spans: list[tuple[str, str, datetime, datetime]] = []
+    if again is None and run.queued_at > run.created_at:
+        # Handed over: it began with the worker that took it from the other queue.
+        spans.append(("running", "checks", run.created_at, run.queued_at))
+        spans.append(("queued", run.queue, run.queued_at, run.started_at or end))
+    else:
+        spans.append(("queued", run.queue, run.created_at, run.started_at or end))
     if run.started_at:
-        spans.append(("running", "checks" if again else run.queue, run.started_at, again or end))
+        spans.append(("running", run.queue, run.started_at, again or end))
     if again:
         back = end if run.state == "queued" else min(resumed or again, end)
         spans.append(("queued", run.queue, again, back))
