@@ -1,7 +1,7 @@
 """What clients send and do not store is learned from counts; a count is carried on past messages without one.
 
-Revision ID: 0014
-Revises: 0013
+Revision ID: 0015
+Revises: 0014
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from alembic import op
 
 from migrations.scripts import restore_function, run_script
 
-revision = "0014"
-down_revision = "0013"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    run_script("0014_counts.sql")
-    run_script("0014_check_counts.sql")
+    run_script("0015_counts.sql")
+    run_script("0015_check_counts.sql")
 
 
 def downgrade() -> None:
@@ -26,4 +26,4 @@ def downgrade() -> None:
     restore_function("0002_hot_path.sql", "append_turn")
     op.execute("drop function due_states(uuid[], boolean)")
     restore_function("0002_checks.sql", "due_states")
-    run_script("0014_counts_down.sql")
+    run_script("0015_counts_down.sql")
