@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-HEAD: Final = "0015"
+HEAD: Final = "0016"
 """The newest revision in migrations/versions; a test holds the two together."""
 
 

@@ -140,6 +140,8 @@ def step(number: int, ended: float, lasted: float, **fields: Any) -> Any:
         "model_input_tokens": None,
         "model_output_tokens": None,
         "cost_usd": None,
+        "tokens_before": 0,
+        "tokens_after": 0,
     }
     at = START + timedelta(seconds=ended)
     return SimpleNamespace(**{**values, **fields}, created_at=at, duration_ms=round(lasted * 1000))

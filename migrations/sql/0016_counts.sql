@@ -229,16 +229,17 @@ begin
     end if;
 end $$;
 
--- As the function of revision 0013; what stands beside the messages is what is sent with them.
+-- As the function of revision 0015; what stands beside the messages is what is sent with them.
 create or replace function read_context(
     p_tenant uuid, p_conversation uuid, p_etag text, p_result_cap integer,
     p_total_budget integer, p_reserved integer, p_room integer, p_inline_tags boolean, p_policy text, p_least_tokens integer,
+    p_read_bytes integer, p_most_bytes integer,
     out etag text, out not_modified boolean, out plain boolean, out head text, out head_seqs integer[],
     out tail text, out head_version integer, out covers_through integer, out last_seq integer,
     out context_tokens integer, out measured_input_tokens integer, out result_cap integer,
     out strip_thinking_through integer, out pending_version integer, out policy text,
     out fixed_tokens integer, out factor double precision, out exchanges integer, out has_summary boolean,
-    out gap boolean, out model text, out left_out text
+    out gap boolean, out model text, out left_out text, out context_bytes bigint, out withheld boolean
 ) language plpgsql stable as $$
 declare
     c record;
@@ -265,6 +266,11 @@ begin
     head_version := c.head_version;
     covers_through := c.covers_through;
     last_seq := c.next_seq - 1;
+    context_bytes := c.context_bytes;
+    withheld := c.context_bytes > p_most_bytes;
+    if withheld then
+        return;
+    end if;
     strip_thinking_through := c.strip_thinking_through;
     pending_version := c.pending_version;
     policy := c.policy::text;
@@ -297,10 +303,13 @@ begin
     plain := p_room is null and c.broken_through <= c.covers_through
         and not case when c.policy ? 'inline_tool_tags' then jsonb_array_length(c.policy -> 'inline_tool_tags') > 0
                      else p_inline_tags end;
-    if c.context_tokens * factor > v_room then
+    if c.context_tokens * factor > v_room or c.context_bytes > p_read_bytes then
         plain := false;
         select t.starts, t.request, t.answer, t.answered into v_starts, v_request, v_answer, v_answered
         from public.tail_window(p_conversation, c.covers_through, c.counted_cap, v_room, factor, p_least_tokens) as t;
+        if c.context_bytes > p_read_bytes then
+            v_starts := greatest(v_starts, public.tail_within(p_conversation, c.covers_through, v_request, p_read_bytes));
+        end if;
         gap := v_starts > c.covers_through + 1;
     end if;
     if c.head_version > 0 then
