@@ -209,6 +209,9 @@ def test_webhooks_are_made_and_removed_and_their_deliveries_sent_again(service: 
     assert told == [("webhook_remove", hook), ("delivery_retry", hook), ("webhook_create", hook)]
     assert external("hook", hook)[-8:] in client.get("/console/operators").text
     with signed_in(service, READER) as reader:
+        told_of = reader.get("/console/find", params={"q": external("hook", hook)}).text
+        assert "webhook" in told_of
+        assert "hooks.example.org" not in told_of
         assert reader.get("/console/webhooks").status_code == 403
         assert reader.post("/console/webhooks", data=form).status_code == 403
         assert "/console/webhooks" not in reader.get("/console").text

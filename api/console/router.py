@@ -59,6 +59,7 @@ def console_router() -> Router:
             retries.show_retries,
             retries.retry_runs,
             runs.show_run,
+            runs.show_summary,
             setup.show_setup,
             setup.export_conversation,
             setup.show_erasure,

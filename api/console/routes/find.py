@@ -45,7 +45,12 @@ async def lead_to(request: Request[Principal, Any, Any], words: str) -> Response
     """Return the way to what an id stands for, None for words that stand for nothing here."""
     services: Services = request.app.state.services
     matches = await services.run(request.user.tenant_id, _look_up, request.user.tenant_id, words)
-    hits = [Hit(match, path_of(match, may_act=ACT in request.user.scopes)) for match in matches]
+    may_act = ACT in request.user.scopes
+    hits = [
+        # Where a webhook is called is for those who may see webhooks.
+        Hit(match if may_act or match.kind != "webhook" else match._replace(name=None), path_of(match, may_act=may_act))
+        for match in matches
+    ]
     paths = {hit.path for hit in hits}
     if len(paths) == 1 and (path := hits[0].path) is not None:
         return redirect(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
@@ -17,11 +18,12 @@ from api.console.routes.operate import POLICY_FIELDS
 from api.console.routes.retries import AT_ONCE
 from api.console.sessions import READ, may
 from api.console.views.run_path import run_path
+from api.console.views.summary import summary
 from api.documentation import RunId  # noqa: TC001 - the same
 from api.problems import ProblemError, not_found
 from api.routes.compactions import TO_A_MODEL
 from compaction.policy import Policy
-from store import console, conversations, ids, runs
+from store import console, console_summaries, conversations, ids, runs
 from store.reasons import REASONS
 
 if TYPE_CHECKING:
@@ -124,6 +126,25 @@ async def show_run(request: Request[Principal, Any, Any], run_id: RunId) -> Resp
         changed={key: value for key, value in told.row.policy.items() if defaults.get(key) != value},
         policy=told.row.policy,
         again=_again(told.row),
+        has_summary=told.row.block_id is None and any(step.name in console_summaries.WRITERS for step in told.steps),
+    )
+
+
+@get("/runs/{run_id:str}/summary", include_in_schema=False, guards=[may(READ)])
+async def show_summary(request: Request[Principal, Any, Any], run_id: RunId) -> Response[bytes]:
+    """Show what a summary's model was asked, what it answered, and which values the quality guard missed."""
+    services: Services = request.app.state.services
+    tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
+    found = await services.run(tenant, console_summaries.source, tenant, identifier) if identifier else None
+    if found is None:
+        raise not_found()
+    return page(
+        request,
+        "summary.html",
+        run=found.run,
+        steps=found.steps,
+        version=found.snapshot.version if found.snapshot else None,
+        shown=await asyncio.to_thread(summary, found),
     )
 
 

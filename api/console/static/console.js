@@ -198,7 +198,12 @@ function fit(table) {
   if (!phone.matches || !table.tHead || table.offsetWidth <= room + 1) return;
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
   for (const body of table.tBodies) {
-    for (const row of body.rows) [...row.cells].forEach((cell, index) => (cell.dataset.label = names[index] ?? ""));
+    for (const row of body.rows) {
+      [...row.cells].forEach((cell, index) => {
+        cell.dataset.label = names[index] ?? "";
+        cell.classList.toggle("is-empty", ["", "\u2013"].includes(cell.textContent.trim()) && !cell.querySelector("svg"));
+      });
+    }
   }
   table.classList.add("is-stacked");
 }

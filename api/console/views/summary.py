@@ -1,0 +1,97 @@
+"""A summary beside what its model was asked and what the quality guard found: made again from the originals.
+
+Nothing of it is stored: prompts follow from the messages, the policy and the version of the prompt alone, and the guard
+is deterministic. So it goes with the messages when they are erased.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from api.console.views.content import SHOWN_CHARS
+from compaction.overrides import in_force
+from compaction.pins import message_text
+from compaction.quality import KEPT, gather, judge
+from compaction.staging import WindowTooSmallError, plan
+from compaction.summary import without_reference
+from compaction.tokens import CHARS_PER_TOKEN
+from compaction.transcript import SECTIONS
+from compaction.view import ViewMessage
+from compaction.windows import window_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from store.console_summaries import Source
+
+UNKNOWN_WINDOW: Final = 200_000
+"""Tokens of the window that a prompt is sized against where the model's is not known."""
+PARTS_SHOWN: Final = 20
+
+
+class Asked(NamedTuple):
+    """A request to a model: its rules and its text, of which `hidden` characters are not shown."""
+
+    rules: str
+    text: str
+    hidden: int
+
+
+class Summary(NamedTuple):
+    """What is shown of a summary; lists of values are those that matter most first."""
+
+    asked: Sequence[Asked]
+    parts: int
+    answer: str
+    added: str
+    """What the guard added to the answer, word for word from the conversation."""
+    missed: Sequence[str]
+    """Exact values that the answer had to hold and did not, before anything was added."""
+    still_missing: Sequence[str]
+    invented: Sequence[str]
+    messages: int
+    is_too_large: bool
+
+
+def summary(found: Source) -> Summary:
+    """Return what there is to show of a run's summary."""
+    text = (found.snapshot.summary or "") if found.snapshot else ""
+    answer, _, added = text.partition(KEPT)
+    if not found.zone or found.snapshot is None:
+        return Summary((), 0, answer, added, (), (), (), 0, is_too_large=found.zone is None)
+    policy = in_force(found.run.policy).policy
+    zone = [ViewMessage(role, content, seq) for seq, role, content in found.zone]
+    beside = (*found.pins, *([] if found.opening is None else [message_text(found.opening)]))
+    evidence = gather(zone, found.previous, shown=beside)
+    most = policy.summary_max_tokens * CHARS_PER_TOKEN
+    first, whole = (judge(each, evidence, sections=SECTIONS, max_chars=most, beside=beside) for each in (answer, text))
+    asked, parts = _asked(found, zone)
+    return Summary(
+        asked, parts, answer.strip(), added.strip(), first.missing, whole.missing, whole.invented, len(zone),
+        is_too_large=False,
+    )  # fmt: skip
+
+
+def _asked(found: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], int]:
+    step = next((each for each in found.steps if each.model is not None), None)
+    if step is None:
+        return [], 0
+    policy = in_force(found.run.policy).policy
+    wishes = "\n".join(wish for wish in (policy.summary_instructions, found.run.instructions) if wish)
+    try:
+        planned = plan(
+            zone,
+            None if found.previous is None else without_reference(found.previous),
+            policy,
+            window_of(step.model, UNKNOWN_WINDOW),
+            times=found.times,
+            instructions=wishes or None,
+            pins=found.pins,
+            strip_fields=policy.private_result_fields,
+        )
+    except WindowTooSmallError:
+        return [], 0
+    prompts = [planned.ask(part) for part in planned.parts[:PARTS_SHOWN]]
+    return [
+        Asked(prompt.system, prompt.text[:SHOWN_CHARS], max(0, len(prompt.text) - SHOWN_CHARS)) for prompt in prompts
+    ], len(planned.parts)
