@@ -132,10 +132,11 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
         summarized(rival)
     found = as_json(chat, "stats", "--days", "2")
     assert (found["tenants"], found["conversations"], found["messages"]) == (2, 3, 24 + 7 + 24)
-    assert found["tokens_stored"] - found["tokens_served"] == found["tokens_saved"] > 0
+    assert found["tokens_stored"] - found["tokens_served"] == found["tokens_saved_per_call"] > 0
     mine = as_json(chat, "stats", "--tenant", "acme")
     theirs = as_json(chat, "stats", "--tenant", "rival")
-    for name in ("conversations", "messages", "tokens_stored", "tokens_served", "tokens_saved"):
+    sums = ("conversations", "messages", "tokens_stored", "tokens_served", "tokens_saved", "tokens_saved_per_call")
+    for name in sums:
         assert found[name] == mine[name] + theirs[name]
     stored = chat.query("select sum(tokens) as tokens from messages where superseded_at is null")
     assert mine["tokens_stored"] == stored[0].tokens
@@ -154,7 +155,7 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
     assert found["backlog"]["due_checks"] == 1
     assert run(chat, "stats", "--tenant", "nobody", code=1).stderr == "palimpsest: there is no tenant 'nobody'\n"
     printed = run(chat, "stats").stdout
-    assert f"{found['tokens_served']:,}, {found['tokens_saved']:,} less" in printed
+    assert f"{found['tokens_served']:,}, {found['tokens_saved_per_call']:,} less" in printed
 
 
 def test_stats_do_without_redis(chat: Chat) -> None:
