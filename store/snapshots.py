@@ -138,7 +138,8 @@ def load(
     row = connection.execute(query).one()
     unread_through = -1
     if row.context_bytes > MOST_READ_BYTES or base_version is not None:
-        unread_through = _unread_through(connection, conversation_id, base_version or row.head_version)
+        base = row.head_version if base_version is None else base_version
+        unread_through = _unread_through(connection, conversation_id, base)
     else:
         announce(row.context_bytes)
     snapshot = _read(connection, conversation_id, row.head_version if base_version is None else base_version)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+import stamina
 from structlog.testing import capture_logs
 
 from compaction.extract import TITLE
@@ -368,3 +369,47 @@ def test_a_summary_inside_a_running_exchange_keeps_its_pairs(chat: Chat) -> None
     kept = [seq for seq, _ in view_of(chat, conversation, 1)]
     assert kept == [0]  # the tail is where it was
     assert head(chat, conversation).covers_through == 24
+
+
+def test_after_an_outage_a_summary_is_made_from_the_originals_and_once(asking: Chat, model: LoopbackModel) -> None:
+    port = int(model.url.rpartition(":")[2])
+    conversation = long_talk(asking)
+    model.close()
+    workers = Workers(asking)
+    with stamina.set_testing(True, attempts=1):
+        for number in range(20, 30):
+            workers.settle(conversation)
+            asking.append(conversation, [request(f"request {number}", 200), answer(f"answer {number}", 200)])
+        workers.settle(conversation)
+    extracts = [run for run in asking.runs(conversation) if run.reason == "summary_failed_extract_committed"]
+    assert len(extracts) >= 2
+    assert TITLE in asking.valid_context(conversation)[0]["content"]
+    with LoopbackModel(default=ok("Request 0 to request 30 were answered."), port=port) as back:
+        for number in range(40, 60):
+            asking.append(conversation, [request(f"request {number}", 200), answer(f"answer {number}", 200)])
+            workers.settle(conversation)
+            if back.requests:
+                break
+        (asked,) = back.requests
+        assert TITLE not in asked.prompt
+        for number in (1, 5, 11, 20, 29):
+            assert request(f"request {number}", 200)["content"][:200] in asked.prompt
+        taken = [step for run in asking.runs(conversation) for step in asking.steps(run.id)]
+        step = next(each for each in taken if each.model_calls and each.state == "committed")
+        assert (step.name, step.state, step.detail) == (
+            "summary",
+            "committed",
+            "From the originals of what extracts stood for",
+        )
+        served = asking.valid_context(conversation)
+        assert TITLE not in served[0]["content"]
+        assert "Request 0 to request 30 were answered." in served[0]["content"]
+        assert step.tokens_after < step.tokens_before
+        for number in range(60, 90):
+            asking.append(conversation, [request(f"request {number}", 200), answer(f"answer {number}", 200)])
+            workers.settle(conversation)
+            if len(back.requests) > 1:
+                break
+        again = back.requests[1]
+        assert "Request 0 to request 30 were answered." in again.prompt
+        assert request("request 5", 200)["content"][:200] not in again.prompt

@@ -23,7 +23,7 @@ from compaction.ladder import (
 from compaction.originals import cut_in, with_originals
 from compaction.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN, detail_of
 from compaction.view import WRITTEN
-from store import conversations, messages, runs, snapshots, waiting_summaries
+from store import conversations, messages, outages, runs, snapshots, waiting_summaries
 from store.fault_points import reach
 from worker.metrics import METRICS
 
@@ -112,6 +112,11 @@ class Journal:
         if self._seen is None:
             self._seen = stage.working.last_seq
         return Reading(material, stage)
+
+    def before_outage(self, codes: Collection[str]) -> list[int]:
+        """Return the versions before extracts that an outage of the model made necessary, oldest first."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            return outages.versions_before(connection, self._lease.conversation_id, codes)
 
     def asked(self) -> Asked:
         """Read what the chat product sends beside the messages."""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from compaction import steps
-from compaction.ladder import Result, Step
+from compaction.ladder import Result, Step, saves_enough
 from compaction.pins import message_text
 from worker.batched import Batched
 from worker.budgets import BUDGET_SPENT
 from worker.journal import STOPPED
 from worker.leases import StoppingError
+from worker.outages import reading_before
 from worker.summarizers import SummaryError, SummaryRequest
 from worker.summarizers.base import Conversation, NativeSummarizer, pay
 from worker.summarizers.extractive import ExtractiveSummarizer
@@ -86,6 +87,11 @@ class Summarizing:
         return self.commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
 
     def _write(self, now: Reading) -> Result:
+        if self.is_on and self._summarizer.model is not None:
+            before = reading_before(self._journal, self._lease.policy)
+            done = None if before is None else self._make_good(before, now)
+            if done is not None:
+                return done
         stage, policy = now.stage, self._lease.policy
         record = self.record(stage)
         if not self.is_on:
@@ -101,6 +107,35 @@ class Summarizing:
             self._journal.skip(spend(record, summary.spent), BUDGET_SPENT)
             raise SummaryError(BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
         return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+
+    def _make_good(self, before: Reading, now: Reading) -> Result | None:
+        """Put a summary of originals in the place of extracts; None where that would be no smaller than they are.
+
+        `before` is the conversation as it was before them, `now` as it is. Raises SummaryError, StoppingError.
+        """
+        stage, policy = before.stage, self._lease.policy
+        known = self.record(now.stage)
+        zone = steps.find_zone(stage, policy)
+        if isinstance(zone, str):
+            return None
+        summary = self.ask(stage, zone, policy, known)
+        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
+        after = stage.estimate(made.view)
+        if made.reason is not None or not saves_enough(now.stage.tokens, after, policy):
+            self._journal.skip(known, steps.NOT_SMALLER)
+            return None
+        record = self._journal.record(made, stage)._replace(
+            tokens_before=known.tokens_before,
+            messages_before=known.messages_before,
+            detail="; ".join(["From the originals of what extracts stood for", *summary.notes]),
+        )
+        record = spend(record, summary.spent)._replace(
+            summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
+        )
+        done = self._journal.take(made, before, record)
+        log.info("summary.made_good", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
+        return done
 
     def commit(
         self, now: Reading, made: steps.Made, known: StepRecord, spent: Spent, beside: Beside | None = None

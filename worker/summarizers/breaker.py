@@ -37,6 +37,8 @@ COUNTED: Final = frozenset(
 """Reasons that speak of the service, not of the request: so many in a row open the circuit."""
 AT_ONCE: Final = frozenset({"model_auth", "model_billing"})
 """Reasons that any other request would meet with as well: the first one opens the circuit."""
+OUTAGE: Final = COUNTED | AT_ONCE | {"circuit_open"}
+"""Reasons for which no model has looked at what was to be summarized."""
 JITTER: Final = 0.25
 """Share of a cooldown by which it may be longer."""
 REDIS_SECONDS: Final = 0.25
