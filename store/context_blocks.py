@@ -10,6 +10,7 @@ from sqlalchemy import Connection, case, exists, func, insert, literal, select, 
 
 from compaction.outline import ContextBlock
 from store import ids
+from store.bytes_held import announce
 from store.hot_path import TurnContext
 from store.tables import context_blocks, messages, runs
 
@@ -165,6 +166,7 @@ def material(connection: Connection, block_id: UUID) -> Material:
     wanted = exists().where(
         other.c.conversation_id == _b.conversation_id, other.c.digest == _b.digest, other.c.superseded_at.is_(None)
     )
+    announce(connection.scalar(select(func.octet_length(_b.text)).where(_b.id == block_id)) or 0)
     row = connection.execute(
         select(_b.source, _b.title, _b.text, _b.summary, _b.tokens, wanted).where(_b.id == block_id)
     ).one()

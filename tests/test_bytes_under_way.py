@@ -12,7 +12,7 @@ import pytest
 
 from api import bytes_under_way
 from api.routes import context
-from store import bytes_held, exports, hot_path, ids, messages
+from store import bytes_held, context_blocks, exports, hot_path, ids, messages
 from store.bytes_held import bounded_by
 from store.engine import service_engine, transaction
 from tests.console_client import query
@@ -149,6 +149,21 @@ def test_what_is_read_is_announced_first(service: Service, monkeypatch: pytest.M
         assert all(size < 3_200 for size in announced if size < 5_000)
         assert len(announced) == len(rows)
     engine.dispose()
+
+
+def test_a_blocks_text_is_announced_before_a_run_reads_it(service: Service) -> None:
+    path = service.conversation()
+    block = {"source": "report.md", "title": "Report", "text": "é" * 30_000}
+    service.append(path, {"role": "user", "content": "Read this."}, context=[block])
+    ((block_id,),) = query(
+        service, "select id from context_blocks where conversation_id = %s", ids.parse("conv", path.rpartition("/")[2])
+    )
+    announced: list[int] = []
+    engine = service_engine(service.settings, "test")
+    with bounded_by(announced.append), transaction(engine, service.tenant_id) as connection:
+        assert context_blocks.material(connection, block_id).text == block["text"]
+    engine.dispose()
+    assert announced == [60_000]
 
 
 def test_an_export_waits_for_its_turn_and_is_whole(crowded: Service, monkeypatch: pytest.MonkeyPatch) -> None:
