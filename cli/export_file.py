@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from api.bodies import check_content
+from api.problems import ProblemError
+from api.strict_json import WITHOUT_SETTINGS
 from cli.client_types import UNCOMPACTED
 from cli.exports import FORMAT, VERSION
+from compaction.messages import message_facts, turn_facts
 from store.import_rows import read_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import IO
     from uuid import UUID
+
+    from compaction.messages import MessageFacts
 
 KINDS: Final = ("message", "snapshot", "context_block", "pin", "run", "run_step")
 _ORDER: Final[Mapping[str, str]] = {"message": "seq", "snapshot": "version"}
@@ -46,6 +52,11 @@ class Checked(NamedTuple):
 
 class _Head(msgspec.Struct):
     type: str
+
+
+class _Shown(msgspec.Struct):
+    role: Literal["user", "assistant"]
+    content: msgspec.Raw
 
 
 class _Header(msgspec.Struct):
@@ -91,6 +102,7 @@ class _Reader:
         self._versions: set[int] = set()
         self._ids: dict[str, dict[UUID, Row]] = {kind: {} for kind in ("run", "context_block", "pin")}
         self._steps: list[Row] = []
+        self._facts: list[MessageFacts] = []
         self._named: list[tuple[int, str, UUID]] = []
         """References that may be to a later row: where, to what kind, and to which."""
 
@@ -125,6 +137,11 @@ class _Reader:
         for number, kind, identifier in self._named:
             if identifier not in self._ids[kind]:
                 raise ExportFileError(number, f"{kind.replace('_', ' ')} {identifier.hex} is not in the file")
+        if self._counts["message"] != self._conversation.get("next_seq", 0):
+            raise ExportFileError(self.number, "the newest messages are missing")
+        if self._facts and not (turn_facts(self._facts).sound and self._facts[0].role == "user"):
+            # Whatever the row says of it: repaired when it is read.
+            self._conversation["broken_through"] = self._counts["message"] - 1
         for name in ("head_version", "pending_version"):
             if (version := self._conversation.get(name)) and version not in self._versions:
                 raise ExportFileError(2, f"{name}: there is no snapshot {version}")
@@ -179,8 +196,31 @@ class _Reader:
     def _message(self, row: Row) -> None:
         if self._conversation is not None and row["seq"] >= self._conversation.get("next_seq", 0):
             raise self._error(f"seq {row['seq']} is beyond the conversation's end")
+        if row["seq"] != self._counts["message"] - 1:
+            raise self._error(f"seq {row['seq']} follows a message that is missing")
+        facts = self._facts_of({"role": row["role"], "content": msgspec.json.decode(row["content"])})
+        if row.get("superseded_at") is None:
+            self._facts.append(facts)
+
+    def _facts_of(self, message: Any) -> MessageFacts:
+        """Return the facts of a message that the API would take: what is imported is served like what came there."""
+        try:
+            check_content(message["content"], "", WITHOUT_SETTINGS.limits)
+            return message_facts(message["role"], message["content"])
+        except ProblemError as error:
+            raise self._error(f"content{error.pointer or ''}: {error.detail}") from None
+
+    def _shown(self, row: Row) -> None:
+        """Check what a snapshot shows: it is served as it is stored."""
+        shown = msgspec.json.decode(row["messages"], type=list[_Shown])
+        if len(shown) != len(row["seqs"]):
+            raise self._error("seqs are not one for each of messages")
+        facts = [self._facts_of({"role": each.role, "content": msgspec.json.decode(each.content)}) for each in shown]
+        if facts and not (turn_facts(facts).sound and facts[0].role == "user" and not facts[0].results):
+            raise self._error("the messages of a snapshot begin with the user and have each call's result behind it")
 
     def _snapshot(self, row: Row) -> None:
+        self._shown(row)
         if not UNCOMPACTED <= row["parent_version"] < row["version"]:
             raise self._error(f"parent_version {row['parent_version']} is not before version {row['version']}")
         self._versions.add(row["version"])

@@ -327,12 +327,21 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
     kinds = [json.loads(line)["type"] for line in lines]
     message, snapshot, run, step = (kinds.index(kind) for kind in ("message", "snapshot", "run", "run_step"))
 
+    newest = len(kinds) - 1 - kinds[::-1].index("message")
+    begun_by_the_assistant = {"messages": [{"role": "assistant", "content": "Hello."}], "seqs": [0]}
+
     def put(place: int, line: bytes) -> bytes:
         return resealed([*lines[:place], line, *lines[place + 1 :]])
 
     bad: list[tuple[int, str, bytes]] = [
         (len(lines) + 1, "checksum", data.replace(b"mark-1-", b"mark-9-", 1)),
-        (len(lines), "lines were written", b"".join([*lines[:4], *lines[5:], data.splitlines(keepends=True)[-1]])),
+        (len(lines), "lines were written", b"".join([*lines[:-1], data.splitlines(keepends=True)[-1]])),
+        (message + 2, "message that is missing", resealed([*lines[: message + 1], *lines[message + 2 :]])),
+        (len(lines), "newest messages are missing", resealed([*lines[:newest], *lines[newest + 1 :]])),
+        (message + 1, "content/0/text", put(message, changed(lines[message], content=[{"type": "text"}]))),
+        (message + 1, "content", put(message, changed(lines[message], content=7))),
+        (snapshot + 1, "one for each", put(snapshot, changed(lines[snapshot], messages=[]))),
+        (snapshot + 1, "begin with the user", put(snapshot, changed(lines[snapshot], **begun_by_the_assistant))),
         (len(lines) + 2, "after the end", data + b"{}\n"),
         (1, "header", resealed(lines[1:])),
         (1, "version 2", put(0, changed(lines[0], version=2))),

@@ -74,7 +74,7 @@ def written_anew(given: Any) -> dict[str, Any]:
     """Return a message of kombu's Redis transport with what the product put into it; raises NotAMessageError."""
     try:
         envelope = msgspec.convert(given, _Envelope)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:  # of half a character, which JSON can spell
         raise NotAMessageError("misshapen") from error
     headers, properties = envelope.headers, envelope.properties
     if headers.task not in _BODIES:

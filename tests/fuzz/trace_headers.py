@@ -55,12 +55,12 @@ def trace_headers(draw: DrawFn) -> dict[str, Any]:
         "content-type": "application/json",
         "headers": {
             "task": draw(st.sampled_from([CHECK_TASK, RUN_TASK])),
-            "id": str(uuid4()),
+            "id": str(UUID(int=1)),
             HEADER: draw(st.dictionaries(st.text(max_size=40), _near_places(), max_size=4)),
         },
         "properties": {
             "body_encoding": "base64",
-            "delivery_tag": str(uuid4()),
+            "delivery_tag": str(UUID(int=2)),
             "delivery_info": {"exchange": "", "routing_key": CHECKS},
         },
     }
