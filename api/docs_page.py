@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from litestar import Request, Response, Router, get
+from litestar import MediaType, Request, Response, Router, get
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.params import PathParameter
 
+from api.problem_types import PROBLEM_TYPES
 from api.problems import not_found
 
 if TYPE_CHECKING:
@@ -41,6 +43,25 @@ _PAGE: Final = """<!DOCTYPE html>
 """
 
 
+_PROBLEMS: Final = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Problems that the API answers with</title>
+<link rel="icon" href="data:,">
+</head>
+<body>
+<main>
+<h1>Problems that the API answers with</h1>
+<p>An error is a problem document (RFC 9457); its <code>type</code> leads here, its <code>detail</code> and
+<code>pointer</code> say what it was about. <a href="/docs">The calls</a></p>
+{entries}</main>
+</body>
+</html>
+"""
+
+
 class DocsPage(OpenAPIRenderPlugin):
     """Swagger UI at the root of the documentation's path, and the files that it consists of."""
 
@@ -54,6 +75,7 @@ class DocsPage(OpenAPIRenderPlugin):
     def receive_router(self, router: Router) -> None:
         """Serve the page's files beside it."""
         router.register(docs_asset)
+        router.register(problems_page)
 
 
 @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=False)
@@ -62,6 +84,26 @@ def docs_asset(name: Annotated[str, PathParameter(description="A file's name.")]
     if name not in _FILES:
         raise not_found()
     return Response(_read(name), media_type=_FILES[name][1], headers={"cache-control": "public, max-age=3600"})
+
+
+@get("/problems", include_in_schema=False, sync_to_thread=False, media_type=MediaType.HTML)
+def problems_page() -> str:
+    """Answer with what each type of problem means: its URI, as an answer names it, leads to its place here."""
+    return _problems()
+
+
+def _in_html(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+@cache
+def _problems() -> str:
+    entries = "".join(
+        f'<section id="{escape(code.replace("_", "-"))}"><h2><code>{escape(code)}</code>, {kind.status}</h2>'
+        f"<p>{_in_html(kind.remedy)}</p><p>For example: {escape(kind.detail)}</p></section>\n"
+        for code, kind in PROBLEM_TYPES.items()
+    )
+    return _PROBLEMS.format(entries=entries)
 
 
 @cache

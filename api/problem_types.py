@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROBLEM_BASE: Final = "https://palimpsest.example/problems/"
-"""What the URI of a type begins with; its end is the code."""
+PROBLEM_BASE: Final = "/docs/problems#"
+"""What the URI of a type begins with, relative to the API's own (RFC 9457 allows that); its end is the code."""
 EVERY_CALL: Final = ("unauthenticated", "forbidden", "invalid", "rate_limited", "internal", "unavailable")
 """What each call with a key may be answered with: unknown query parameters are invalid everywhere."""
 EVERY_BODY: Final = ("malformed_json", "body_incomplete", "body_too_large")

@@ -17,7 +17,7 @@ def problem(response: httpx2.Response, status: int, code: str, pointer: str | No
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     document: dict[str, Any] = response.json()
-    assert document["type"].endswith(f"/{code.replace('_', '-')}")
+    assert document["type"].endswith(f"#{code.replace('_', '-')}")
     assert document["title"] == HTTPStatus(status).phrase
     assert document["status"] == status
     assert document["detail"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
 
+import httpx2
 import msgspec
 import psycopg
 import pytest
 from sqlalchemy import make_url
 
 from api import auth, operations
+from api.problem_types import PROBLEM_TYPES, problem_type
 from api.problems import from_msgspec
 from store import api_keys, hot_path, ids
 from store import engine as store_engine
@@ -22,8 +26,6 @@ from tests.tcp_gate import gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    import httpx2
 
     from store.settings import Settings
     from tests.conftest import Tenant
@@ -352,3 +354,14 @@ def test_a_revoked_key_is_forgotten_soon(service: Service, monkeypatch: pytest.M
             assert api_keys.revoke(connection, service.tenant_id, identifier)
         engine.dispose()
         eventually(lambda: client.get("/v1/conversations").status_code == 401)
+
+
+def test_the_type_of_a_problem_leads_to_what_it_means(service: Service) -> None:
+    problem = service.client.get("/v1/conversations/conv_nowhere").json()
+    place = urljoin(f"{service.api.url}/v1/conversations/conv_nowhere", problem["type"])
+    page = httpx2.get(place)  # without a key
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert f'<section id="{urlsplit(place).fragment}"><h2><code>not_found</code>, 404</h2>' in page.text
+    assert {urlsplit(problem_type(code)).fragment for code in PROBLEM_TYPES} == set(
+        re.findall(r'<section id="([\w-]+)">', page.text)
+    )
