@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from store import ids
 from tests import talk
 from tests.in_process_worker import work
 from tests.messages_api import problems
@@ -94,6 +95,23 @@ def test_the_tail_behind_a_snapshot_comes_back_byte_for_byte(service: Service) -
     assert counted(service)["plain"] == before["plain"] + 1
 
 
+def test_several_entity_tags_and_any_are_understood(service: Service) -> None:
+    path = service.conversation()
+    service.append(path, {"role": "user", "content": "Hello."})
+    url = f"{path}/context"
+    etag = service.client.get(url).headers["etag"]
+    for known in ("*", f'"older", {etag}', f'W/"older",W/{etag} , "x"', f"{etag},"):
+        again = service.client.get(url, headers={"if-none-match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    twice = [("if-none-match", '"older"'), ("if-none-match", etag)]
+    assert service.client.get(url, headers=twice).status_code == 304
+    for unknown in ("", '"older"', '"older", "oldest"', '"*"', "W/", ","):
+        answer = service.client.get(url, headers={"if-none-match": unknown})
+        assert (answer.status_code, answer.headers["etag"]) == (200, etag)
+    missing = f"/v1/conversations/{ids.external('conv', ids.new_id())}/context"
+    assert service.client.get(missing, headers={"if-none-match": "*"}).status_code == 404
+
+
 def test_an_etag_holds_until_something_changes(service: Service) -> None:
     path = service.conversation(policy={"input_token_budget": 1_000})
     seen: list[str] = []
@@ -145,9 +163,9 @@ def test_a_capped_result_is_short_in_the_view_and_whole_in_the_store(service: Se
 
 def test_the_default_cap_is_in_force_without_a_policy(service: Service) -> None:
     path = service.conversation()
-    service.append(path, HELLO, call("a"), result("a", "x" * 40_001), call("b"), result("b", "y" * 40_000))
+    service.append(path, HELLO, call("a"), result("a", "x" * 40_200), call("b"), result("b", "y" * 40_000))
     messages = service.client.get(f"{path}/context").json()["messages"]
-    assert messages[2]["content"][0]["content"].startswith("x" * 40_000 + "\n[1 more")
+    assert messages[2]["content"][0]["content"].startswith("x" * 40_000 + "\n[200 more")
     assert messages[4]["content"][0]["content"] == "y" * 40_000
 
 

@@ -104,6 +104,7 @@ def live(chat: Chat, workers: Workers, policy: dict[str, Any]) -> UUID:
     workers.settle(conversation)
     chat.append(conversation, [request("more", 300), *rounds(3, 150), answer("so", 500), request("and", 20)])
     workers.settle(conversation)
+    assert_ended(chat, conversation, policy)
     with chat.database.transaction(chat.tenant_id) as connection:
         in_force = merge(BUSY, policy)
         branches.restore(connection, chat.tenant_id, conversation, 0, in_force, conversation)
@@ -112,10 +113,14 @@ def live(chat: Chat, workers: Workers, policy: dict[str, Any]) -> UUID:
     return conversation
 
 
-def assert_well(chat: Chat, conversation: UUID, policy: dict[str, Any]) -> None:
+def assert_ended(chat: Chat, conversation: UUID, policy: dict[str, Any]) -> None:
     for run in chat.runs(conversation):
         assert run.state in {"committed", "skipped", "failed"}, (policy, run.state, run.reason, run.error)
         assert run.attempts <= 1
+
+
+def assert_well(chat: Chat, conversation: UUID, policy: dict[str, Any]) -> None:
+    assert_ended(chat, conversation, policy)
     served = chat.context(conversation)
     assert problems(served["messages"]) == []
     assert served["messages"][-1]["role"] == "user"

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from compaction.view import View
     from store.hot_path import ContextRead
 
-IF_NONE_MATCH: Final = Schema(type=OpenAPIType.STRING, description="The `ETag` of the context that the caller has.")
+IF_NONE_MATCH: Final = Schema(
+    type=OpenAPIType.STRING, description="The `ETag` of the context that the caller has, or several."
+)
 _encode: Final = msgspec.json.Encoder().encode
 _content: Final = msgspec.json.Decoder().decode
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
@@ -63,11 +65,11 @@ async def read_context(request: Request[Principal, Any, Any], conversation_id: C
     conversation = ids.parse("conv", conversation_id)
     if conversation is None:
         raise not_found()
-    return await answer_context(request, conversation, _etag(request.headers.get("if-none-match")))
+    return await answer_context(request, conversation, _etags(request.headers.getall("if-none-match", [])))
 
 
 async def answer_context(
-    request: Request[Principal, Any, Any], conversation: UUID, etag: str | None = None
+    request: Request[Principal, Any, Any], conversation: UUID, etags: Sequence[str] = ()
 ) -> Response[bytes]:
     """Return the answer that has the context; raise the problem that there is no such conversation."""
     services: Services = request.app.state.services
@@ -75,11 +77,13 @@ async def answer_context(
         hot_path.read_context, services.pool, tenant_id=request.user.tenant_id, policy_digest=request.user.policy_digest
     )
     take = request.scope["state"][HOLD].take
+    # Of one entity tag the database tells whether it is current, without reading the messages.
+    etag = etags[0] if len(etags) == 1 else None
     found = await read(conversation_id=conversation, etag=etag, policy=request.user.policy, take=take)
     if found is None:
         raise not_found()
     headers = {"etag": f'"{found.etag}"', "cache-control": "private, no-cache"}
-    if found.not_modified:
+    if found.not_modified or found.etag in etags or "*" in etags:
         services.metrics.contexts["not_modified"].inc()
         return Response(b"", status_code=304, headers=headers)
     services.metrics.contexts["plain" if found.plain else "mended"].inc()
@@ -232,5 +236,7 @@ def _before_gap(messages: View, tail: Sequence[Original], *, has_summary: bool) 
     return tuple(message for index, message in enumerate(messages) if index in core)
 
 
-def _etag(header: str | None) -> str | None:
-    return header.strip().removeprefix("W/").strip('"') if header else None
+def _etags(headers: Sequence[str]) -> list[str]:
+    """Return the entity tags of `If-None-Match`, weak ones compared as strong, as it asks; `*` stands for any."""
+    tags = (tag for header in headers for tag in header.split(","))
+    return [tag.strip('"') for each in tags if (tag := each.strip().removeprefix("W/")) and tag != '"*"']
