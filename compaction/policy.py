@@ -62,7 +62,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     trim_threshold_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.60
     """Share of the window below which a measured count lets the trim be skipped. Seed 004."""
     max_context_bytes: Annotated[int, Meta(ge=1_000, le=1_000_000_000)] = 737_280
-    """Bytes of serialized messages that the trim cuts down to. Seed 004 (720 KB)."""
+    """Bytes of serialized messages that the trim cuts down to; base64 counts as the tokens that it stands for, or one
+    byte in 43 if that is more. Seed 004 (720 KB)."""
     total_token_budget: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 128_000
     """Tokens for the whole payload, all layers and the reserved output. Seed 001."""
     reserved_output_tokens: Tokens = 4_096

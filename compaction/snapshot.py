@@ -14,6 +14,7 @@ from compaction.inline_tags import cut_inline
 from compaction.messages import is_request
 from compaction.pins import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.repair import repair
+from compaction.sizes import uncounted_bytes
 from compaction.summary import without_summary
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking, view_tokens
 
@@ -116,6 +117,11 @@ def serialized(message: dict[str, Any]) -> bytes:
 def serialized_bytes(message: ViewMessage) -> int:
     """Return the bytes of one message in a serialized context, with the comma after it."""
     return len(serialized(message.as_message())) + 1
+
+
+def counted_bytes(message: ViewMessage) -> int:
+    """Return what a message takes of `max_context_bytes` in a serialized context, see `sizes`."""
+    return serialized_bytes(message) - uncounted_bytes(message.content)
 
 
 def build(

@@ -11,7 +11,7 @@ from compaction.guard import fit_history
 from compaction.ladder import Step, saves_enough
 from compaction.pins import latest_request_pin
 from compaction.pruning import Pruned, prune
-from compaction.snapshot import serialized_bytes, settle
+from compaction.snapshot import counted_bytes, settle
 from compaction.strategies import StrategyError, shorten
 from compaction.tool_results import cut_tool_results, diagnostic
 from compaction.trimming import drop_oldest
@@ -227,7 +227,7 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
 def _trim(stage: Stage, policy: Policy) -> Made:
     limit = policy.max_context_bytes
     # One less: each message counts a comma, and the brackets of the list take one more than that.
-    fitted = fit_history(stage.view, limit - 1, serialized_bytes, carries_summary=stage.carries_summary)
+    fitted = fit_history(stage.view, limit - 1, counted_bytes, carries_summary=stage.carries_summary)
     view = with_own_tail(stage.view, fitted.view)
     detail = f"Dropped {len(fitted.left_out)} of the oldest messages"
     if fitted.cut:

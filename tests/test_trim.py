@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compaction import snapshot
 from compaction.ladder import Load, decide, trim_is_due
 from compaction.policy import Policy, merge
+from compaction.sizes import REQUEST_SHARE, uncounted_bytes
+from compaction.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS
+from compaction.view import ViewMessage
 from store import ids
 from tests.in_process_worker import work
 from tests.messages_api import problems
@@ -43,6 +48,55 @@ def chat(count: int, chars: int) -> list[dict[str, Any]]:
     ]
 
 
+def image(chars: int, kind: str = "image") -> dict[str, Any]:
+    return {"type": kind, "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0K" * (chars // 8)}}
+
+
+@pytest.mark.parametrize("inside", ["message", "result"])
+def test_base64_counts_as_what_it_stands_for(service: Service, module_settings: Settings, inside: str) -> None:
+    """A megabyte of image is 1,600 tokens; as bytes it pushed out all that had been said before."""
+    path = service.conversation()
+    asked: list[dict[str, Any]] = [{"role": "user", "content": [image(1_000_000), {"type": "text", "text": "Look."}]}]
+    if inside == "result":
+        use = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+        shown = {"type": "tool_result", "tool_use_id": "t", "content": [image(1_000_000)]}
+        asked = [{"role": "user", "content": "Look."}, {"role": "assistant", "content": [use]}]
+        asked.append({"role": "user", "content": [shown]})
+    service.append(path, *chat(3, 100), *asked)
+    work(module_settings, path)
+    assert service.client.get(f"{path}/context").json()["messages"] == [*chat(3, 100), *asked]
+    # The counter has whole bytes, so the trim looks once, and not again before there is much more.
+    service.append(path, {"role": "assistant", "content": "A cat."}, {"role": "user", "content": "Sure?"})
+    work(module_settings, path)
+    (run,) = service.client.get(f"{path}/runs").json()["data"]
+    assert (run["state"], run["reason"]) == ("skipped", "nothing_to_drop")
+    # The size of a request is bounded all the same.
+    assert service.client.patch(path, json={"policy": {"max_context_bytes": 60_000}}).status_code == 200
+    more = {"role": "user", "content": [image(1_000_000)]}
+    for _ in range(2):
+        service.append(path, {"role": "assistant", "content": "Seen."}, more)
+    work(module_settings, path)
+    left = service.client.get(f"{path}/context").json()["messages"]
+    assert left[-1] == more
+    assert len(left) < len(chat(3, 100)) + len(asked) + 6
+    counted = sum(snapshot.counted_bytes(ViewMessage(each["role"], each["content"])) for each in left)
+    assert counted <= 60_000
+
+
+@given(st.integers(0, 100_000), st.sampled_from(["image", "document", "sound"]), st.booleans())
+def test_what_counts_of_a_block_is_never_more_than_it_has_nor_less_than_its_tokens(
+    chars: int, kind: str, nested: bool
+) -> None:
+    block = image(chars, kind)
+    content = [{"type": "tool_result", "tool_use_id": "t", "content": [block]}] if nested else [block]
+    message = ViewMessage("user", content)
+    whole, counted = len(snapshot.serialized(message.as_message())) + 1, snapshot.counted_bytes(message)
+    assert whole - uncounted_bytes(content) == counted <= whole
+    data = len(block["source"]["data"])
+    least = {"image": IMAGE_TOKENS, "document": DOCUMENT_TOKENS}.get(kind, data) * 4
+    assert counted - (whole - data) == min(data, max(least, data // REQUEST_SHARE))
+
+
 @pytest.mark.requirement("K6")
 def test_the_trim_drops_as_few_whole_exchanges_as_it_takes(service: Service, module_settings: Settings) -> None:
     path = service.conversation(policy={"max_context_bytes": 10_000, "min_savings_tokens": 0})
@@ -67,7 +121,7 @@ def test_a_measured_conversation_is_not_serialized_to_find_out(
     def refuse(_: object) -> int:
         raise AssertionError("the trim was skipped, and yet something was serialized")
 
-    monkeypatch.setattr("compaction.steps.serialized_bytes", refuse)
+    monkeypatch.setattr("compaction.steps.counted_bytes", refuse)
     path = service.conversation(policy={"max_context_bytes": 10_000, "min_savings_tokens": 0})
     service.append(
         path,
