@@ -194,7 +194,7 @@ def _answer_open_calls(history: View, user: ViewMessage | None, *, speaks: bool)
     """
     if user is None and not (speaks and history and history[-1].role == "assistant"):
         return history, None
-    joined, _ = repair((*history, ViewMessage("user", user.content if user else "…", _ASKED)))
+    joined, _ = repair((*history, ViewMessage("user", user.content if user else "…", _ASKED)), ends_with_newest=False)
     if user is None:
         answered = [block for block in blocks(joined[-1].content) if block.get("type") == "tool_result"]
         return joined[:-1], ViewMessage("user", [dict(block) for block in answered]) if answered else None

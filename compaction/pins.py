@@ -20,7 +20,7 @@ from compaction.messages import blocks, is_request
 from compaction.standing import standing_instructions
 from compaction.summary import CLOSES, OPENS, opening_length
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
-from compaction.view import WRITTEN, View, ViewMessage
+from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ def latest_request_pin(view: Sequence[ViewMessage]) -> Pin | None:
     for message in reversed(view[1:]):
         if message.seq != WRITTEN and is_request(message.role, message.content):
             said = "\n".join(_texts(message.content, "text"))
-            if said.strip():
+            if said.strip() and not said.startswith(OUT_OF_PLACE):
                 return Pin(f"request-{message.seq}", message.seq, said, "latest_request")
     return None
 

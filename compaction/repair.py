@@ -8,19 +8,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from compaction.messages import SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
 from compaction.soundness import is_sound
-from compaction.view import View, ViewMessage, signed_summary
+from compaction.tokens import json_text
+from compaction.view import MARKER, OUT_OF_PLACE, View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 OPENING: Final = "(The conversation begins with the assistant's message.)"
 NO_RESULT: Final = "No result was recorded for this tool call."
+LATE: Final = f"{OUT_OF_PLACE} the result of an earlier tool call came late and stands with its call.)"
+ORPHANED: Final = f"{OUT_OF_PLACE} what follows is data from a tool, the result of no call that was made here.)"
+NOTHING: Final = f"{OUT_OF_PLACE} it held nothing that can be shown.)"
+_ORPHAN_CHARS: Final = 2_000
+"""Characters of results without a call that are shown as text."""
 
 
 @dataclass(slots=True)
@@ -31,6 +37,7 @@ class Repairs:
     missing_results: int = 0
     dropped_blocks: int = 0
     stale_thinking: int = 0
+    stood_in: bool = False
     opened: bool = False
 
     def warnings(self) -> list[str]:
@@ -44,6 +51,8 @@ class Repairs:
             found.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
         if self.stale_thinking:
             found.append(f"{self.stale_thinking} block(s) of thinking from before a late tool result are left out")
+        if self.stood_in:
+            found.append("the newest message has no place where it was sent; a text stands for it")
         if self.opened:
             found.append("the conversation begins with the assistant; an opening user message was put before it")
         return found
@@ -70,23 +79,84 @@ class _Occurrence:
     used: bool = field(default=False)
 
 
-def repair(view: Sequence[ViewMessage]) -> tuple[View, Repairs]:
+def repair(view: Sequence[ViewMessage], *, ends_with_newest: bool = True) -> tuple[View, Repairs]:
     """Return a valid view and what it took.
 
     Empty blocks and messages go; results move to their call, missing ones become error results, orphans go. The
-    calls of a last assistant message are left open: their results are still to come.
+    calls of a last assistant message are left open: their results are still to come. Where nothing is left at the end
+    of a last message from the user, a text stands for it, unless it is not wanted that the view `ends_with_newest`.
     """
-    return (tuple(view), Repairs()) if is_sound(view) else mend(view)
+    return (tuple(view), Repairs()) if is_sound(view) else mend(view, ends_with_newest=ends_with_newest)
 
 
-def mend(view: Sequence[ViewMessage]) -> tuple[View, Repairs]:
+def mend(view: Sequence[ViewMessage], *, ends_with_newest: bool = True) -> tuple[View, Repairs]:
     """Do what `repair` does without looking first whether there is anything to do."""
     repairs = Repairs()
-    before: View = tuple(view)
-    # What one pass empties may bring neighbours together that were apart.
-    while (after := _mend(before, repairs)) != before:
-        before = after
-    return before, repairs
+    mended = _until_settled(tuple(view), repairs)
+    if ends_with_newest and view and (text := _stand_in(view[-1], mended)) is not None:
+        repairs.stood_in = True
+        # Calls that were left open cannot be any more.
+        mended = _until_settled(_with_text(mended, view[-1].seq, text), repairs)
+    return mended, repairs
+
+
+def _with_text(view: View, seq: int, text: str) -> View:
+    """Return a view with a text at the end of its message `seq`, which has nothing now but errors for open calls."""
+    if view and view[-1].role == "user" and view[-1].seq == seq:
+        return (*view[:-1], view[-1].with_content([*_blocks(view[-1]), {"type": "text", "text": text}]))
+    return (*view, ViewMessage("user", text, seq))
+
+
+def _until_settled(view: View, repairs: Repairs) -> View:
+    """Mend until nothing changes: what one pass empties may bring neighbours together that were apart."""
+    while (after := _mend(view, repairs)) != view:
+        view = after
+    return view
+
+
+def _stand_in(newest: ViewMessage, mended: View) -> str | None:
+    """Return the text that stands for a last message from the user of which the end shows nothing, else None."""
+    own = _clean(newest, Repairs()).parts
+    if newest.role != "user" or any(block["type"] != "tool_result" for block in own):
+        return None
+    results = {json_text(block): block for block in own}
+    ids = {block["tool_use_id"] for block in results.values()}
+    if not results.keys().isdisjoint(_results(takewhile(_is_from_user, reversed(mended)), ids)):
+        return None
+    orphaned = results.keys() - set(_results(mended, ids))
+    said = "\n".join(_result_text(block) for key, block in results.items() if key in orphaned)
+    if len(said) > _ORPHAN_CHARS + len(MARKER):
+        said = said[:_ORPHAN_CHARS] + MARKER
+    if said.strip():
+        return f"{ORPHANED}\n{said}"
+    if results and not orphaned:
+        return LATE
+    if not mended or mended[-1].role == "user" or any(block["type"] == "tool_use" for block in _blocks(mended[-1])):
+        return None
+    return NOTHING
+
+
+def _blocks(message: ViewMessage) -> list[dict[str, Any]]:
+    return message.content if isinstance(message.content, list) else []
+
+
+def _is_from_user(message: ViewMessage) -> bool:
+    return message.role == "user"
+
+
+def _results(view: Iterable[ViewMessage], ids: Collection[str]) -> Iterator[str]:
+    """Yield the results of these calls as JSON text."""
+    for message in view:
+        for block in _blocks(message):
+            if block.get("type") == "tool_result" and block.get("tool_use_id") in ids:
+                yield json_text(block)
+
+
+def _result_text(block: dict[str, Any]) -> str:
+    content = block.get("content", "")
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text") or "") for part in content if part.get("type") == "text")
 
 
 def _mend(view: View, repairs: Repairs) -> View:
@@ -204,11 +274,21 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
                 }
             )
     repairs.dropped_blocks += sum(not found.used for every in results.values() for found in every)
+    _settle(groups, wanted, stale, repairs)
+
+
+def _settle(
+    groups: list[list[_Draft]], wanted: Mapping[int, list[dict[str, Any]]], stale: Mapping[int, int], repairs: Repairs
+) -> None:
+    """Place the results that are wanted, and leave out thinking whose prefix that changes."""
     stale_until = 0
     for position, group in enumerate(groups):
         stale_until = max(stale_until, stale.get(position, 0))
         if group[0].role == "user":
             _place(group, wanted.get(position, []))
+            if not any(draft.parts for draft in group):
+                # While it was the newest a text stood in for it, which what was thought next was signed for.
+                stale_until = max(stale_until, position + 2)
         elif position < stale_until:
             repairs.stale_thinking += _strip_thinking(group)
 

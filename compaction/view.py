@@ -18,6 +18,8 @@ WRITTEN: Final = -1
 """The seq of a view message that compaction wrote and no client sent."""
 MARKER: Final = "[truncated for context management]"
 """Ends every tool result that compaction cut (seeds 000, 002)."""
+OUT_OF_PLACE: Final = "(Of a message that has no place where it was sent;"
+"""Begins the text that stands for a newest message whose blocks the API would refuse there."""
 ACKNOWLEDGEMENT: Final = "Understood. I have the summary and will continue from here."
 
 _CAP_NOTE: Final = "\n[{hidden:,} more characters of this result are stored but not shown]"

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.repair import NO_RESULT, OPENING, Repairs, mend, repair
+from compaction.messages import acceptable
+from compaction.pins import latest_request_pin
+from compaction.repair import LATE, NO_RESULT, NOTHING, OPENING, ORPHANED, Repairs, mend, repair
 from compaction.soundness import is_sound
-from compaction.view import WRITTEN, View, ViewMessage
+from compaction.view import MARKER, OUT_OF_PLACE, WRITTEN, View, ViewMessage
 from tests.blocks import document_block, image_block, text_block, unknown_block
 from tests.client_faults import Fault
 from tests.messages_api import problems
@@ -160,7 +162,71 @@ def user_texts(messages: list[dict[str, Any]]) -> list[str]:
             found.append(content)
         elif message["role"] == "user":
             found += [str(block["text"]) for block in content if block["type"] == "text"]
-    return [text for text in found if text.strip()]
+    return [text for text in found if text.strip() and not text.startswith(OUT_OF_PLACE)]
+
+
+NEWEST: list[Any] = [
+    "and?",
+    "",
+    [],
+    [{"type": "tool_result", "tool_use_id": "toolu_nowhere", "content": "orphan"}],
+    [{"type": "tool_result", "tool_use_id": "toolu_nowhere", "content": [image_block()]}],
+    [{"type": "tool_result", "tool_use_id": "toolu_nowhere"}, text_block("and?")],
+    [{"type": "thinking", "thinking": "not the user's", "signature": "s"}],
+    *([block] for block in MALFORMED),
+]
+
+
+@given(any_conversations(max_faults=4), st.sampled_from(NEWEST) | st.integers(0, 50))
+def test_the_view_ends_with_the_newest_message_of_the_user_whatever_it_is(
+    conversation: list[dict[str, Any]], newest: Any
+) -> None:
+    """An index stands for the results of some call in the conversation: late, a second time, or in time."""
+    if isinstance(newest, int):
+        calls = [block["id"] for block in blocks_of(conversation, "tool_use")] or ["toolu_nowhere"]
+        newest = [{"type": "tool_result", "tool_use_id": calls[newest % len(calls)], "content": f"said {newest}"}]
+    view = conversation_view([*conversation, {"role": "user", "content": newest}])
+    after, _ = repair(view)
+    assert problems([message.as_message() for message in after]) == []
+    assert repair(after)[0] == after
+    waits = bool(blocks_of([message.as_message() for message in after[-1:]], "tool_use")) and not said_by(view[-1])
+    assert not after or after[-1].role == "user" or waits
+    said = {str(block["content"]) for block in view[-1].content if isinstance(block, dict) and "content" in block}
+    shown = json.dumps([message.as_message() for message in after])
+    for text in said & {"orphan", *(f"said {number}" for number in range(51))}:
+        assert text in shown
+    # Without a stand-in nothing but the end is another.
+    bare, _ = repair(view, ends_with_newest=False)
+    assert after[: len(bare) - 1] == bare[:-1]
+    assert len(after) - len(bare) in {0, 1}
+    assert len({message.seq for message in after if message.seq != WRITTEN}) == sum(
+        message.seq != WRITTEN for message in after
+    )
+
+
+def said_by(message: ViewMessage) -> bool:
+    """Tell whether a message from the user has any block that the API would take somewhere."""
+    content = message.content
+    return bool(content.strip()) if isinstance(content, str) else any(acceptable("user", block) for block in content)
+
+
+def test_what_stands_for_the_newest_message_says_what_it_said() -> None:
+    asked = (OPEN, ("assistant", [call()]), ("user", "wait"), ("assistant", "fine"))
+    for newest, expected in (
+        ([result(content="found")], LATE),
+        ([result("x", "found")], f"{ORPHANED}\nfound"),
+        ([result("x", [text_block("a"), image_block(), text_block("b")])], f"{ORPHANED}\na\nb"),
+        ([result("x", "y" * 9_000)], f"{ORPHANED}\n{'y' * 2_000}{MARKER}"),
+        ([result("x", [image_block()])], NOTHING),
+        ("", NOTHING),
+    ):
+        after, repairs = repair(view_of(*asked, ("user", newest)))
+        assert (after[-1].role, after[-1].content, after[-1].seq) == ("user", expected, 4)
+        assert repairs.warnings()[-1] == "the newest message has no place where it was sent; a text stands for it"
+        assert latest_request_pin(after) == latest_request_pin(after[:-1])
+    # As soon as another message follows, it is gone again, and what was thought next with it.
+    after, _ = repair(view_of(*asked, ("user", [result("x")]), ("assistant", [THOUGHT, text_block("so")])))
+    assert [message.content for message in after[-2:]] == ["fine", [text_block("so")]]
 
 
 @given(
@@ -362,9 +428,10 @@ def test_thinking_from_before_a_late_result_is_left_out() -> None:
         [THOUGHT, call()],
         [result(), text_block("while we wait: what is the time?")],
         [text_block("noon")],
-        [THOUGHT, text_block("found it")],
+        # What was thought next saw a text in the place of the result.
+        [text_block("found it")],
     ]
-    assert repairs.stale_thinking == 1
+    assert repairs.stale_thinking == 2
 
 
 def test_the_warnings_say_what_was_mended() -> None:
@@ -382,4 +449,4 @@ def test_the_warnings_say_what_was_mended() -> None:
         2,
         1,
     )
-    assert len(repairs.warnings()) == 5
+    assert len(repairs.warnings()) == 6
