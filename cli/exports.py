@@ -18,12 +18,13 @@ import msgspec
 
 from api.exports import line
 from cli.output import failed, noted
+from cli.progress import counting
 from migrations.revisions import HEAD
 from store import exports, ids, release, tenants
 from store.engine import owner_engine, transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import IO
     from uuid import UUID
 
@@ -48,8 +49,12 @@ def run_export(settings: Settings, conversation: str, out: Path | None, *, tenan
         owner = _owner(engine, identifier, tenant) if identifier else None
         if owner is None or identifier is None:
             return failed(f"there is no conversation {conversation!r}")
-        with transaction(engine, owner.id, one_moment=True) as connection, _file(out) as file:
-            lines = write(connection, owner.id, identifier, file)
+        with (
+            counting("Exporting") as told,
+            transaction(engine, owner.id, one_moment=True) as connection,
+            _file(out) as file,
+        ):
+            lines = write(connection, owner.id, identifier, file, told)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -61,8 +66,14 @@ def run_export(settings: Settings, conversation: str, out: Path | None, *, tenan
     return 0
 
 
-def write(connection: Connection, tenant_id: UUID, conversation_id: UUID, file: IO[bytes]) -> int:
-    """Write a conversation's lines, all of the transaction's moment; return how many."""
+def write(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    file: IO[bytes],
+    on_line: Callable[[], None] = lambda: None,
+) -> int:
+    """Write a conversation's lines, all of the transaction's moment, and call `on_line` for each; return how many."""
     digest = hashlib.sha256()
     count = 0
 
@@ -72,6 +83,7 @@ def write(connection: Connection, tenant_id: UUID, conversation_id: UUID, file: 
         digest.update(text)
         count += 1
         file.write(text)
+        on_line()
 
     told = {"format": FORMAT, "version": VERSION, "revision": HEAD, "release": release.VERSION}
     put("export", told | {"exported_at": datetime.now(UTC)})

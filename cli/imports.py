@@ -16,6 +16,7 @@ from sqlalchemy.exc import DataError, IntegrityError, InternalError
 
 from cli.export_file import ExportFileError, check, rows
 from cli.output import failed, noted, print_json
+from cli.progress import reading
 from compaction.overrides import in_force
 from store import ids, imports, tenants
 from store.engine import owner_engine, transaction
@@ -54,7 +55,7 @@ def run_import(settings: Settings, path: Path, tenant: str, *, external_id: str 
     """Import a file, `-` for stdin, and print the new conversation's id; 1, and nothing written, if it is bad."""
     engine = owner_engine(settings.database_url.get_secret_value())
     try:
-        with _opened(path) as file:
+        with _opened(path) as opened, reading(opened, "Checking and importing") as file:
             checked = check(file)
             with engine.begin() as connection:
                 owner = tenants.find_tenant(connection, tenant)

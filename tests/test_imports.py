@@ -428,6 +428,11 @@ def test_the_commands_pass_a_conversation_on(desk: Desk) -> None:
     made = ids.parse("conv", done.stdout.decode().strip())
     assert made is not None
     assert desk.elsewhere.context(made) == desk.product.context(told.id)
+    assert b"Checking" not in done.stderr, "nobody sits before it"
+    environment["TTY_COMPATIBLE"] = "1"
+    shown = command("export", ids.external("conv", told.id))
+    assert (shown.stdout.splitlines()[1:-1], b"Exporting: " in shown.stderr) == (data.splitlines()[1:-1], True)
+    assert b"Checking and importing" in command("import", "-", "--tenant", "elsewhere", stdin=data).stderr
 
 
 def test_dead_runs_come_back_dead(desk: Desk) -> None:
