@@ -21,8 +21,8 @@ _m, _s = messages.c, snapshots.c
 class Moment(NamedTuple):
     """Estimated tokens after something happened: a message came (`version` is None), or another snapshot was in force.
 
-    `held` are those of all messages that were not superseded, `shown` those of the context; `before` is the context's
-    until then. `seq` is the newest message of that time.
+    `held` are those of all originals that were not superseded (`statistics.TOKENS_STORED`), `shown` those of the
+    context; `before` is the context's until then. `seq` is the newest message of that time.
     """
 
     seq: int
@@ -52,19 +52,21 @@ _MOMENTS: Final = text("""
         from unnest(cast(:at as timestamptz[]), cast(:versions as integer[]), cast(:tokens as integer[]),
                     cast(:covers as integer[])) with ordinality as r (at, version, tokens, covers, no)
     ), told as (
-        select r.at, 0 as kind, -1 as seq, 0 as delta, r.no from reign as r
+        select r.at, 0 as kind, -1 as seq, 0 as stored, 0 as viewed, r.no from reign as r
         union all
-        select m.superseded_at, 1, m.seq, -m.view_tokens, null from messages as m
+        select m.superseded_at, 1, m.seq, -m.tokens, -m.view_tokens, null from messages as m
         where m.conversation_id = :conversation and m.superseded_at is not null
         union all
-        select m.created_at, 2, m.seq, m.view_tokens, null from messages as m where m.conversation_id = :conversation
+        select m.created_at, 2, m.seq, m.tokens, m.view_tokens, null from messages as m
+        where m.conversation_id = :conversation
     ), running as (
-        select t.kind, t.no, count(t.no) over so_far as reign, sum(t.delta) over so_far as held,
+        select t.kind, t.no, count(t.no) over so_far as reign, sum(t.stored) over so_far as held,
+               sum(t.viewed) over so_far as viewed,
                max(case when t.kind = 2 then t.seq else -1 end) over so_far as seq,
                row_number() over so_far as place
         from told as t window so_far as (order by t.at, t.kind, t.seq, t.no rows unbounded preceding)
     ), seen as (
-        select u.*, greatest(0, u.held - coalesce(r.covered, 0)) + coalesce(r.tokens, 0) as shown
+        select u.*, greatest(0, u.viewed - coalesce(r.covered, 0)) + coalesce(r.tokens, 0) as shown
         from running as u left join reign as r on r.no = u.reign
     ), thinned as (
         select s.*, lag(s.shown, 1, 0::bigint) over (order by s.place) as before,

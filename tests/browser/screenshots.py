@@ -58,6 +58,7 @@ def take(browser: Browser, url: str, key: str, picture: Picture) -> bytes:
         sign_in(context, url, key)
         page: Page = context.new_page()
         page.goto(picture.path)
+        page.locator(".health-text").wait_for()
         if picture.click:
             page.locator(picture.click).first.click()
             page.locator("#peek section").first.wait_for()
