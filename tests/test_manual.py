@@ -141,7 +141,10 @@ def test_policies_in_samples_can_be_set() -> None:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield every call of the product's command in a shell sample, as a page and its words."""
+    """Yield every call of the product's command in a shell sample or a line of text, as a page and its words."""
+    for page, text in PAGES.items():
+        for found in re.findall(r"`palimpsest ([a-z][^`\n]*)`", prose(text)):
+            yield page, found.split()
     for page, _, text in samples("sh", "bash", "shell"):
         for line in text.replace("\\\n", " ").splitlines():
             words = re.split(r" #|[|;&]|\$\(", line)[0].split()
