@@ -26,6 +26,8 @@ _MINOR_CHARS: Final = 4
 _CURRENCY: Final = "$\u20ac\u00a3\u00a5#"
 
 _UNSAFE: Final = re.compile(f"\x1b\\[[0-9;?]*[A-Za-z]|[{INVISIBLE}]")
+_CONTROLS: Final = re.compile("\x1b\\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f]")
+"""The same in ASCII, where a search takes a third of the time."""
 _MARKER: Final = re.compile(
     rf"\[({SPACES}(?:(?:{spread('END')}{SPACE})?{spread('CONTEXT SUMMARY')}"
     rf"|{spread('truncated for context management')}){SPACES})\]",
@@ -55,12 +57,13 @@ BOUND_WORDS: Final = 3
 
 def clean(text: str) -> str:
     """Return `text` without control and invisible characters, its context markers turned into plain words."""
-    return disarmed(_UNSAFE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+    unsafe = _CONTROLS if text.isascii() else _UNSAFE
+    return disarmed(unsafe.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def disarmed(text: str) -> str:
     """Return `text`, as long as it was, with the markers of summaries and truncated results in round brackets."""
-    return _MARKER.sub(r"(\1)", text)
+    return _MARKER.sub(r"(\1)", text) if "[" in text else text
 
 
 def values(text: str) -> list[str]:
