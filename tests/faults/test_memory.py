@@ -85,7 +85,7 @@ def large(client: httpx2.Client, turns: int, size: int, **fields: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.fault("F33")
+@pytest.mark.fault("F41")
 def test_the_api_stays_within_its_memory_whatever_is_asked_at_once(
     served: tuple[Installation, Api], record_property: Callable[[str, object], None]
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_api_stays_within_its_memory_whatever_is_asked_at_once(
             assert {answer.status_code for answer in answers} & {200, 201}
     assert client.get("/healthz").status_code == 200
     used = peak(api.process.pid)
-    record_property("measured", f"F33 memory of api: {used / MB:.0f} MB")
+    record_property("measured", f"F41 memory of api: {used / MB:.0f} MB")
     assert used < limit("api")
     # One after the other they are all answered.
     assert [call().status_code for call in calls[3:6:2]] == [201, 201]
@@ -123,7 +123,7 @@ def test_the_api_stays_within_its_memory_whatever_is_asked_at_once(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.fault("F33")
+@pytest.mark.fault("F41")
 def test_workers_stay_within_their_memory_whatever_is_compacted_at_once(
     served: tuple[Installation, Api], record_property: Callable[[str, object], None]
 ) -> None:
@@ -151,5 +151,5 @@ def test_workers_stay_within_their_memory_whatever_is_compacted_at_once(
         assert ended
         assert not [run for run in ended if run["state"] == "dead"]
     for service, size in used.items():
-        record_property("measured", f"F33 memory of {service}: {size / MB:.0f} MB")
+        record_property("measured", f"F41 memory of {service}: {size / MB:.0f} MB")
         assert size < limit(service), service
