@@ -20,6 +20,8 @@ _FRAMES_WEIGHT: Final = 800
 """Of the sentences and tags around the reasons for a correction, and of the wish for a shorter answer."""
 _WORDS_PER_TOKEN: Final = 0.6
 """Of plain English, with room to spare."""
+_OPENING: Final = "A conversation follows, between tags, for a summary that is asked for after it."
+"""Models quote the first line that they are given: no tag is in it."""
 _PART_ALONE: Final = (
     " The other parts are summarized apart and all of them merged afterwards: cover this part alone, and do not guess "
     "what the others say."
@@ -92,6 +94,7 @@ def part_prompt(
     earlier = ", with what still holds of the earlier summary" if previous else ""
     task = f"Write the summary of the transcript ({place}){earlier}.{'' if place.of == 1 else _PART_ALONE}"
     pieces = [
+        _OPENING,
         *([_earlier(previous, tag)] if previous is not None else []),
         frame("transcript", body, tag, f'covers="{place}"'),
         *wishes.frames(tag),
@@ -112,6 +115,7 @@ def merge_prompt(
     """Return the request that makes one summary of those of consecutive parts; all texts are encoded."""
     tag = code(*texts, previous or "", *wishes)
     pieces = [
+        _OPENING,
         *([_earlier(previous, tag)] if previous is not None else []),
         *(frame("part-summary", text, tag, f'covers="{place}"') for text, place in zip(texts, places, strict=True)),
         *wishes.frames(tag),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from compaction.view import ViewMessage
 
-PROMPT_VERSION: Final = "summary-2"
+PROMPT_VERSION: Final = "summary-3"
 SECTIONS: Final = (
     "## Request and constraints",
     "## Decisions",

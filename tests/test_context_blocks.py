@@ -410,7 +410,7 @@ def test_a_fork_has_the_blocks_of_its_past(service: Service) -> None:
     service.append(path, request("gone"), context=[block("x", "Superseded.")])
     service.append(path, request("two"), answer("Two."), context=[block("a", "Second a.")], replace_from=2)
     summarize(service, path)
-    made = service.client.post(f"{path}/fork", json={"through_seq": 2})
+    made = service.client.post(f"{path}/fork", json={"through_seq": 1})
     fork = f"/v1/conversations/{made.json()['id']}"
     copied = blocks_of(service, fork)
     assert [(each["id"], each["state"]) for each in copied] == [("0.1", "carried"), ("0.0", "carried")]

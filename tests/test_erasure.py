@@ -53,6 +53,10 @@ BLANKED: Final = {
 }
 """Tables whose rows stay, and their columns that lose what they hold."""
 WORDLESS: Final = {
+    "conversations": {
+        "left_out": "seqs of messages",
+        "last_count": "what the API counted last, and what was estimated of it",
+    },
     "runs": {
         "trigger": "a word of ours",
         "state": "a word of ours",

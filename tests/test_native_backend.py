@@ -432,7 +432,9 @@ def test_the_block_takes_the_place_of_exactly_what_was_sent(native: Chat, model:
         MODEL,
         "api-default",
     )
-    assert step.detail == "Replaced 18 messages; Estimated 4,825 tokens, threshold 4,000"
+    assert step.detail == (
+        "Replaced 18 messages; Estimated 4,825 tokens, threshold 4,000; its messages alone were estimated at 4,800"
+    )
     assert (step.messages_before, step.messages_after, step.model_calls) == (24, 7, 1)
     assert step.model_input_tokens == asked.input_tokens
     assert step.cost_usd > 0

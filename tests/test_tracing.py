@@ -314,7 +314,7 @@ class TestOff:
 
     def test_without_the_extra_it_cannot_be_switched_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(settings_module, "find_spec", lambda _: None)
-        with pytest.raises(ValidationError, match=r"palimpsest\[otel\]"):
+        with pytest.raises(ValidationError, match=r"extra `otel` is not installed"):
             Settings(tracing=True)
 
 
