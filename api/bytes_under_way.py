@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from litestar.types import Message, Receive, Send
 
 HOLD: Final = "bytes_under_way"
-"""Where a request's state has its `Hold`."""
+"""Where a request's state has its `HeldBytes`."""
 SMALL_BYTES: Final = 256 * 1024
 """Bytes up to which a request is an ordinary one."""
 KEPT_FREE: Final = 8 * 1024 * 1024
@@ -46,7 +46,7 @@ class BytesUnderWay:
         self.taken = 0
 
 
-class Hold:
+class HeldBytes:
     """What one request holds, until it has been answered; nothing at first."""
 
     __slots__ = ("_of", "size")
@@ -69,7 +69,7 @@ class Hold:
         self.size = 0
 
 
-def counted(receive: Receive, hold: Hold) -> Receive:
+def counted(receive: Receive, hold: HeldBytes) -> Receive:
     """Return what receives the events of a request and takes what they have of its body."""
 
     async def receive_and_take() -> Any:

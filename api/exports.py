@@ -15,7 +15,7 @@ from store import exports, ids
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from api.bytes_under_way import Hold
+    from api.bytes_under_way import HeldBytes
     from api.services import Services
     from store.exports import Kind, Portion
 
@@ -33,7 +33,7 @@ _RAW: Final = {("message", "content"), ("snapshot", "messages")}
 """Columns that hold JSON as the text it came as."""
 
 
-async def lines(services: Services, hold: Hold, tenant_id: UUID, user_ref: str) -> AsyncIterator[bytes]:
+async def lines(services: Services, hold: HeldBytes, tenant_id: UUID, user_ref: str) -> AsyncIterator[bytes]:
     """Yield every line of a user's export: a conversation, then all that belongs to it, and an end that counts them.
 
     Each portion is read in a transaction of its own, so that a slow reader holds no connection, once its bytes may be
@@ -56,14 +56,16 @@ async def _portion(services: Services, tenant_id: UUID, conversation_id: UUID, k
             await asyncio.sleep(BUSY_SECONDS)
 
 
-async def lines_of_one(services: Services, hold: Hold, tenant_id: UUID, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
+async def lines_of_one(
+    services: Services, hold: HeldBytes, tenant_id: UUID, row: Mapping[str, Any]
+) -> AsyncIterator[bytes]:
     """Yield every line of an export of one conversation, given its row; see `lines`."""
     async for part in _whole(services, hold, tenant_id, row):
         yield part
     yield line("end", {"conversations": 1})
 
 
-async def _whole(services: Services, hold: Hold, tenant_id: UUID, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
+async def _whole(services: Services, hold: HeldBytes, tenant_id: UUID, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
     yield line("conversation", row)
     for kind in exports.KINDS:
         last: Any = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
     from litestar.types import HTTPResponseStartEvent, HTTPScope, Receive, Send
 
-    from api.bytes_under_way import Hold
+    from api.bytes_under_way import HeldBytes
 
 _START: Final = "/v1/conversations/"
 _HOT: Final = (("POST", "turns"), ("GET", "context"))
@@ -102,7 +102,7 @@ class _HotRequest(Request[Any, Any, Any]):
         """Return the body; raise what the framework raises for one that is too large or ends early."""
         if int(self.headers.get("content-length", 0)) > self.most:
             raise RequestEntityTooLarge
-        hold: Hold = self.scope["state"][HOLD]
+        hold: HeldBytes = self.scope["state"][HOLD]
         parts: list[bytes] = []
         size, more = 0, True
         while more:

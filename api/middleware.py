@@ -10,7 +10,7 @@ import structlog
 from litestar.enums import HttpMethod, ScopeType
 from litestar.routes import HTTPRoute
 
-from api.bytes_under_way import HOLD, Hold, counted, in_pieces
+from api.bytes_under_way import HOLD, HeldBytes, counted, in_pieces
 from api.hot_routes import HotRoutes
 from api.problems import PROBLEM_MEDIA_TYPE, document_of, not_found
 from api.rate_limits import HEADERS
@@ -54,7 +54,7 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_w
         method: str = request["method"]
         if method == HttpMethod.HEAD:
             request["method"] = HttpMethod.GET
-        hold = Hold(under_way)
+        hold = HeldBytes(under_way)
         request["state"] = {**request.get("state", {}), "request_uuid": identifier, "request_id": name, HOLD: hold}
         status = 500
 
@@ -105,7 +105,7 @@ def _as_written(inner: ASGIApp) -> Callable[[HTTPScope, Receive, Send], Awaitabl
 
     async def compared(scope: HTTPScope, receive: Receive, send: Send) -> None:
         if scope["raw_path"] == b"/" or not _OTHER.search(scope["raw_path"]):
-            hold: Hold = scope["state"][HOLD]
+            hold: HeldBytes = scope["state"][HOLD]
             with bounded_by(hold.take):
                 return await inner(scope, counted(receive, hold), in_pieces(send))
         body = document_of(not_found(), scope["state"]["request_id"])

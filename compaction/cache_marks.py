@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.messages import CACHE_MARK, count_marks
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 MAX_MARKS: Final = 4
 """Marks that the API takes in tools, system prompt and messages together (API documentation, prompt caching)."""
-_MARK: Final = "cache_control"
 
 
 class Marked(NamedTuple):
@@ -24,23 +25,6 @@ class Marked(NamedTuple):
     tools: Any
     system: Any
     messages: View
-
-
-def count_marks(content: Any) -> int:
-    """Return how many marks tools, a system prompt or a content have, those inside results and documents too."""
-    if not isinstance(content, list):
-        return 0
-    count = 0
-    for block in content:
-        if isinstance(block, dict):
-            if block.get(_MARK) is not None:
-                count += 1
-            # As in `_inside`, without its lists: appending counts every block.
-            if isinstance(inner := block.get("content"), list):
-                count += count_marks(inner)
-            if isinstance(source := block.get("source"), dict):
-                count += count_marks(source.get("content"))
-    return count
 
 
 def keep_last(marked: Marked, room: int = MAX_MARKS) -> Marked:
@@ -78,8 +62,8 @@ def _without_first(content: Any, excess: int) -> tuple[Any, int]:
                 if shorter is not inner:
                     outer = {**block["source"], "content": shorter} if key == "source" else shorter
                     changed = {**changed, key: outer}
-            if left and block.get(_MARK) is not None:
-                changed = {name: value for name, value in changed.items() if name != _MARK}
+            if left and block.get(CACHE_MARK) is not None:
+                changed = {name: value for name, value in changed.items() if name != CACHE_MARK}
                 left -= 1
         kept.append(changed)
     return (content, left) if left == excess else (kept, left)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from compaction.cache_marks import count_marks
 from compaction.tokens import content_tokens, json_text
 
 if TYPE_CHECKING:
@@ -20,6 +19,9 @@ Content = str | list[dict[str, Any]]
 THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 SERVER_CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 CALLS: Final = SERVER_CALLS | {"tool_use"}
+
+CACHE_MARK: Final = "cache_control"
+"""Key of a mark for the prompt cache, on a block or a tool."""
 
 _MAPPING: Final = (dict, Mapping)
 """`Mapping` alone would do; a dict is found five times faster so."""
@@ -85,6 +87,23 @@ def _holds(content: list[Any], kinds: Collection[str]) -> bool:
         if isinstance(block, _MAPPING) and block.get("type") in kinds:
             return True
     return False
+
+
+def count_marks(content: Any) -> int:
+    """Return how many marks tools, a system prompt or a content have, those inside results and documents too."""
+    if not isinstance(content, list):
+        return 0
+    count = 0
+    for block in content:
+        if isinstance(block, dict):
+            if block.get(CACHE_MARK) is not None:
+                count += 1
+            # Without lists between: appending counts every block.
+            if isinstance(inner := block.get("content"), list):
+                count += count_marks(inner)
+            if isinstance(source := block.get("source"), dict):
+                count += count_marks(source.get("content"))
+    return count
 
 
 def is_blank(block: Block) -> bool:

@@ -33,7 +33,7 @@ def configuration(connection: Connection) -> Config:
     return config
 
 
-class Step(NamedTuple):
+class AppliedRevision(NamedTuple):
     """A revision, and what it does."""
 
     revision: str
@@ -45,7 +45,7 @@ class Upgrade(NamedTuple):
 
     before: str | None
     after: str | None
-    steps: list[Step]
+    steps: list[AppliedRevision]
 
 
 def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMPTS) -> Upgrade:
@@ -65,7 +65,7 @@ def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMP
         after = current_revision(connection)
         scripts = ScriptDirectory.from_config(configuration(connection))
         passed = [] if after == before else list(scripts.iterate_revisions(after, before))
-    return Upgrade(before, after, [Step(script.revision, script.doc) for script in reversed(passed)])
+    return Upgrade(before, after, [AppliedRevision(script.revision, script.doc) for script in reversed(passed)])
 
 
 def _is_in_use(error: Exception) -> bool:

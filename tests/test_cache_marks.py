@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
-from compaction.messages import message_facts
+from compaction.cache_marks import MAX_MARKS, Marked, keep_last
+from compaction.messages import count_marks, message_facts
 from compaction.snapshot import Snapshot, Working, load_view, settle
 from compaction.view import ViewMessage
 from tests.messages_api import problems

@@ -19,9 +19,9 @@ from api.documentation import ConversationId, answers, operation, problems
 from api.problems import not_found
 from api.types import ContextOut, ContextTokens, SnapshotRef
 from compaction.assembly import History, drop_warnings, fixed_warnings
-from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
+from compaction.cache_marks import MAX_MARKS, Marked, keep_last
 from compaction.guard import count_exchanges, fit_history
-from compaction.messages import is_request
+from compaction.messages import count_marks, is_request
 from compaction.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
 from compaction.summary import opening_length
 from compaction.trimming import exchanges, last_answer, rounds

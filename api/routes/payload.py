@@ -19,8 +19,8 @@ from api.problems import invalid, not_found
 from api.routes.context import dropped_before, history_of, working_view
 from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
 from compaction.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens
-from compaction.cache_marks import MAX_MARKS, Marked, count_marks, keep_last
-from compaction.messages import blocks, is_blank
+from compaction.cache_marks import MAX_MARKS, Marked, keep_last
+from compaction.messages import blocks, count_marks, is_blank
 from compaction.view import ViewMessage
 from store import conversations, hot_path, ids
 
