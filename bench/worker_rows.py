@@ -75,6 +75,10 @@ def _by_worker(servers: Servers, group: data.Group, batches: Sequence[Sequence[U
         app.conf.task_create_missing_queues = True
         for batch in batches:
             app.send_task(CHECK_TASK, args=[[str(identifier) for identifier in batch]], queue="staged")
+        # Workers take only messages that name a queue of the product's.
+        staged = [message.replace(b'"staged"', f'"{CHECKS}"'.encode()) for message in broker.lrange(_STAGED, 0, -1)]
+        broker.delete(_STAGED)
+        broker.rpush(_STAGED, *staged)
         used = cpu_seconds(pid)
         started = time.perf_counter()
         broker.rename(_STAGED, _QUEUE)

@@ -19,6 +19,7 @@ REASONS: Final = frozenset(
         "circuit_open",
         "empty_summary",
         "erased",
+        "fixed_tokens_over_threshold",
         "head_moved",
         "lease_lost",
         "model_auth",

@@ -402,7 +402,9 @@ def _the_context_is_right(told: Told, found: _Found, context: dict[str, Any]) ->
         assert _said(newest) <= marks(served[-1:])
     policy = merge(told.policy)
     row, room = found.row, policy.total_token_budget - policy.reserved_output_tokens
-    weight = sum(content_tokens(message["content"]) for message in served) + row.fixed_tokens
+    # What is carried over stands in payloads alone.
+    fixed = row.fixed_tokens - row.carried_tokens
+    weight = sum(content_tokens(message["content"]) for message in served) + fixed
     if OVER not in warnings:
         assert context["tokens"]["context"] <= room
         assert math.floor(weight * row.token_ratio) <= room + len(served)
