@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import structlog
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from psycopg import sql
@@ -208,3 +209,21 @@ def drop_database(server_url: str, name: str) -> None:
     """Drop a database, whoever is still connected to it."""
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+_configure = structlog.configure
+
+
+def _configure_uncached(**given: Any) -> None:
+    """Configure logging as a command does that a test runs in its own process, but for no longer than that test."""
+    _configure(**given | {"cache_logger_on_first_use": False})
+
+
+structlog.configure = _configure_uncached
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """What one test's command logs and where is not the next one's."""
+    yield
+    structlog.reset_defaults()
