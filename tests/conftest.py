@@ -219,7 +219,7 @@ def _configure_uncached(**given: Any) -> None:
     _configure(**given | {"cache_logger_on_first_use": False})
 
 
-structlog.configure = _configure_uncached
+structlog.configure = _configure_uncached  # type: ignore[assignment] # takes what the other takes
 
 
 @pytest.fixture(autouse=True)
