@@ -43,9 +43,9 @@ clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain), rewr
 	@PYTHONPATH=. $(BIN)/python clients/typescript/generate_schema.py >clients/typescript/src/schema.ts.new \
 	    && mv clients/typescript/src/schema.ts.new clients/typescript/src/schema.ts
 	$(BIN)/mypy --python-executable clients/.cache/langchain/bin/python clients/langchain/palimpsest_langchain
-	@$(BIN)/python -m pytest -rs tests/test_python_client.py tests/test_client_operations.py tests/test_client_distributions.py \
-	    tests/test_typescript_client.py tests/test_langchain_adapter.py tests/test_integrate_page.py \
-	    tests/test_example_chat.py tests/test_example_open_webui.py $(ARGS)
+	@$(BIN)/python -m pytest -rs tests/clients/test_python_client.py tests/clients/test_client_operations.py tests/clients/test_client_distributions.py \
+	    tests/clients/test_typescript_client.py tests/clients/test_langchain_adapter.py tests/repository/test_integrate_page.py \
+	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py $(ARGS)
 
 faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests included; print what was measured
 	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -8,34 +8,29 @@ from typing import TYPE_CHECKING, Any
 from litestar import Litestar, Request, Router, get
 
 from api.console.router import console_router
-from api.documentation import RawSchemaPlugin
-from api.middleware import surround
-from api.openapi_document import SECURITY, openapi_config
-from api.problems import EXCEPTION_HANDLERS
+from api.http.middleware import surround
+from api.http.problems import EXCEPTION_HANDLERS
+from api.http.security_headers import SecurityHeaders
 from api.routes import (
     branches,
     compactions,
     context,
     context_blocks,
     conversations,
-    dead_letters,
-    erasures,
     health,
-    keys,
     messages,
     overflow,
     payload,
     pins,
     runs,
     snapshots,
-    tenant,
     turns,
-    usage,
-    webhooks,
 )
-from api.security_headers import SecurityHeaders
+from api.routes.administration import dead_letters, erasures, keys, tenant, usage, webhooks
+from api.schema.documentation import RawSchemaPlugin
+from api.schema.openapi_document import SECURITY, openapi_config
 from api.services import Services
-from store.settings import Settings
+from runtime.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from api.assemblies import Assemblies
-from api.auth import Authenticator
-from api.bytes_under_way import BytesUnderWay
-from api.demo.player import DemoPlayer
-from api.jwt_tokens import JwtTokens
-from api.last_used import LastUsed
-from api.metrics import Metrics
-from api.operations import Operations
-from api.rate_limits import RateLimits
-from api.run_waits import RunWaits
-from api.strict_json import Limits, StrictJson
-from api.wakeups import Wakeups
+from api.actions.assemblies import Assemblies
+from api.auth.access import Authenticator
+from api.auth.jwt_tokens import JwtTokens
+from api.auth.last_used import LastUsed
+from api.auth.rate_limits import RateLimits
+from api.console.demo.player import DemoPlayer
+from api.http.bytes_under_way import BytesUnderWay
+from api.http.strict_json import Limits, StrictJson
+from api.monitoring.metrics import Metrics
+from api.monitoring.operations import Operations
+from api.waiting.run_waits import RunWaits
+from api.waiting.wakeups import Wakeups
+from runtime.tracing import TRACING
 from store import hot_path
-from store.ended_runs import noting_ended_runs
 from store.engine import async_transaction, service_async_engine
-from store.tracing import TRACING
+from store.runs.ended import noting_ended_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from store.settings import Settings
+    from runtime.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")

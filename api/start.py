@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from api.app import create_app
-from api.http_protocol import BoundedHttp
-from api.scraped_processes import shared_metrics
+from api.http.protocol import BoundedHttp
+from api.monitoring.scraped_processes import shared_metrics
 
 if TYPE_CHECKING:
     from typing import Any
 
     from litestar import Litestar
 
-    from store.settings import Settings
+    from runtime.settings import Settings
 
 _GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Requests make many objects and hardly a cycle; 700 objects, Python's default, is some ten requests' worth."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bench import data
-from bench.compaction_rows import conversation, fastest, plan_and_cut
-from bench.http_load import percentiles, run_client
-from bench.http_rows import append_request, context_request
+from bench.load.http_load import percentiles, run_client
 from bench.measure import progress
 from bench.plots import Curve, Series
+from bench.rows.compaction import conversation, fastest, plan_and_cut
+from bench.rows.http import append_request, context_request
 from compaction.coverage import Span
 from compaction.policy import Policy
-from compaction.snapshot import Snapshot, load_view
+from compaction.steps.snapshot import Snapshot, load_view
 from worker.checks import Checker
 from worker.database import Database
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from bench.http_load import Request
-    from bench.load_client import Outcome
+    from bench.load.http_load import Request
+    from bench.load.load_client import Outcome
     from bench.plan import Plan
-    from store.runs import Lease
+    from store.runs.runs import Lease
 
 LENGTHS: Final = {10: 200, 100: 200, 1_000: 50, 10_000: 10, 100_000: 2}
 """Messages in a conversation, and how many such conversations there are."""

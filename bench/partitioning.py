@@ -18,11 +18,12 @@ import psycopg
 from pydantic import SecretStr
 
 from bench.row_security import Caller, open_caller
-from cli.embedded import EmbeddedPostgres
+from cli.local.embedded import EmbeddedPostgres
 from migrations.run import upgrade
-from store import conversations, tenants
+from runtime.settings import Settings
+from store.conversations import conversations
 from store.engine import owner_engine, service_engine, transaction
-from store.settings import Settings
+from store.tenants import tenants
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.http_load import has_wrk
+from bench.load.http_load import has_wrk
 from bench.machine import processor
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def machine(plan: Plan, load_average: float) -> Machine:
             redis=_redis_version(broker),
             synchronous_commit=shown["synchronous_commit"],
             fsync=shown["fsync"],
-            load_generator="wrk" if has_wrk() and plan.seconds == int(plan.seconds) else "bench/load_client.py",
-            reference=str(plan.pgbench or "bench/driver.py"),
+            load_generator="wrk" if has_wrk() and plan.seconds == int(plan.seconds) else "bench/load/load_client.py",
+            reference=str(plan.pgbench or "bench/load/driver.py"),
             seconds=plan.seconds,
             rounds=plan.rounds,
         )

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import psycopg
 from pydantic import SecretStr
 
-from api.bodies import read_turn
+from api.http.bodies import read_turn
 from bench import data
-from cli.embedded import EmbeddedPostgres
+from cli.local.embedded import EmbeddedPostgres
 from compaction.policy import Policy
 from migrations.run import upgrade
-from store import conversations, hot_path, ids, tenants
+from runtime import ids
+from runtime.settings import Settings
+from store import hot_path
+from store.conversations import conversations
 from store.engine import owner_engine, service_engine, transaction
-from store.settings import Settings
+from store.tenants import tenants
 
 if TYPE_CHECKING:
     from uuid import UUID

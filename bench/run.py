@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 import structlog
 import typer
 
-from bench.amortization_rows import amortization
-from bench.assembly_rows import assembly
-from bench.compaction_rows import compaction
 from bench.curves import by_connections, by_context_size, by_length, by_result_size
-from bench.database_rows import database
-from bench.estimate_rows import estimate
-from bench.http_rows import append, context, length, revalidation, wakeups
+from bench.load.reference import find_pgbench
 from bench.machine import Cores
 from bench.measure import progress
 from bench.plan import Plan
 from bench.plots import write
-from bench.reference import find_pgbench
 from bench.report import document, load_average, machine, print_table
+from bench.rows.amortization import amortization
+from bench.rows.assembly import assembly
+from bench.rows.compaction import compaction
+from bench.rows.database import database
+from bench.rows.estimate import estimate
+from bench.rows.http import append, context, length, revalidation, wakeups
+from bench.rows.staleness import staleness
+from bench.rows.summaries import append_under_summaries, summaries
+from bench.rows.worker import checks
 from bench.servers import Servers
-from bench.staleness_rows import staleness
-from bench.summaries_rows import append_under_summaries, summaries
 from bench.targets import aimed, not_measured
-from bench.worker_rows import checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
 from bench.measure import progress
-from cli.embedded import EmbeddedPostgres, EmbeddedRedis, free_port
-from cli.processes import Supervisor
+from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis, free_port
+from cli.local.processes import Supervisor
 from migrations.run import upgrade
-from store import api_keys, tenants
+from runtime.settings import Settings
 from store.engine import owner_engine
-from store.settings import Settings
+from store.tenants import api_keys, tenants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

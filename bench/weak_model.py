@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 import msgspec
 import typer
 
-from cli.client import ServiceClient
-from cli.client_types import Message
-from cli.serve import running_service
+from cli.client.client import ServiceClient
+from cli.client.types import Message
+from cli.local.serve import running_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cli.client_types import Run
+    from cli.client.types import Run
 
 WINDOW: Final = 4_096
 """Tokens of the model's window, its answer included."""

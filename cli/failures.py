@@ -44,7 +44,7 @@ def reason_of(error: Exception) -> str | None:
     """Return what an error means, None for one that nobody has foreseen."""
     if isinstance(error, DBAPIError):
         return _database(error)
-    client = _loaded("cli.client")
+    client = _loaded("cli.client.client")
     if client is not None and isinstance(error, client.ServiceError):
         return str(error)
     http = _loaded("httpx2")

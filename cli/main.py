@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli import conversation_commands, operation_commands
+from cli.conversations import commands as conversation_commands
 from cli.failures import Commands
+from cli.installation import commands as operation_commands
 from cli.options import OPERATE, RUN, Json, Key, Url, Yes
 from cli.options import read_settings as _settings
-from store.release import VERSION
-from store.settings import Settings, summarizer_names
+from runtime.release import VERSION
+from runtime.settings import Settings, summarizer_names
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,7 +60,7 @@ def serve(
 
     It asks before it uses a database or a Redis that PALIMPSEST_DATABASE_URL or PALIMPSEST_BROKER_URL names.
     """
-    from cli.serve import run_serve  # noqa: PLC0415 - the parts need not load what only this needs
+    from cli.local.serve import run_serve  # noqa: PLC0415 - the parts need not load what only this needs
 
     if summarizer is not None and summarizer not in (known := summarizer_names()):
         raise typer.BadParameter(f"there are {', '.join(known)}", param_hint="--summarizer")
@@ -74,7 +75,7 @@ def demo(
     key: Key = None,
 ) -> None:
     """Play a long tool-heavy conversation and watch it being compacted, on servers of its own."""
-    from cli.demo import run_demo  # noqa: PLC0415
+    from cli.demo.command import run_demo  # noqa: PLC0415
 
     raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key))
 
@@ -92,7 +93,7 @@ def replay(
 
     Without --url on a service of its own, which asks before it uses stores of the environment, as serve does.
     """
-    from cli.replay import run_replay  # noqa: PLC0415
+    from cli.transcripts.replay import run_replay  # noqa: PLC0415
 
     raise typer.Exit(run_replay(files, url=url, key=key, yes=yes, concurrency=concurrency, as_json=as_json))
 
@@ -123,7 +124,7 @@ def worker(
     metrics_port: MetricsPort = None,
 ) -> None:
     """Run a Celery worker."""
-    from worker.start import run_worker  # noqa: PLC0415
+    from worker.process.start import run_worker  # noqa: PLC0415
 
     names = [name.strip() for name in queues.split(",") if name.strip()]
     try:
@@ -136,7 +137,7 @@ def worker(
 @app.command(rich_help_panel=RUN)
 def sweeper(metrics_port: MetricsPort = None) -> None:
     """Find lost wake-ups and stranded runs, again and again."""
-    from worker.start import run_sweeper  # noqa: PLC0415
+    from worker.process.start import run_sweeper  # noqa: PLC0415
 
     raise typer.Exit(run_sweeper(_scraped_at(metrics_port)))
 
@@ -157,7 +158,7 @@ def keys_create(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Make a key and print it, once."""
-    from cli.keys import Wanted, read_expiry, read_scopes, run_create  # noqa: PLC0415
+    from cli.installation.keys import Wanted, read_expiry, read_scopes, run_create  # noqa: PLC0415
 
     wanted = Wanted(name, read_scopes(scopes), read_expiry(expires))
     raise typer.Exit(run_create(_settings(), tenant, wanted, as_json=as_json))
@@ -169,7 +170,7 @@ def keys_list(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """List a tenant's keys."""
-    from cli.keys import run_list  # noqa: PLC0415
+    from cli.installation.keys import run_list  # noqa: PLC0415
 
     raise typer.Exit(run_list(_settings(), tenant, as_json=as_json))
 
@@ -183,7 +184,7 @@ def keys_rotate(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Make a key like another one, print it, once, and let the other expire after an overlap."""
-    from cli.keys import read_expiry, read_overlap, run_rotate  # noqa: PLC0415
+    from cli.installation.keys import read_expiry, read_overlap, run_rotate  # noqa: PLC0415
 
     times = (read_overlap(overlap), read_expiry(expires))
     raise typer.Exit(run_rotate(_settings(), tenant, key, *times, as_json=as_json))
@@ -195,7 +196,7 @@ def keys_revoke(
     tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
 ) -> None:
     """Revoke a key; processes that have just seen it stop taking it within seconds."""
-    from cli.keys import run_revoke  # noqa: PLC0415
+    from cli.installation.keys import run_revoke  # noqa: PLC0415
 
     raise typer.Exit(run_revoke(_settings(), tenant, key))
 
@@ -203,7 +204,7 @@ def keys_revoke(
 @tenants_app.command("list")
 def tenants_list(as_json: Json = False) -> None:  # noqa: FBT002
     """List the tenants."""
-    from cli.tenants import run_list  # noqa: PLC0415
+    from cli.installation.tenants import run_list  # noqa: PLC0415
 
     raise typer.Exit(run_list(_settings(), as_json=as_json))
 
@@ -218,7 +219,7 @@ def tenants_limits(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Show what a tenant is allowed, or change it. `default` = what the installation allows, `none` = no limit."""
-    from cli.tenants import Changes, run_limits  # noqa: PLC0415
+    from cli.installation.tenants import Changes, run_limits  # noqa: PLC0415
 
     changes = Changes(rate_limit_key, rate_limit_tenant, daily_model_tokens, daily_model_cost_usd)
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 from pydantic import ValidationError
 
-from store.settings import Settings
+from runtime.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def service(url: str | None, key: str | None) -> Service:
 
 def read_settings() -> Settings:
     """Return the settings, with logging set up by them; end with 2 if one is impossible."""
-    from store.log import configure_logging  # noqa: PLC0415 - commands that ask the API need neither
+    from runtime.log import configure_logging  # noqa: PLC0415 - commands that ask the API need neither
 
     settings, wrong, _ = settings_as_far_as_they_go()
     if settings is None or wrong:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from store.release import VERSION
+from runtime.release import VERSION
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

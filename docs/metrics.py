@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from api import operations
-from api.metrics import Metrics
-from store.processes import Activity
-from worker.exposition import ProcessGauges
+from api.monitoring import operations
+from api.monitoring.metrics import Metrics
+from store.operations.processes import Activity
 from worker.metrics import WorkerMetrics
+from worker.process.exposition import ProcessGauges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

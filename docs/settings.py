@@ -13,7 +13,7 @@ import msgspec
 from pydantic import AliasChoices, SecretStr
 
 from compaction.policy import Policy
-from store.settings import Settings
+from runtime.settings import Settings
 
 HEADER: Final = """\
 # Settings

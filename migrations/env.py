@@ -8,7 +8,7 @@ from typing import Final
 from alembic import context
 from sqlalchemy import Connection, text
 
-from store.schema import metadata
+from store.tables import metadata
 
 LOOK_SECONDS: Final = 0.2
 

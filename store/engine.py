@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from uuid import UUID
 
-    from store.settings import Settings
+    from runtime.settings import Settings
 
 CONNECT_SECONDS: Final = 1.0
 """Seconds that a request waits for a connection, and for a new one to open."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import asyncpg
 
-from compaction.guard import LEAST_CHARS
+from compaction.shorten.fitting import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
 from store.bytes_held import MOST_READ_BYTES
 from store.engine import asyncpg_dsn, server_settings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from compaction.messages import TurnFacts
     from compaction.policy import Policy
-    from store.settings import Settings
+    from runtime.settings import Settings
 
 _APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 40))})"  # noqa: S608 - constants
 _READ = f"select * from read_context({', '.join(f'${n}' for n in range(1, 13))})"  # noqa: S608 - constants

@@ -5,7 +5,7 @@ The scripts in migrations/sql create them; a test holds the two together. What e
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     ARRAY,
@@ -17,6 +17,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Computed,
+    Date,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -372,4 +373,249 @@ context_blocks = Table(
         "conversation_id",
         postgresql_where=text("carried_until is null and superseded_at is null"),
     ),
+)
+
+
+assemblies = Table(
+    "assemblies",
+    metadata,
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("call", Text, nullable=False),
+    Column("snapshot_version", Integer, nullable=False),
+    Column("system_tokens", Integer, nullable=False),
+    Column("prior_context_tokens", Integer, nullable=False),
+    Column("turn_context_tokens", Integer, nullable=False),
+    Column("history_tokens", Integer, nullable=False),
+    Column("user_message_tokens", Integer, nullable=False),
+    Column("reserved_output_tokens", Integer, nullable=False),
+    Column("total_token_budget", Integer, nullable=False),
+    Column("exchanges_total", Integer, nullable=False),
+    Column("exchanges_kept", Integer, nullable=False),
+    Column("rounds_dropped", Boolean, nullable=False),
+    Column("responses_truncated", Integer, nullable=False),
+    Column("blocks_shortened", Integer, nullable=False),
+    Column("warnings", Integer, nullable=False),
+    Column("assembled_at", TIME, nullable=False),
+    CheckConstraint("call in ('payload', 'context')", name="call"),
+)
+
+pins = Table(
+    "pins",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("request_id", Uuid),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("removed_at", TIME),
+    Index(None, "conversation_id"),
+)
+
+OPEN: Final = ("wanted", "sending", "submitted", "canceling", "ended")
+"""The states of a batch that something is still to be done about; a conversation has one such batch at most."""
+CLOSED: Final = ("committed", "discarded", "superseded", "failed")
+"""The states that are final."""
+
+_IS_OPEN: Final = text(f"state in ({', '.join(map(repr, OPEN))})")
+
+model_batches = Table(
+    "model_batches",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'wanted'::text")),
+    Column("request_id", Uuid),
+    Column("base_version", Integer),
+    Column("first_seq", Integer),
+    Column("last_seq", Integer),
+    Column("zone_messages", Integer),
+    Column("part_ends", ARRAY(Integer)),
+    Column("fingerprint", Text),
+    Column("canary", Text),
+    Column("model", Text),
+    Column("prompt_version", Text),
+    Column("answer_tokens", Integer),
+    Column("provider_batch_id", Text),
+    Column("answers", ARRAY(Text)),
+    Column("model_calls", Integer, nullable=False, server_default=ZERO),
+    Column("model_input_tokens", Integer),
+    Column("model_output_tokens", Integer),
+    Column("cost_usd", Numeric(14, 6)),
+    Column("attempts", Integer, nullable=False, server_default=ZERO),
+    Column("failures", Integer, nullable=False, server_default=ZERO),
+    Column("next_attempt_at", TIME, nullable=False, server_default=NOW),
+    Column("run_id", Uuid, ForeignKey("runs.id", ondelete="SET NULL")),
+    Column("reason", Text),
+    Column("error", Text),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("sent_at", TIME),
+    Column("expires_at", TIME),
+    Column("finished_at", TIME),
+    Column("reserved_tokens", BigInteger, nullable=False, server_default=ZERO),
+    Column("reserved_cost_usd", Numeric(14, 6), nullable=False, server_default=ZERO),
+    CheckConstraint(f"state in ({', '.join(map(repr, (*OPEN, *CLOSED)))})", name="state"),
+    Index("uq_model_batches_open", "conversation_id", unique=True, postgresql_where=_IS_OPEN),
+    Index("ix_model_batches_conversation_id_id", "conversation_id", "id"),
+    Index("ix_model_batches_due", "next_attempt_at", postgresql_where=_IS_OPEN),
+    Index("ix_model_batches_provider_batch_id", "provider_batch_id"),
+    Index("ix_model_batches_run_id", "run_id"),
+)
+
+_WAITS = text("done_at is null")
+
+model_usage = Table(
+    "model_usage",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("model_calls", BigInteger, nullable=False, server_default=ZERO),
+    Column("input_tokens", BigInteger, nullable=False, server_default=ZERO),
+    Column("output_tokens", BigInteger, nullable=False, server_default=ZERO),
+    Column("cost_usd", Numeric(16, 6), nullable=False, server_default=ZERO),
+)
+
+waiting_summaries = Table(
+    "waiting_summaries",
+    metadata,
+    Column("run_id", Uuid, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    Column("block_id", Uuid, ForeignKey("context_blocks.id", ondelete="CASCADE")),
+    Column("base_version", Integer),
+    Column("not_before", TIME, nullable=False),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("done_at", TIME),
+    Index(
+        "uq_waiting_summaries_conversation_id",
+        "conversation_id",
+        unique=True,
+        postgresql_where=text("block_id is null and done_at is null"),
+    ),
+    Index("uq_waiting_summaries_block_id", "block_id", unique=True, postgresql_where=_WAITS),
+    Index("ix_waiting_summaries_block_id", "block_id", postgresql_where=text("block_id is not null")),
+    Index("ix_waiting_summaries_tenant_id", "tenant_id", postgresql_where=_WAITS),
+    Index("ix_waiting_summaries_not_before", "not_before", postgresql_where=_WAITS),
+)
+
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), nullable=False),
+    Column("asked_for", Text, nullable=False),
+    Column("key_id", Uuid),
+    Column("request_id", Uuid),
+    Column("message_count", Integer, nullable=False),
+    Column("snapshot_count", Integer, nullable=False),
+    Column("context_block_count", Integer, nullable=False),
+    Column("pin_count", Integer, nullable=False),
+    Column("run_count", Integer, nullable=False),
+    Column("step_count", Integer, nullable=False),
+    Column("batch_count", Integer, nullable=False),
+    Column("delivery_count", Integer, nullable=False),
+    Column("idempotency_key_count", Integer, nullable=False),
+    Column("proof", LargeBinary, nullable=False),
+    Column("erased_at", TIME, nullable=False),
+    UniqueConstraint("conversation_id"),
+    UniqueConstraint("tenant_id", "number"),
+    CheckConstraint("asked_for in ('conversation', 'user')", name="asked_for"),
+    Index(None, "tenant_id", "id"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("events", ARRAY(Text), nullable=False),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("removed_at", TIME),
+    Index(None, "tenant_id"),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("webhook_id", Uuid, ForeignKey("webhooks.id"), nullable=False),
+    Column("run_id", Uuid, ForeignKey("runs.id"), nullable=False),
+    Column("run_finished_at", TIME, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'pending'::text")),
+    Column("attempts", Integer, nullable=False, server_default=ZERO),
+    Column("status", Integer),
+    Column("error", Text),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("next_attempt_at", TIME, nullable=False, server_default=NOW),
+    Column("finished_at", TIME),
+    UniqueConstraint("webhook_id", "run_id", "run_finished_at"),
+    CheckConstraint("state in ('pending', 'delivered', 'dead')", name="state"),
+    Index("ix_webhook_deliveries_tenant_id_id", "tenant_id", "id"),
+    Index("ix_webhook_deliveries_due", "next_attempt_at", postgresql_where=text("state = 'pending'")),
+)
+
+console_sessions = Table(
+    "console_sessions",
+    metadata,
+    Column("token_hash", LargeBinary, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("key_id", Uuid, ForeignKey("api_keys.id"), nullable=False),
+    Column("is_ticket", Boolean, nullable=False, server_default=text("false")),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("expires_at", TIME, nullable=False),
+    Column("ended_at", TIME),
+    Index(None, "expires_at"),
+)
+
+operator_actions = Table(
+    "operator_actions",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("key_id", Uuid, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("conversation_id", Uuid),
+    Column("run_id", Uuid),
+    Column("version", Integer),
+    Column("request_id", Uuid, nullable=False),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("subject_key_id", Uuid),
+    Column("subject_id", Uuid),
+    CheckConstraint(
+        "action in ('sign_in', 'sign_out', 'compact', 'restore', 'retry', 'demo',"
+        " 'key_create', 'key_rotate', 'key_revoke', 'erase', 'export', 'webhook_create', 'webhook_remove',"
+        " 'delivery_retry')",
+        name="action",
+    ),
+    Index(None, "tenant_id", "id"),
+)
+
+processes = Table(
+    "processes",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("queues", ARRAY(Text), nullable=False),
+    Column("version", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("summarizer", Text),
+    Column("model", Text),
+    Column("busy", Integer, nullable=False, server_default=text("0")),
+    Column("oldest_task_at", TIME),
+    Column("started_at", TIME, nullable=False, server_default=NOW),
+    Column("seen_at", TIME, nullable=False, server_default=NOW),
+    CheckConstraint("kind in ('worker', 'sweeper')", name="kind"),
 )

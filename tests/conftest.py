@@ -24,12 +24,13 @@ from psycopg import sql
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
-from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
 from migrations.run import upgrade
-from store import api_keys, tenants
+from runtime.settings import Settings
+from store import engine, hot_path
 from store.engine import owner_engine
-from store.settings import Settings
-from tests.running_api import Service, running_api
+from store.tenants import api_keys, tenants
+from tests.support.service.running_api import Service, running_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +56,10 @@ hypothesis_settings.load_profile(os.environ.get("PALIMPSEST_HYPOTHESIS", "suite"
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system, not a file
 ROOM: Final = 2 << 30
 """Bytes that have to be free for a Postgres of the tests, which takes a small part of them."""
+
+
+PATIENCE: Final = 20.0
+"""Seconds that an API in the tests' own process waits for a connection: one core may be all that it has."""
 
 
 class Tenant(NamedTuple):
@@ -210,6 +215,8 @@ def drop_database(server_url: str, name: str) -> None:
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
+
+engine.CONNECT_SECONDS = hot_path.ACQUIRE_SECONDS = PATIENCE  # type: ignore[misc] # not on a machine this slow
 
 _configure = structlog.configure
 

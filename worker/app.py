@@ -7,9 +7,9 @@ from uuid import UUID
 
 from celery.exceptions import Reject
 
-from store.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, celery_app
-from store.fault_points import reach
-from store.settings import Settings
+from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, celery_app
+from runtime.fault_points import reach
+from runtime.settings import Settings
 from worker.task import Services, ServiceTask
 
 if TYPE_CHECKING:

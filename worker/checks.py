@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from compaction.ladder import batch_is_due, decide
 from compaction.overrides import InForce, in_force
-from store import batches, conversations, runs, snapshots
+from compaction.steps.ladder import batch_is_due, decide
+from store.conversations import conversations, snapshots
+from store.runs import batches, runs
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from compaction.policy import Policy
-    from store.conversations import CheckState
-    from store.runs import Lease
+    from store.conversations.conversations import CheckState
+    from store.runs.runs import Lease
     from worker.database import Database
 
 log = structlog.get_logger()

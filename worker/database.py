@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from store.settings import Settings
-    from worker.progress import Progress
+    from runtime.settings import Settings
+    from worker.process.progress import Progress
 
 T = TypeVar("T")
 

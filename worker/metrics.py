@@ -1,7 +1,8 @@
 """What a worker or a sweeper counts for Prometheus. No label names a tenant, a conversation or what anybody wrote.
 
 One set a process, as there is one log. The processes of a prefork pool tell theirs to the one that started them, which
-is the one that is scraped (`worker.exposition`): so counts outlive the pool's processes, and no disk fills with files.
+is the one that is scraped (`worker.process.exposition`): so counts outlive the pool's processes, and no disk
+fills with files.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 
-from store.reasons import REASONS
-from store.statistics import tokens_saved
+from store.operations.statistics import tokens_saved
+from store.runs.reasons import REASONS
 from worker.summarizers.prices import listed_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from store.runs import StepRecord
-    from store.settings import Settings
+    from runtime.settings import Settings
+    from store.runs.runs import StepRecord
 
 CheckOutcome = Literal["idle", "begun", "in_the_way", "promoted", "recounted"]
 Attempt = Literal["done", "lost", "released", "failed"]

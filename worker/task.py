@@ -12,26 +12,26 @@ from celery import Task
 from celery.exceptions import Reject
 from sqlalchemy.exc import SQLAlchemyError
 
-from store import runs, summary_places
-from store.broker import BATCH_TASK, RUN_TASK, SUMMARIES
-from store.summary_places import Places
-from store.tracing import header, here
-from worker.batches import Batches
-from worker.budgets import Budgets
+from runtime.broker import BATCH_TASK, RUN_TASK, SUMMARIES
+from runtime.tracing import header, here
+from store.runs import runs, summary_places
+from store.runs.summary_places import Places
+from worker.batches.batches import Batches
 from worker.checks import Checker
-from worker.compactor import Compactor
 from worker.database import Database
 from worker.metrics import METRICS
-from worker.progress import Progress
+from worker.process.progress import Progress
+from worker.runs.budgets import Budgets
+from worker.runs.compactor import Compactor
 from worker.summarizers import choose_batches, choose_model, choose_summarizer
+from worker.sweeping.webhooks import Courier
 from worker.tracing import traced_task
-from worker.webhooks import Courier
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from store.runs import Lease
-    from store.settings import Settings
+    from runtime.settings import Settings
+    from store.runs.runs import Lease
 
 log = structlog.get_logger()
 

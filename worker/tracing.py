@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from store.tracing import HEADER, TRACING, span
+from runtime.tracing import HEADER, TRACING, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from store.runs import Lease
+    from store.runs.runs import Lease
 
 _PLACES: Final[ContextVar[Mapping[str, str]]] = ContextVar("places")
 """Where the message of the task came from, by the id of the conversation or run."""

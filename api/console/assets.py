@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import PathParameter
 
-from api.problems import not_found
+from api.http.problems import not_found
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from store import ids
+from runtime import ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from litestar.params import QueryParameter
 
-from api.problems import invalid
-from store.console_filters import Narrowed
+from api.http.problems import invalid
+from store.console.filters import Narrowed
 
 if TYPE_CHECKING:
     from litestar import Request

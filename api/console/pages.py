@@ -12,7 +12,7 @@ from litestar import Response
 
 from api.console import formats
 from api.console.assets import asset_url
-from api.problems import answer_to
+from api.http.problems import answer_to
 
 if TYPE_CHECKING:
     from litestar import Request

@@ -26,7 +26,7 @@ from api.console.routes import (
     webhooks,
 )
 from api.console.sessions import SignInNeededError
-from api.problems import EXCEPTION_HANDLERS
+from api.http.problems import EXCEPTION_HANDLERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
-from api.problems import ProblemError
-from api.rate_limits import check_rate
-from store import console_sessions
-from store.operator_actions import Operator
+from api.auth.rate_limits import check_rate
+from api.http.problems import ProblemError
+from store.console import sessions
+from store.operations.operator_actions import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
-    from api.auth import Principal
+    from api.auth.access import Principal
     from api.services import Services
 
 COOKIE: Final = "palimpsest_console"
@@ -66,7 +66,7 @@ async def principal_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Princi
     if not token:
         return None
     services: Services = connection.app.state.services
-    found = await services.look(lambda database: console_sessions.find(database, token))
+    found = await services.look(lambda database: sessions.find(database, token))
     return None if found is None else services.authenticator.principal(*found)
 
 
@@ -97,7 +97,7 @@ def session_cookie(token: str, *, secure: bool) -> str:
 
     `secure` keeps it from ever being sent in the clear.
     """
-    lasts = int(console_sessions.SESSION.total_seconds()) if token else 0
+    lasts = int(sessions.SESSION.total_seconds()) if token else 0
     cookie = f"{COOKIE}={token}; Path={HOME}; Max-Age={lasts}; HttpOnly; SameSite=Strict"
     return f"{cookie}; Secure" if secure else cookie
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, post
 
-from api import examples
-from api.auth import Principal, requires
-from api.bodies import read_body
-from api.documentation import ConversationId, answers, operation, problems
-from api.problem_types import EVERY_BODY
-from api.problems import ProblemError, invalid, not_found
-from api.restore_plans import find_version, restore_plan
+from api.actions.restore_plans import find_version, restore_plan
+from api.auth.access import Principal, requires
+from api.http.bodies import read_body
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import ProblemError, invalid, not_found
 from api.routes.conversations import changed_out
-from api.types import ConversationBrief, ConversationOut, ForkIn, RestoreIn, RestorePlanOut
-from store import branches, conversations, ids
+from api.schema import examples
+from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.types import ConversationBrief, ConversationOut, ForkIn, RestoreIn, RestorePlanOut
+from runtime import ids
+from store.conversations import branches, conversations
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import msgspec
 from litestar import Request, Response, post
 
-from api import examples
-from api.auth import Principal, demand, requires
-from api.bodies import read_body, read_policy
-from api.compaction_types import CompactionIn, CompactionOut, PlannedStepOut, PlanOut
-from api.documentation import ConversationId, answers, operation, problems
-from api.problem_types import EVERY_BODY
-from api.problems import ProblemError, invalid, not_found
+from api.auth.access import Principal, demand, requires
+from api.http.bodies import read_body, read_policy
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import ProblemError, invalid, not_found
+from api.schema import examples
+from api.schema.compactions import CompactionIn, CompactionOut, PlannedStepOut, PlanOut
+from api.schema.documentation import ConversationId, answers, operation, problems
 from compaction.cache_marks import Marked, keep_last
-from compaction.ladder import Strategy, must_wait
-from compaction.plan import plan_run
-from compaction.steps import SUMMARIES_DISABLED
-from store import conversations, ids, requested_runs, snapshots, strategies
-from store.broker import CHECKS, SUMMARIES
-from store.requested_runs import ManualRun
+from compaction.steps.ladder import Strategy, must_wait
+from compaction.steps.rehearsal import plan_run
+from compaction.steps.steps import SUMMARIES_DISABLED
+from runtime import ids, strategies
+from runtime.broker import CHECKS, SUMMARIES
+from store.conversations import conversations, snapshots
+from store.runs import requested
+from store.runs.requested import ManualRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,10 +32,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from compaction.plan import Plan
     from compaction.policy import Policy
-    from store.runs import Queue
-    from store.snapshots import Material
+    from compaction.steps.rehearsal import Plan
+    from store.conversations.snapshots import Material
+    from store.runs.runs import Queue
 
 RETRY_AFTER_SECONDS: Final = 1
 """Seconds after which to look at a queued run; `?wait=` is better."""
@@ -112,7 +114,7 @@ def request_run(
     """Queue a run; return as `requested_runs.request` does, or raise the problem of what is wanted."""
     policy = policy_of_run(connection, request.user, conversation_id, wanted.policy or {})
     assert conversation_id is not None  # noqa: S101 - policy_of_run has found it
-    return requested_runs.request(
+    return requested.request(
         connection,
         request.user.tenant_id,
         conversation_id,

@@ -10,24 +10,26 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.openapi.spec import OpenAPIType, Schema
 
-from api import examples
-from api.assemblies import FittedContext, context_record
-from api.auth import Principal, requires
-from api.bodies import aside
-from api.bytes_under_way import HOLD
-from api.documentation import ConversationId, answers, operation, problems
-from api.problems import not_found
-from api.types import ContextOut, ContextTokens, SnapshotRef
-from compaction.assembly import History, drop_warnings, fixed_warnings
+from api.actions.assemblies import FittedContext, context_record
+from api.auth.access import Principal, requires
+from api.http.bodies import aside
+from api.http.bytes_under_way import HOLD
+from api.http.problems import not_found
+from api.schema import examples
+from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.types import ContextOut, ContextTokens, SnapshotRef
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last
-from compaction.guard import count_exchanges, fit_history
 from compaction.messages import count_marks, is_request
-from compaction.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
-from compaction.summary import opening_length
-from compaction.trimming import exchanges, last_answer, rounds
+from compaction.payload.assembly import History, drop_warnings, fixed_warnings
+from compaction.shorten.fitting import count_exchanges, fit_history
+from compaction.shorten.trimming import exchanges, last_answer, rounds
+from compaction.steps.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
+from compaction.summary.zone import opening_length
 from compaction.view import WRITTEN
-from store import conversations, hot_path, ids
+from runtime import ids
+from store import hot_path
 from store.bytes_held import MOST_READ_BYTES
+from store.conversations import conversations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from api.services import Services
     from compaction.policy import Policy
-    from compaction.snapshot import Working
+    from compaction.steps.snapshot import Working
     from compaction.view import View
     from store.hot_path import ContextRead
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, get
 
-from api.auth import Principal, requires
-from api.context_block_types import ContextBlockOut
-from api.documentation import ConversationId, Position, Seq, problems
-from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
-from api.problems import not_found
-from api.types import Page  # noqa: TC001 - Litestar reads the annotations
-from store import context_blocks, conversations, ids
+from api.auth.access import Principal, requires
+from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.http.problems import not_found
+from api.schema.context_blocks import ContextBlockOut
+from api.schema.documentation import ConversationId, Position, Seq, problems
+from api.schema.types import Page  # noqa: TC001 - Litestar reads the annotations
+from runtime import ids
+from store.conversations import context_blocks, conversations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request, Response, get, patch, post
 
-from api import examples
-from api.assemblies import last_assembly
-from api.auth import Principal, may, requires
-from api.bodies import check_metadata, read_body, read_changes, read_model, read_overrides
-from api.documentation import ConversationId, Filter, answers, operation, problems
-from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
-from api.problem_types import EVERY_BODY
-from api.problems import not_found
-from api.types import ConversationBrief, ConversationIn, ConversationOut, ConversationPatch, Page
+from api.actions.assemblies import last_assembly
+from api.auth.access import Principal, may, requires
+from api.http.bodies import check_metadata, read_body, read_changes, read_model, read_overrides
+from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import not_found
+from api.schema import examples
+from api.schema.documentation import ConversationId, Filter, answers, operation, problems
+from api.schema.types import ConversationBrief, ConversationIn, ConversationOut, ConversationPatch, Page
 from compaction.overrides import policy_warnings
-from store import assemblies, conversations, ids
+from runtime import ids
+from store.conversations import assemblies, conversations
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from api.services import Services
     from compaction.policy import Policy
-    from store.assemblies import Record
+    from store.conversations.assemblies import Record
     from store.tables import AnyRow
 
 

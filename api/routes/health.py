@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, get
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from api.auth import metrics_guard
-from api.documentation import answers, problem
-from api.types import HealthOut
+from api.auth.access import metrics_guard
+from api.schema.documentation import answers, problem
+from api.schema.types import HealthOut
 
 if TYPE_CHECKING:
     from api.services import Services

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request, get
 
-from api.auth import Principal, requires
-from api.documentation import AfterSeq, ConversationId, Seq, problems
-from api.paging import MessageLimit, Window, page_of
-from api.problems import not_found
-from api.types import Lineage, MessageOut, Page
+from api.auth.access import Principal, requires
+from api.http.paging import MessageLimit, Window, page_of
+from api.http.problems import not_found
+from api.schema.documentation import AfterSeq, ConversationId, Seq, problems
+from api.schema.types import Lineage, MessageOut, Page
 from compaction.coverage import Coverage, find_span
-from store import conversations, ids, messages, snapshots
+from runtime import ids
+from store.conversations import conversations, messages, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,18 +10,19 @@ import structlog
 from litestar import Request, Response, post
 from sqlalchemy.util import await_only
 
-from api import examples
-from api.auth import Principal, requires
-from api.bodies import read_body
-from api.compaction_types import OverflowIn
-from api.documentation import ConversationId, answers, operation, problems
-from api.problem_types import EVERY_BODY
-from api.problems import ProblemError, invalid, not_found
+from api.auth.access import Principal, requires
+from api.http.bodies import read_body
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import ProblemError, invalid, not_found
 from api.routes.context import answer_context
-from api.types import ContextOut
-from compaction.overflow import MOST
-from compaction.refusals import read_refusal
-from store import conversations, ids, overflows
+from api.schema import examples
+from api.schema.compactions import OverflowIn
+from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.types import ContextOut
+from compaction.steps.overflow import MOST
+from compaction.steps.refusals import read_refusal
+from runtime import ids
+from store.conversations import conversations, overflows
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from compaction.refusals import Refused
-    from store.overflows import Overflowed
+    from compaction.steps.refusals import Refused
+    from store.conversations.overflows import Overflowed
 
 log = structlog.get_logger()
 

@@ -7,28 +7,30 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from litestar import Request, Response, post
 
-from api import examples
-from api.assemblies import payload_record
-from api.auth import Principal, requires
-from api.bodies import aside, check_content, check_size, read_body
-from api.bytes_under_way import HOLD
-from api.context_layers import context_layers
-from api.documentation import ConversationId, answers, operation, problems
-from api.problem_types import EVERY_BODY
-from api.problems import invalid, not_found
+from api.actions.assemblies import payload_record
+from api.actions.context_layers import context_layers
+from api.auth.access import Principal, requires
+from api.http.bodies import aside, check_content, check_size, read_body
+from api.http.bytes_under_way import HOLD
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import invalid, not_found
 from api.routes.context import dropped_before, history_of, working_view
-from api.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
-from compaction.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens
+from api.schema import examples
+from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.types import PayloadHistory, PayloadIn, PayloadLayers, PayloadOut
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last
 from compaction.messages import blocks, count_marks, is_blank
+from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens
 from compaction.view import ViewMessage
-from store import conversations, hot_path, ids
+from runtime import ids
+from store import hot_path
+from store.conversations import conversations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from api.http.strict_json import Limits
     from api.services import Services
-    from api.strict_json import Limits
     from compaction.policy import Policy
     from store.hot_path import ContextRead
     from store.tables import AnyRow

@@ -10,16 +10,17 @@ from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter
 from msgspec import Meta, Struct
 
-from api import examples
-from api.auth import Principal, requires
-from api.bodies import read_body
-from api.documentation import ConversationId, answers, operation, problems
-from api.problem_types import EVERY_BODY
-from api.problems import ProblemError, invalid, not_found
-from api.types import Number, Strict
-from compaction.pins import message_text
+from api.auth.access import Principal, requires
+from api.http.bodies import read_body
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import ProblemError, invalid, not_found
+from api.schema import examples
+from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.types import Number, Strict
+from compaction.pins.pinned import message_text
 from compaction.tokens import content_tokens
-from store import conversations, ids, messages, pins, repinning
+from runtime import ids
+from store.conversations import conversations, messages, pins, repinning
 
 if TYPE_CHECKING:
     from uuid import UUID

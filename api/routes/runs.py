@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, get
 
-from api.auth import Principal, requires
-from api.context_block_types import ContextBlockRef
-from api.documentation import ConversationId, RunId, Wait, problems
-from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
-from api.problems import not_found
-from api.types import Page, RunOut, StepOut
-from store import conversations, ids, runs
+from api.auth.access import Principal, requires
+from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.http.problems import not_found
+from api.schema.context_blocks import ContextBlockRef
+from api.schema.documentation import ConversationId, RunId, Wait, problems
+from api.schema.types import Page, RunOut, StepOut
+from runtime import ids
+from store.conversations import conversations
+from store.runs import runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from litestar import Request, get
 
-from api.auth import Principal, requires
-from api.documentation import ConversationId, Version, problems
-from api.paging import AfterId, BeforeId, Limit, Window, page_of, window
-from api.problems import not_found
-from api.snapshot_types import ChangeOut, DiffOut, PinnedOut, SnapshotOut, SpanOut
-from api.types import Page  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal, requires
+from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
+from api.http.problems import not_found
+from api.schema.documentation import ConversationId, Version, problems
+from api.schema.snapshots import ChangeOut, DiffOut, PinnedOut, SnapshotOut, SpanOut
+from api.schema.types import Page  # noqa: TC001 - Litestar reads the annotations of handlers
 from compaction.coverage import Coverage, changes
-from compaction.pins import Pin
+from compaction.pins.pinned import Pin
 from compaction.view import WRITTEN
-from store import conversations, ids, snapshots
+from runtime import ids
+from store.conversations import conversations, snapshots
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -10,24 +10,26 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.openapi.spec import OpenAPIType, Schema
 
-from api import examples
-from api.auth import Principal, requires
-from api.bodies import aside, read_turn
-from api.documentation import ConversationId, answers, operation, problems
-from api.problem_types import EVERY_BODY
-from api.problems import ProblemError, invalid, not_found
-from api.types import TurnIn, TurnOut
-from compaction.context_blocks import prepare
-from store import conversations, hot_path, ids
-from store.context_blocks import new_blocks
-from store.fault_points import reach
+from api.auth.access import Principal, requires
+from api.http.bodies import aside, read_turn
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import ProblemError, invalid, not_found
+from api.schema import examples
+from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.types import TurnIn, TurnOut
+from compaction.payload.context_blocks import prepare
+from runtime import ids
+from runtime.fault_points import reach
+from store import hot_path
+from store.conversations import conversations
+from store.conversations.context_blocks import new_blocks
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from api.bodies import Turn
+    from api.http.bodies import Turn
     from api.services import Services
-    from store.context_blocks import NewBlocks
+    from store.conversations.context_blocks import NewBlocks
     from store.hot_path import Appended, TurnContext
 
 MAX_KEY_LENGTH: Final = 255

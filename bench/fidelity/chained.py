@@ -10,7 +10,7 @@ from bench.fidelity.pipeline import Memory
 from bench.fidelity.recall import characters, spoken, text_of, values
 from bench.fidelity.strategies import LEAST_SUMMARY_TOKENS, POLICY
 from compaction.messages import is_request
-from compaction.pins import Pin, standing_pins
+from compaction.pins.pinned import Pin, standing_pins
 from compaction.tokens import CHARS_PER_TOKEN
 from worker.summarizers.base import SummaryError
 

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from compaction.ladder import saves_enough
-from compaction.pins import pin, without_pins
-from compaction.snapshot import Original, Snapshot, build, load_view, settle
-from compaction.summary import find_zone, rebuild
-from compaction.tool_results import cut_tool_results
-from compaction.trimming import drop_oldest
+from compaction.pins.pinned import pin, without_pins
+from compaction.shorten.tool_results import cut_tool_results
+from compaction.shorten.trimming import drop_oldest
+from compaction.steps.ladder import saves_enough
+from compaction.steps.snapshot import Original, Snapshot, build, load_view, settle
+from compaction.summary.zone import find_zone, rebuild
 from compaction.view import view_tokens
 from worker.summarizers.base import SummaryRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compaction.pins import Pin
+    from compaction.pins.pinned import Pin
     from compaction.policy import Policy
-    from compaction.snapshot import NewSnapshot, Working
+    from compaction.steps.snapshot import NewSnapshot, Working
     from compaction.view import View
     from worker.summarizers.base import Summarizer, Summary
 

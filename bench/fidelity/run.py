@@ -19,8 +19,8 @@ from bench.fidelity.sources import ROOT, sources
 from bench.fidelity.speed import time_extracts
 from bench.fidelity.strategies import strategies
 from bench.measure import progress
-from cli.transcripts import TranscriptError
-from store.settings import Settings
+from cli.transcripts.readers import TranscriptError
+from runtime.settings import Settings
 from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:

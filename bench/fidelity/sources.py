@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from cli.scenario import job_search
-from cli.transcripts import read_transcripts
+from cli.demo.scenario import job_search
+from cli.transcripts.readers import read_transcripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bench.fidelity.recall import Message
-    from cli.client_types import Message as Recorded
+    from cli.client.types import Message as Recorded
 
 ROOT: Final = Path(__file__).parents[2]
 LEAST_MESSAGES: Final = 20

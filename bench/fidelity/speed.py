@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bench.fidelity.recall import characters
-from compaction.extract import extract
+from compaction.extract.extractive import extract
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

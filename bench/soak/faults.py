@@ -18,7 +18,7 @@ from bench.measure import progress
 from bench.soak.installation import LEASE_SECONDS
 from bench.soak.model import FAULTS as MODEL_FAULTS
 from bench.soak.resources import family
-from cli.embedded import EmbeddedError
+from cli.local.embedded import EmbeddedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,12 +21,12 @@ from psycopg.rows import dict_row
 from bench.measure import progress
 from bench.soak.model import SoakModel
 from bench.soak.resources import family
-from cli.embedded import EmbeddedPostgres, EmbeddedRedis
-from cli.installations import redis_server
-from cli.processes import Supervisor
+from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
+from cli.local.installations import redis_server
+from cli.local.processes import Supervisor
 from migrations.run import upgrade
-from store import api_keys, tenants
 from store.engine import owner_engine
+from store.tenants import api_keys, tenants
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import msgspec
 from bench.soak.installation import MAX_ATTEMPTS
 from bench.soak.speech import marks
 from bench.soak.truth import Base, digest
-from cli.client_types import StoredMessage
-from tests.messages_api import problems
+from cli.client.types import StoredMessage
+from tests.support.messages_api import problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from bench.soak.invariants import check_context, check_originals
 from bench.soak.speech import POLICIES, POLICY, SHAPES, Speaker, sent
 from bench.soak.traffic import Caller
 from bench.soak.truth import Told, Turn
-from store import ids
+from runtime import ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from bench.soak.speech import MARK
-from tests.loopback_model import (
+from tests.support.servers.loopback_model import (
     LoopbackModel,
     cut,
     empty,
@@ -25,7 +25,7 @@ from tests.loopback_model import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.loopback_model import Received, Step
+    from tests.support.servers.loopback_model import Received, Step
 
 LATENCY_SECONDS: Final = 0.15
 

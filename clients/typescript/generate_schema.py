@@ -12,7 +12,7 @@ import sys
 from typing import Any, Final
 
 from api.app import create_app
-from store.settings import Settings
+from runtime.settings import Settings
 
 OPERATIONS: Final = (
     "POST /v1/conversations",

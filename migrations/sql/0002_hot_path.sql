@@ -376,7 +376,7 @@ begin
 end $$;
 
 -- The request of a conversation's last exchange, -1 for none. What follows the last assistant message belongs to its exchange
--- where the newest message brings results, as in compaction/trimming.py.
+-- where the newest message brings results, as in compaction/shorten/trimming.py.
 create function exchange_request(p_conversation uuid, p_last_request integer, p_last_seq integer)
 returns integer language sql stable
 begin atomic

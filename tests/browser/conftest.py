@@ -9,22 +9,22 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr
 
-from store.ids import external
-from store.settings import Settings
+from runtime.ids import external
+from runtime.settings import Settings
 from tests.browser.chromium import PROGRAM, chromium, sign_in
 from tests.browser.played import NAME, USER, play, tell_others
 from tests.conftest import create_database, drop_database, make_tenant
-from tests.console_client import make_key
-from tests.in_process_worker import work
-from tests.running_api import Service, running_api
-from tests.spent_days import Call, spend
+from tests.support.service.console_client import make_key
+from tests.support.service.in_process_worker import work
+from tests.support.service.running_api import Service, running_api
+from tests.support.spent_days import Call, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.scenario import job_search
-from tests.spent_days import Call
+from cli.demo.scenario import job_search
+from tests.support.spent_days import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable

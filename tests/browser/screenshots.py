@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import httpx2
 
-from cli.client import ServiceClient
-from cli.serve import running_service
+from cli.client.client import ServiceClient
+from cli.local.serve import running_service
 from tests.browser.chromium import PROGRAM, chromium, sign_in
 from tests.browser.played import NAME, USER, make_keys, play, spent_month, tell_others
-from tests.spent_days import spend, tenant_of
+from tests.support.places import ROOT
+from tests.support.spent_days import spend, tenant_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
 
-FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "images"
+FOLDER: Final = ROOT / "docs" / "images"
 MOST_BYTES: Final = 200_000
 """Of a picture: the manual is read over slow lines too."""
 

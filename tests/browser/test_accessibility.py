@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from tests.browser.conftest import Played, Watched
-    from tests.running_api import Service
+    from tests.support.service.running_api import Service
 
 AXE: Final = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 LEVELS: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]

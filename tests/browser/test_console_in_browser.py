@@ -11,12 +11,13 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import update
 
-from store import api_keys, tables
+from store import tables
 from store.engine import owner_engine, transaction
+from store.tenants import api_keys
 from tests.browser.played import NAME, USER
-from tests.console_client import key_of, make_key
-from tests.in_process_worker import work
-from tests.test_console_pages import HOSTILE, tell
+from tests.console.test_pages import HOSTILE, tell
+from tests.support.service.console_client import key_of, make_key
+from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from tests.browser.conftest import Played, Watched
-    from tests.running_api import Service
+    from tests.support.service.running_api import Service
 
     Visit = Callable[..., Page]
 

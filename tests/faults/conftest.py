@@ -11,7 +11,7 @@ from tests.faults.installation import installed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import Installation
 
 

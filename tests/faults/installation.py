@@ -28,24 +28,24 @@ import psycopg
 import redis
 from pydantic import SecretStr
 
-from store import ids
-from store.broker import QUEUES, celery_app, queue_keys
-from store.settings import Settings
+from runtime import ids
+from runtime.broker import QUEUES, celery_app, queue_keys
+from runtime.settings import Settings
 from tests.conftest import create_database, drop_database, make_tenant
-from tests.eventually import eventually
-from tests.fault_points import FaultPoints, fault_points
-from tests.in_process import SMALL, Chat
-from tests.loopback_model import LoopbackModel
-from tests.messages_api import problems
-from tests.talk import answer, request, rounds
-from tests.worker_processes import START_SECONDS, Api, Product, Worker, environment
+from tests.support.eventually import eventually
+from tests.support.messages_api import problems
+from tests.support.processes import START_SECONDS, Api, Product, Worker, environment
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.service.fault_points import FaultPoints, fault_points
+from tests.support.service.in_process import SMALL, Chat
+from tests.support.talk import answer, request, rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from store.tables import AnyRow
-    from tests.blocks import Message
     from tests.conftest import Tenant
+    from tests.support.blocks import Message
 
 LEASE_SECONDS: Final = 3.0
 SWEEP_SECONDS: Final = 0.5

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from cli.embedded import EmbeddedPostgres
+from cli.local.embedded import EmbeddedPostgres
 from migrations.run import upgrade
 from tests.conftest import create_database
-from tests.test_wakeups import Broker
+from tests.worker.checks.test_wakeups import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

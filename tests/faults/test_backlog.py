@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,26 +10,27 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from store.broker import BATCH, CHECKS
+from runtime.broker import BATCH, CHECKS
 from tests.conftest import make_tenant
-from tests.eventually import eventually
 from tests.faults.installation import installed
-from tests.hot_calls import hot_calls
-from tests.in_process import SMALL, Chat
-from tests.talk import request, rounds
-from tests.test_fairness import DUE, MANY
-from tests.worker_processes import START_SECONDS
+from tests.support.eventually import eventually
+from tests.support.places import ROOT
+from tests.support.processes import START_SECONDS
+from tests.support.service.hot_calls import hot_calls
+from tests.support.service.in_process import SMALL, Chat
+from tests.support.talk import request, rounds
+from tests.worker.checks.test_fairness import DUE, MANY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
-    from store.settings import Settings
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
+    from runtime.settings import Settings
     from tests.conftest import Tenant
     from tests.faults.installation import Installation
-    from tests.worker_processes import Worker
+    from tests.support.processes import Worker
 
-ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 EVERY_SCRAPE_LOOKS = "from api import operations; operations.CACHE_SECONDS = 0; from cli.main import main; main()"
 ROWS = "select relname, seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables"
 

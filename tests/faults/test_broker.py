@@ -12,17 +12,17 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from store.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
-from tests.eventually import eventually
+from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed
 from tests.faults.servers import OwnRedis, own_redis
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cli.embedded import EmbeddedPostgres
+    from cli.local.embedded import EmbeddedPostgres
     from tests.faults.installation import EndState, Installation, Talk
-    from tests.worker_processes import Worker
+    from tests.support.processes import Worker
 
 COMMITTED = [("committed", None)]
 WORDS: Final = "the words of a stranger"

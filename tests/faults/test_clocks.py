@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.eventually import eventually
 from tests.faults.installation import LEASE_SECONDS
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

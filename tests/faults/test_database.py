@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.eventually import eventually
 from tests.faults.installation import SETTLE_SECONDS, installed
 from tests.faults.servers import TEMPLATE, OwnPostgres, own_postgres, own_redis, query, small_disk
-from tests.problem_documents import problem
-from tests.talk import answer, request
+from tests.support.eventually import eventually
+from tests.support.service.problem_documents import problem
+from tests.support.talk import answer, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from cli.embedded import EmbeddedRedis
+    from cli.local.embedded import EmbeddedRedis
     from tests.faults.installation import EndState, Installation, Talk
-    from tests.worker_processes import Worker
+    from tests.support.processes import Worker
 
 COMMITTED = [("committed", None)]
 ENV = {

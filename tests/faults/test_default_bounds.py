@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from store.settings import Settings
+from runtime.settings import Settings
 from tests.faults.installation import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
 
 TIMED = ("lease_seconds", "sweep_interval_seconds", "check_overdue_seconds", "run_overdue_seconds", "heartbeat_seconds")
 

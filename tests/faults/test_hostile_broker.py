@@ -13,18 +13,18 @@ from uuid import uuid4
 import pytest
 import redis
 
-from store.broker import CHECK_TASK, CHECKS, PREFIX, QUEUES, queue_keys
-from tests.eventually import eventually
+from runtime.broker import CHECK_TASK, CHECKS, PREFIX, QUEUES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed
 from tests.faults.servers import own_redis
 from tests.faults.test_broker import envelope, once, refusals, say
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cli.embedded import EmbeddedPostgres
+    from cli.local.embedded import EmbeddedPostgres
     from tests.faults.installation import Installation
-    from tests.worker_processes import Worker
+    from tests.support.processes import Worker
 
 pytestmark = pytest.mark.fault("F15")
 UNACKED, INDEX = f"{PREFIX}unacked", f"{PREFIX}unacked_index"

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from store import ids
-from tests.eventually import eventually
+from runtime import ids
 from tests.faults.installation import CUT_BY_CHECKS, MAX_ATTEMPTS
-from tests.worker_processes import START_SECONDS
+from tests.support.eventually import eventually
+from tests.support.processes import START_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from store.fault_points import Point
+    from runtime.fault_points import Point
     from tests.faults.installation import Installation, Talk
-    from tests.worker_processes import Worker
+    from tests.support.processes import Worker
 
     Measured = Callable[[str, float], None]
 

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from tests.eventually import eventually
 from tests.faults.installation import installed
-from tests.worker_processes import START_SECONDS
+from tests.support.eventually import eventually
+from tests.support.places import ROOT
+from tests.support.processes import START_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import httpx2
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import Installation
-    from tests.worker_processes import Api
+    from tests.support.processes import Api
 
 MB: Final = 1 << 20
-COMPOSE: Final = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())["services"]
+COMPOSE: Final = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 BIRD: Final = "\U0001f99c"
 """Makes Python keep four bytes for each character of the text that it stands in."""
 ROUNDS: Final = 3

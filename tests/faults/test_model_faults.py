@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from tests.eventually import eventually
 from tests.faults.installation import installed
-from tests.loopback_faults import FAULTS
-from tests.loopback_steps import status, summary
+from tests.support.eventually import eventually
+from tests.support.servers.loopback_faults import FAULTS
+from tests.support.servers.loopback_steps import status, summary
 from worker.summarizers.anthropic import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import EndState, Installation, Talk
-    from tests.loopback_http import Answering
-    from tests.loopback_steps import Step
+    from tests.support.servers.loopback_http import Answering
+    from tests.support.servers.loopback_steps import Step
 
 DEADLINE_SECONDS: Final = 10.0
 SUMMARY: Final = ("committed", None)

@@ -12,17 +12,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from store.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
-from tests.eventually import eventually
+from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
 from tests.faults.installation import CUT_BY_CHECKS, SETTLE_SECONDS
-from tests.talk import answer, request
+from tests.support.eventually import eventually
+from tests.support.talk import answer, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from store.fault_points import Point
+    from runtime.fault_points import Point
     from tests.faults.installation import Installation, Talk
-    from tests.worker_processes import Worker
+    from tests.support.processes import Worker
 
 COPIES = 50
 ONCE = [("committed", None)]

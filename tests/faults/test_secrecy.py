@@ -16,21 +16,21 @@ import pytest
 import redis
 from sqlalchemy import make_url
 
-from store.broker import CHECK_TASK, CHECKS
-from tests.eventually import eventually
+from runtime.broker import CHECK_TASK, CHECKS
 from tests.faults.installation import installed
 from tests.faults.servers import query
-from tests.loopback_model import Answering, garbage, hang_up, html, ok, refusal, status, summary
-from tests.otlp_collector import Collector, otlp_collector
-from tests.talk import rounds
-from tests.webhook_receiver import Receiver
+from tests.support.eventually import eventually
+from tests.support.servers.loopback_model import Answering, garbage, hang_up, html, ok, refusal, status, summary
+from tests.support.servers.otlp_collector import Collector, otlp_collector
+from tests.support.servers.webhook_receiver import Receiver
+from tests.support.talk import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx2
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import Installation, Talk
 
 WORDS = f"plover-{uuid4().hex}"

@@ -1,6 +1,6 @@
 """Processes of this release on the schema of the one before, and while `palimpsest migrate` brings it up to date.
 
-What the release before calls on this one's schema: tests/test_migrations_under_load.py.
+What the release before calls on this one's schema: tests/store/test_migrations_under_load.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from alembic.script import ScriptDirectory
 from migrations import revisions
 from migrations.run import upgrade
 from tests.conftest import create_database, drop_database
-from tests.eventually import eventually
 from tests.faults.installation import installed
-from tests.talk import answer, request
+from tests.support.eventually import eventually
+from tests.support.talk import answer, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+    from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import Installation, Talk
 
 TALKS = 3

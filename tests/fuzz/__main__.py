@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from cli.embedded import EmbeddedPostgres, EmbeddedRedis
+from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
 from migrations.run import upgrade
-from store.settings import Settings
+from runtime.settings import Settings
 from tests.conftest import create_database, make_tenant
 from tests.fuzz.api_calls import ApiFuzz, Failures
 from tests.fuzz.batch_answers import batch_answers, batch_answers_of
@@ -26,7 +26,7 @@ from tests.fuzz.crafted_exports import CraftedExports
 from tests.fuzz.trace_headers import TraceHeaders, trace_headers
 from tests.fuzz.transcript_files import reads_or_says_where, transcript_files
 from tests.fuzz.turn_calls import Turns, lives_of_turns
-from tests.running_api import Service, running_api
+from tests.support.service.running_api import Service, running_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,14 +26,14 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
 from tests.fuzz.planted import EXTERNAL_ID, Planted
-from tests.in_process_worker import work
+from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx2
 
-    from tests.running_api import Service
+    from tests.support.service.running_api import Service
 
 CHECKS: Final = [
     schemathesis.checks.not_a_server_error,

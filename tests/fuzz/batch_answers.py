@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from store.reasons import REASONS
-from store.settings import Settings
+from runtime.settings import Settings
+from store.runs.reasons import REASONS
 from tests.fuzz.structure import changed_bytes, changed_documents, json_lines
 from tests.fuzz.turns import as_json
-from tests.loopback_model import LoopbackModel
-from tests.loopback_steps import status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import status
 from worker.summarizers import SummaryError, choose_batches
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from tests.loopback_http import Answering
+    from tests.support.servers.loopback_http import Answering
 
 KEY: Final = "0123abcd"
 PARTS: Final = 3

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from hypothesis import strategies as st
 
-from cli.export_file import ExportFileError, check
-from cli.exports import write as export
-from cli.imports import write as import_
-from store import ids
+from cli.archive.export_file import ExportFileError, check
+from cli.archive.exports import write as export
+from cli.archive.imports import write as import_
+from runtime import ids
 from store.engine import owner_engine, transaction
 from tests.fuzz.planted import Planted
 from tests.fuzz.structure import changed_documents, json_lines
-from tests.in_process_worker import work
-from tests.messages_api import problems
+from tests.support.messages_api import problems
+from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from tests.running_api import Service
+    from tests.support.service.running_api import Service
 
 WORKED_EVERY: Final = 4
 """One import in so many is compacted; that takes most of the time."""

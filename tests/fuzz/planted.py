@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import psycopg
 
-from tests.in_process_worker import work
+from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     import httpx2
 
-    from store.settings import Settings
+    from runtime.settings import Settings
 
 EXTERNAL_ID: Final = re.compile(r"\b(?:conv|run|key|pin|hook|evt|era)_[0-9a-f]{32}\b")
 _TABLES = """

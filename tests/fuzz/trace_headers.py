@@ -17,11 +17,11 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from store.broker import CHECK_TASK, CHECKS, RUN_TASK
-from store.tracing import HEADER, TRACING, here, span
+from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK
+from runtime.tracing import HEADER, TRACING, here, span
 from tests.fuzz.structure import changed_documents
 from tests.fuzz.turns import ODD_TEXTS, values
-from worker.task_envelopes import NotAMessageError, written_anew
+from worker.process.task_envelopes import NotAMessageError, written_anew
 from worker.tracing import traced_task
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from tests.running_api import Service
+    from tests.support.service.running_api import Service
 
 _PLACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _CANARY: Final = "plover-in-a-header"

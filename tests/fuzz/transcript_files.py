@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from cli.transcripts import TranscriptError, read_transcripts
+from cli.transcripts.readers import TranscriptError, read_transcripts
 from tests.fuzz.structure import changed_bytes, changed_documents, json_lines
 from tests.fuzz.turns import as_json
-from tests.strategies import any_conversations
+from tests.support.strategies import any_conversations
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn
 
-    from tests.blocks import Message
+    from tests.support.blocks import Message
 
 _TOOL = {"name": "look", "description": "d", "input_schema": {"type": "object"}}
 

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from compaction.policy import merge
 from tests.fuzz.turns import as_json, changed_conversations
-from tests.in_process_worker import work
-from tests.messages_api import problems
-from tests.problem_documents import problem
-from tests.strategies import policies
+from tests.support.messages_api import problems
+from tests.support.service.in_process_worker import work
+from tests.support.service.problem_documents import problem
+from tests.support.strategies import policies
 
 if TYPE_CHECKING:
     import httpx2
     from hypothesis.strategies import DrawFn
 
-    from tests.running_api import Service
+    from tests.support.service.running_api import Service
 
 COMPACTED_EVERY: Final = 4
 """One conversation in so many is compacted between its turns; that takes most of the time."""

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
-from api.bodies import read_turn
-from api.problems import ProblemError
-from tests.blocks import image_block
-from tests.strategies import any_conversations
+from api.http.bodies import read_turn
+from api.http.problems import ProblemError
+from tests.support.blocks import image_block
+from tests.support.strategies import any_conversations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from tests.blocks import Message
+    from tests.support.blocks import Message
 
 MAX_CHARS: Final = 300
 ODD_TEXTS: Final = (

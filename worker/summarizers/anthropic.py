@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from stamina.instrumentation import RetryDetails
 
-    from store.settings import Settings, TokenPrices
+    from runtime.settings import Settings, TokenPrices
     from worker.summarizers.breaker import CircuitBreaker
 
 log = structlog.get_logger()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from redis.client import Pipeline
 
-    from store.settings import Settings
+    from runtime.settings import Settings
 
 log = structlog.get_logger()
 

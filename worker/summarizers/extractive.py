@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from compaction.extract import extract
+from compaction.extract.extractive import extract
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import WRITTEN, view_tokens
 from worker.summarizers.base import Spent, Summary, SummaryError

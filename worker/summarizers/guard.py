@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from compaction.frames import FRAMES
-from compaction.quality import gather, judge, mend
+from compaction.quality.verdict import gather, judge, mend
+from compaction.summary.frames import FRAMES
+from compaction.summary.transcript import SECTIONS, SYSTEM_PROMPT
 from compaction.tokens import CHARS_PER_TOKEN
-from compaction.transcript import SECTIONS, SYSTEM_PROMPT
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
-    from compaction.quality import Verdict
+    from compaction.quality.verdict import Verdict
     from worker.summarizers.base import SummaryRequest
 
 ROOM: Final = 1.5

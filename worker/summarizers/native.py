@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import anthropic
 
-    from store.settings import TokenPrices
+    from runtime.settings import TokenPrices
     from worker.summarizers.anthropic import AnthropicModel
     from worker.summarizers.base import Conversation, Summarizer
 

@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from store.settings import TokenPrices
+from runtime.settings import TokenPrices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

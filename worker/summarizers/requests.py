@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anthropic
 import structlog
 
-from store import tracing
+from runtime import tracing
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from store.settings import SUMMARIZER_GROUP
+from runtime.settings import SUMMARIZER_GROUP
 from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from store.settings import Settings
+    from runtime.settings import Settings
+    from worker.batches.provider import AnthropicBatches
     from worker.summarizers.anthropic import AnthropicModel
     from worker.summarizers.base import Model, NativeSummarizer, Summarizer
-    from worker.summarizers.batches import AnthropicBatches
     from worker.summarizers.staged import StagedSummarizer
 
 
@@ -70,7 +70,7 @@ def _anthropic(settings: Settings, claude: AnthropicModel | None = None) -> Stag
 
 
 def _batches(settings: Settings) -> AnthropicBatches:
-    from worker.summarizers.batches import AnthropicBatches  # noqa: PLC0415 - as above
+    from worker.batches.provider import AnthropicBatches  # noqa: PLC0415 - as above
 
     claude = _claude(settings)
     return AnthropicBatches(claude, _anthropic(settings, claude))

@@ -11,20 +11,20 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from compaction.prompts import corrected
-from compaction.quality import Reason
-from compaction.staging import WindowTooSmallError, joined, plan
-from compaction.summary import REFERENCE, without_reference
+from compaction.quality.verdict import Reason
+from compaction.summary.prompts import corrected
+from compaction.summary.staging import WindowTooSmallError, joined, plan
+from compaction.summary.transcript import PROMPT_VERSION
+from compaction.summary.zone import REFERENCE, without_reference
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
-from compaction.transcript import PROMPT_VERSION
 from worker.summarizers.base import Summary, SummaryError, SummaryRequest
 from worker.summarizers.parallel import answers_in_order
 from worker.summarizers.writing import Writer
 
 if TYPE_CHECKING:
-    from compaction.prompts import Prompt
-    from compaction.quality import Verdict
-    from compaction.staging import Oversized, Part, Plan
+    from compaction.quality.verdict import Verdict
+    from compaction.summary.prompts import Prompt
+    from compaction.summary.staging import Oversized, Part, Plan
     from worker.summarizers.base import Model
 
 

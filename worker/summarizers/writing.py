@@ -7,8 +7,8 @@ from decimal import Decimal
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from compaction.frames import defanged, visible
-from compaction.prompts import MARGIN, shorter
+from compaction.summary.frames import defanged, visible
+from compaction.summary.prompts import MARGIN, shorter
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.summarizers.base import Spent, SummaryError, pay
 from worker.summarizers.purse import UNLIMITED
@@ -16,7 +16,7 @@ from worker.summarizers.purse import UNLIMITED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compaction.prompts import Prompt
+    from compaction.summary.prompts import Prompt
     from worker.summarizers.base import Answer, Model
     from worker.summarizers.purse import Purse
 

@@ -8,19 +8,21 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.pages import is_fragment, page
 from api.console.sessions import READ, may
 from api.console.views.content import parts
 from api.console.views.context import Entry, Head, Line, entries, label_of, lines, read_head
-from api.documentation import ConversationId, Seq  # noqa: TC001 - the same
-from api.problems import not_found
+from api.http.problems import not_found
 from api.routes.messages import lineage_of
+from api.schema.documentation import ConversationId, Seq  # noqa: TC001 - the same
 from compaction.coverage import find_span
-from compaction.inline_tags import cut_inline
+from compaction.shorten.inline_tags import cut_inline
 from compaction.view import ViewMessage, cap_results, strip_thinking
-from store import console_messages, conversations, ids, messages, snapshots
-from store.console_messages import Range
+from runtime import ids
+from store.console import contents
+from store.console.contents import Range
+from store.conversations import conversations, messages, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from api.schema.types import Lineage
     from api.services import Services
-    from api.types import Lineage
     from compaction.policy import Policy
     from store.tables import AnyRow
 
@@ -149,7 +151,7 @@ def _list(
     if row is None:
         return None
     head = _head(connection, tenant, conversation_id, row.head_version)
-    gone = console_messages.superseded(connection, tenant, conversation_id)
+    gone = contents.superseded(connection, tenant, conversation_id)
     found: list[Entry] = entries(head, row.next_seq, gone, show)
     shown: Sequence[Entry] = found[first : first + ON_A_PAGE]
     seqs = [entry.first for entry in shown if entry.kind == "message"]
@@ -160,8 +162,8 @@ def _list(
         lines(
             shown,
             head,
-            console_messages.listed(connection, tenant, conversation_id, seqs),
-            console_messages.weigh(connection, conversation_id, ranges),
+            contents.listed(connection, tenant, conversation_id, seqs),
+            contents.weigh(connection, conversation_id, ranges),
             principal.policy_for(row.policy, row.model).max_tool_result_chars,
         ),
         len(found),
@@ -172,7 +174,7 @@ def _read(connection: Connection, principal: Principal, conversation_id: UUID, s
     tenant = principal.tenant_id
     conversation = conversations.get(connection, tenant, conversation_id)
     row = messages.get(connection, tenant, conversation_id, seq)
-    figures = console_messages.figures(connection, tenant, conversation_id)
+    figures = contents.figures(connection, tenant, conversation_id)
     if conversation is None or row is None or figures is None:
         return None
     head = _head(connection, tenant, conversation_id, conversation.head_version)

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
 from api.console.routes.demo import is_cut_off
@@ -18,9 +18,11 @@ from api.console.views.budgets import fill, lines
 from api.console.views.conversation_list import listed
 from api.console.views.layers import Layers, layers
 from api.console.views.timeline import Plot, plot
-from api.documentation import ConversationId  # noqa: TC001 - the same
-from api.problems import not_found
-from store import assemblies, console, console_messages, console_timeline, conversations, ids, snapshots
+from api.http.problems import not_found
+from api.schema.documentation import ConversationId  # noqa: TC001 - the same
+from runtime import ids
+from store.console import contents, overview, timeline
+from store.conversations import assemblies, conversations, snapshots
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 ON_A_PAGE = 50
-LAST_PAGE = console.SORTED_AT_MOST // ON_A_PAGE
+LAST_PAGE = overview.SORTED_AT_MOST // ON_A_PAGE
 PLOTTED_POINTS = 400
 """Points of a plot: about one for every second pixel of its width."""
 _RUNS_SHOWN = 8
@@ -62,7 +64,7 @@ async def list_conversations(
     only = narrowed(since, until, user, cost)
     found = await services.run(
         request.user.tenant_id,
-        console.conversation_page,
+        overview.conversation_page,
         request.user.tenant_id,
         sort=sort,
         words=words,
@@ -82,11 +84,11 @@ async def list_conversations(
         number=number,
         more=found.more and number < LAST_PAGE,
         asked=filters,
-        is_narrowed=only != console.ALL,
+        is_narrowed=only != overview.ALL,
         here=f"/console/conversations?{urlencode({**asked, 'page': number})}",
         before=urlencode({**asked, "page": number - 1}),
         after=urlencode({**asked, "page": number + 1}),
-        sorted_at_most=console.SORTED_AT_MOST,
+        sorted_at_most=overview.SORTED_AT_MOST,
     )
 
 
@@ -95,7 +97,7 @@ class _Told(NamedTuple):
     figures: AnyRow
     plot: Plot
     layers: Layers | None
-    runs: console.Found
+    runs: overview.Found
     snapshots: list[AnyRow]
     is_cut_off: bool
 
@@ -129,10 +131,10 @@ async def show_conversation(request: Request[Principal, Any, Any], conversation_
 def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -> _Told | None:
     tenant = principal.tenant_id
     row = conversations.get(connection, tenant, conversation_id)
-    figures = console_messages.figures(connection, tenant, conversation_id)
+    figures = contents.figures(connection, tenant, conversation_id)
     if row is None or figures is None:
         return None
-    moments = console_timeline.moments(connection, conversation_id, row.next_seq, PLOTTED_POINTS)
+    moments = timeline.moments(connection, conversation_id, row.next_seq, PLOTTED_POINTS)
     policy = principal.policy_for(row.policy, row.model)
     last = assemblies.last(connection, tenant, conversation_id)
     return _Told(
@@ -140,7 +142,7 @@ def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -
         figures,
         plot(moments, lines(policy), ratio=figures.token_ratio, fixed=figures.fixed_tokens),
         layers(last) if last else None,
-        console.run_page(connection, tenant, conversation_id=conversation_id, limit=_RUNS_SHOWN),
+        overview.run_page(connection, tenant, conversation_id=conversation_id, limit=_RUNS_SHOWN),
         list(snapshots.page(connection, tenant, conversation_id, limit=_SNAPSHOTS_SHOWN)),
         is_cut_off(connection, tenant, row),
     )

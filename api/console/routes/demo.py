@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request, Response, post
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.console.demo import player
+from api.console.demo.player import Playing
 from api.console.pages import redirect
 from api.console.sessions import ACT, may, operator_of
-from api.demo import player
-from api.demo.player import Playing
-from api.problems import ProblemError
-from store import conversations, ids, messages, operator_actions
+from api.http.problems import ProblemError
+from runtime import ids
+from store.conversations import conversations, messages
+from store.operations import operator_actions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,10 +9,11 @@ from uuid import UUID
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, READ, may
-from store import console_find, ids
+from runtime import ids
+from store.console import find as console_find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from store.console_find import Kind, Match
-    from store.ids import Prefix
+    from runtime.ids import Prefix
+    from store.console.find import Kind, Match
 
 Words = Annotated[str, QueryParameter(name="q", max_length=512, pattern=r"^[^\x00]*$")]
 

@@ -10,15 +10,17 @@ import structlog
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, SIGN_IN, may, operator_of
-from api.key_types import KeyIn, RotationIn
-from api.problems import ProblemError, from_msgspec, invalid, not_found
-from api.routes.keys import KeyId, make_key
-from store import api_keys, ids, operator_actions, tenants
-from store.api_keys import SCOPES, ApiKey
+from api.http.problems import ProblemError, from_msgspec, invalid, not_found
+from api.routes.administration.keys import KeyId, make_key
+from api.schema.keys import KeyIn, RotationIn
+from runtime import ids
+from store.operations import operator_actions
+from store.tenants import api_keys, tenants
+from store.tenants.api_keys import SCOPES, ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from store.operator_actions import Operator
+    from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
 ON_A_PAGE: Final = 50

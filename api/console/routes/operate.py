@@ -9,8 +9,7 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
-from api.compaction_types import CompactionIn
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.routes.retries import retry as retry_one
@@ -18,13 +17,16 @@ from api.console.routes.snapshots import read_sides
 from api.console.sessions import ACT, READ, may, operator_of
 from api.console.views.comparison import compared
 from api.console.views.content import parts
-from api.documentation import ConversationId, RunId  # noqa: TC001 - the same
-from api.problems import ProblemError, from_msgspec, invalid, not_found
+from api.http.problems import ProblemError, from_msgspec, invalid, not_found
 from api.routes import branches as branch_routes
 from api.routes.compactions import TO_A_MODEL, check_strategy, find_material, plan_out, request_run
-from compaction.ladder import Strategy
-from store import branches, conversations, ids, operator_actions, strategies
-from store.broker import CHECKS, SUMMARIES
+from api.schema.compactions import CompactionIn
+from api.schema.documentation import ConversationId, RunId  # noqa: TC001 - the same
+from compaction.steps.ladder import Strategy
+from runtime import ids, strategies
+from runtime.broker import CHECKS, SUMMARIES
+from store.conversations import branches, conversations
+from store.operations import operator_actions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from store.runs import Queue
+    from store.runs.runs import Queue
 
 _Version = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
 

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
 
-from api.alerts import PROMETHEUS_ALONE, alerts
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.pages import error_page, is_fragment, page, redirect
 from api.console.sessions import HOME, READ, may
 from api.console.views.health import Health, health
 from api.console.views.overview import figures
-from api.problems import ProblemError, not_found
-from store import budgets, console, diagnosis, ids, operator_actions
-from store.budgets import Budget
+from api.http.problems import ProblemError, not_found
+from api.monitoring.alerts import PROMETHEUS_ALONE, alerts
+from runtime import ids
+from store.console import overview as console
+from store.operations import diagnosis, operator_actions
+from store.tenants import budgets
+from store.tenants.budgets import Budget
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from store.settings import Settings
+    from runtime.settings import Settings
 
 ACTIONS_ON_A_PAGE = 50
 

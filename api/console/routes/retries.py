@@ -8,12 +8,13 @@ from urllib.parse import urlencode
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, may, operator_of
-from api.problems import invalid
-from store import operator_actions, stranded_runs
+from api.http.problems import invalid
+from store.operations import operator_actions
+from store.runs import stranded
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -33,7 +34,7 @@ async def show_retries(request: Request[Principal, Any, Any], reason: Reason = N
     """Show how many dead runs can be begun over, those that died of one reason or all, and ask."""
     services: Services = request.app.state.services
     tenant = request.user.tenant_id
-    found = await services.run(tenant, stranded_runs.retriable, tenant, AT_ONCE + 1, reason or None)
+    found = await services.run(tenant, stranded.retriable, tenant, AT_ONCE + 1, reason or None)
     return page(request, "retry.html", reason=reason, count=min(len(found), AT_ONCE), more=len(found) > AT_ONCE)
 
 
@@ -46,7 +47,7 @@ async def retry_runs(request: Request[Principal, Any, Any]) -> Response[bytes]:
     if len(reason) > 200:  # noqa: PLR2004 - as in the address
         raise invalid("This is no reason.", "reason")
     tenant = request.user.tenant_id
-    found = await services.run(tenant, stranded_runs.retriable, tenant, AT_ONCE, reason or None)
+    found = await services.run(tenant, stranded.retriable, tenant, AT_ONCE, reason or None)
     done = 0
     for identifier in found:
         retried = await services.run(tenant, retry, request, identifier)
@@ -56,9 +57,9 @@ async def retry_runs(request: Request[Principal, Any, Any]) -> Response[bytes]:
     return redirect(f"{HOME}/runs?{urlencode({'state': 'queued', 'retried': done})}")
 
 
-def retry(connection: Connection, request: Request[Principal, Any, Any], run_id: UUID) -> stranded_runs.Retried:
+def retry(connection: Connection, request: Request[Principal, Any, Any], run_id: UUID) -> stranded.Retried:
     """Begin a dead run over and write down who did; see `stranded_runs.retry`."""
-    retried = stranded_runs.retry(connection, request.user.tenant_id, run_id)
+    retried = stranded.retry(connection, request.user.tenant_id, run_id)
     if retried.outcome != "missing":
         operator_actions.record(connection, operator_of(request), "retry", retried.outcome, run_id=run_id)
     return retried

@@ -11,7 +11,7 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
 from api.console.routes.operate import POLICY_FIELDS
@@ -19,12 +19,15 @@ from api.console.routes.retries import AT_ONCE
 from api.console.sessions import READ, may
 from api.console.views.run_path import run_path
 from api.console.views.summary import summary
-from api.documentation import RunId  # noqa: TC001 - the same
-from api.problems import ProblemError, not_found
+from api.http.problems import ProblemError, not_found
 from api.routes.compactions import TO_A_MODEL
+from api.schema.documentation import RunId  # noqa: TC001 - the same
 from compaction.policy import Policy
-from store import console, console_summaries, conversations, ids, runs
-from store.reasons import REASONS
+from runtime import ids
+from store.console import overview, summaries
+from store.conversations import conversations
+from store.runs import runs
+from store.runs.reasons import REASONS
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -70,7 +73,7 @@ async def list_runs(
         raise not_found()
     found = await services.run(
         tenant,
-        console.run_page,
+        overview.run_page,
         tenant,
         limit=ON_A_PAGE,
         conversation_id=of_one,
@@ -126,7 +129,7 @@ async def show_run(request: Request[Principal, Any, Any], run_id: RunId) -> Resp
         changed={key: value for key, value in told.row.policy.items() if defaults.get(key) != value},
         policy=told.row.policy,
         again=_again(told.row),
-        has_summary=told.row.block_id is None and any(step.name in console_summaries.WRITERS for step in told.steps),
+        has_summary=told.row.block_id is None and any(step.name in summaries.WRITERS for step in told.steps),
     )
 
 
@@ -135,7 +138,7 @@ async def show_summary(request: Request[Principal, Any, Any], run_id: RunId) -> 
     """Show what a summary's model was asked, what it answered, and which values the quality guard missed."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
-    found = await services.run(tenant, console_summaries.source, tenant, identifier) if identifier else None
+    found = await services.run(tenant, summaries.source, tenant, identifier) if identifier else None
     if found is None:
         raise not_found()
     return page(

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 from litestar import Request, Response, get, post
 from litestar.response import Stream
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
-from api.bytes_under_way import HOLD
+from api.actions.exports import lines_of_one
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.forms import read_form
 from api.console.pages import HEADERS, page, redirect
 from api.console.sessions import ACT, HOME, READ, may, operator_of
 from api.console.views.setup import setup
-from api.documentation import ConversationId  # noqa: TC001 - the same
-from api.exports import lines_of_one
-from api.problems import invalid, not_found
-from api.routes.erasures import asking
-from store import console_messages, conversations, erasures, exports, ids, operator_actions
+from api.http.bytes_under_way import HOLD
+from api.http.problems import invalid, not_found
+from api.routes.administration.erasures import asking
+from api.schema.documentation import ConversationId  # noqa: TC001 - the same
+from runtime import ids
+from store.archive import erasures, exports
+from store.console import contents
+from store.conversations import conversations
+from store.operations import operator_actions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from store.operator_actions import Operator
+    from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
 
@@ -70,7 +74,7 @@ async def show_erasure(request: Request[Principal, Any, Any], conversation_id: C
     services: Services = request.app.state.services
     row, identifier = await _found(request, conversation_id)
     tenant = request.user.tenant_id
-    figures = await services.run(tenant, console_messages.figures, tenant, identifier)
+    figures = await services.run(tenant, contents.figures, tenant, identifier)
     if figures is None:
         raise not_found()
     return page(request, "erase.html", conversation=row, tab="setup", figures=figures)

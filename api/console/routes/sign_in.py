@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.rate_limits import check_rate
 from api.console.pages import page, redirect
 from api.console.sessions import (
     ACT,
@@ -24,10 +25,10 @@ from api.console.sessions import (
     principal_of,
     session_cookie,
 )
-from api.rate_limits import check_rate
-from store import console_sessions, operator_actions
-from store.api_keys import split
-from store.operator_actions import Operator
+from store.console import sessions
+from store.operations import operator_actions
+from store.operations.operator_actions import Operator
+from store.tenants.api_keys import split
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -60,7 +61,7 @@ async def sign_in(request: Request[Any, Any, Any]) -> Response[bytes]:
     next_path = own_path(str(form.get("next", HOME)))
     refuse = partial(page, request, "sign_in.html", status=401, next_path=next_path, ticket="")
     if ticket := str(form.get("ticket", "")):
-        holder = await services.look(lambda database: console_sessions.take_ticket(database, ticket))
+        holder = await services.look(lambda database: sessions.take_ticket(database, ticket))
         if holder is None:
             return refuse(refused=USED_UP)
         tenant_id, key_id = holder
@@ -91,12 +92,12 @@ async def sign_out(request: Request[Principal, Any, Any]) -> Response[bytes]:
 
 def _begin(connection: Connection, operator: Operator) -> str:
     operator_actions.record(connection, operator, "sign_in")
-    return console_sessions.begin(connection, operator.tenant_id, operator.key_id)
+    return sessions.begin(connection, operator.tenant_id, operator.key_id)
 
 
 def _end(connection: Connection, operator: Operator, token: str) -> None:
     operator_actions.record(connection, operator, "sign_out")
-    console_sessions.end(connection, operator.tenant_id, token)
+    sessions.end(connection, operator.tenant_id, token)
 
 
 def _with_cookie(response: Response[bytes], cookie: str) -> Response[bytes]:

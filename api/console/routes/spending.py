@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.pages import page
 from api.console.sessions import READ, may
 from api.console.views.spending import Spent, spent
-from store import budgets, console_spending, statistics
-from store.budgets import Budget
+from store.console import spending
+from store.operations import statistics
+from store.tenants import budgets
+from store.tenants.budgets import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from store.settings import Settings
+    from runtime.settings import Settings
     from store.tables import AnyRow
 
 _Days = Annotated[Literal["7", "30", "90"], QueryParameter()]
@@ -50,10 +52,10 @@ def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings
         today,
         spent(
             statistics.daily(connection, tenant_id, days),
-            console_spending.by_model(connection, tenant_id, days),
+            spending.by_model(connection, tenant_id, days),
             today.budget,
         ),
-        console_spending.by_step(connection, tenant_id, days),
-        console_spending.most_saved(connection, tenant_id, days),
-        console_spending.costliest_runs(connection, tenant_id, days),
+        spending.by_step(connection, tenant_id, days),
+        spending.most_saved(connection, tenant_id, days),
+        spending.costliest_runs(connection, tenant_id, days),
     )

@@ -10,14 +10,16 @@ import structlog
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, may, operator_of
-from api.problems import ProblemError, from_msgspec, not_found
-from api.routes.webhooks import DeliveryId, WebhookId, WebhookIn, check_url
-from store import ids, operator_actions, webhooks
-from store.webhooks import EVENTS
+from api.http.problems import ProblemError, from_msgspec, not_found
+from api.routes.administration.webhooks import DeliveryId, WebhookId, WebhookIn, check_url
+from runtime import ids
+from store.operations import operator_actions
+from store.tenants import webhooks
+from store.tenants.webhooks import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.services import Services
-    from store.operator_actions import Operator
+    from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
 ON_A_PAGE: Final = 50

@@ -8,15 +8,15 @@ import msgspec
 
 from api.console.views.content import preview, preview_of_beginning
 from compaction.coverage import Coverage, find_span
-from compaction.snapshot import load_view
+from compaction.steps.snapshot import load_view
 from compaction.view import WRITTEN, View
-from store.console_messages import Range
+from store.console.contents import Range
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from store.console_messages import Weight
+    from store.console.contents import Weight
     from store.tables import AnyRow
 
 Label = Literal["kept", "truncated", "summarized", "dropped", "restored", "superseded", "written"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from store.broker import QUEUES
-from store.processes import MISSED_BEATS
+from runtime.broker import QUEUES
+from store.operations.processes import MISSED_BEATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from api.alerts import Alert
-    from api.operations import Seen
-    from store.diagnosis import ProcessSeen
+    from api.monitoring.alerts import Alert
+    from api.monitoring.operations import Seen
+    from store.operations.diagnosis import ProcessSeen
 
 Level = Literal["well", "late", "missing"]
 

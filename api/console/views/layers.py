@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from store.assemblies import Record
+    from store.conversations.assemblies import Record
 
 
 class Fitted(Protocol):

@@ -10,8 +10,8 @@ from api.console.views.bars import Bars, stacked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from store.console import Overview
-    from store.statistics import Day
+    from store.console.overview import Overview
+    from store.operations.statistics import Day
     from store.tables import AnyRow
 
 _STATES = ("committed", "mended", "skipped", "failed", "dead", "running", "queued")

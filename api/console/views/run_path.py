@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from store.statistics import tokens_saved
+from store.operations.statistics import tokens_saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import date
 
-    from store.budgets import Budget
-    from store.console_spending import ModelDay
-    from store.statistics import Day
+    from store.console.spending import ModelDay
+    from store.operations.statistics import Day
+    from store.tenants.budgets import Budget
 
 MICRO: Final = 1_000_000
 """Parts of a dollar that the plot of money counts in: its scale has whole numbers."""

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.console.views.content import SHOWN_CHARS
 from compaction.overrides import in_force
-from compaction.pins import message_text
-from compaction.quality import KEPT, gather, judge
-from compaction.staging import WindowTooSmallError, plan
-from compaction.summary import without_reference
+from compaction.pins.pinned import message_text
+from compaction.quality.verdict import KEPT, gather, judge
+from compaction.summary.staging import WindowTooSmallError, plan
+from compaction.summary.transcript import SECTIONS
+from compaction.summary.zone import without_reference
 from compaction.tokens import CHARS_PER_TOKEN
-from compaction.transcript import SECTIONS
 from compaction.view import ViewMessage
 from compaction.windows import window_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from store.console_summaries import Source
+    from store.console.summaries import Source
 
 UNKNOWN_WINDOW: Final = 200_000
 """Tokens of the window that a prompt is sized against where the model's is not known."""

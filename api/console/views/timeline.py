@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from api.console.views.budgets import Line
-    from store.console_timeline import Moment
+    from store.console.timeline import Moment
 
 WIDTH: Final = 960
 HEIGHT: Final = 300

@@ -1,4 +1,4 @@
-/** The client against a running API, which PALIMPSEST_URL and PALIMPSEST_KEY name; tests/test_typescript_client.py starts it. */
+/** The client against a running API, which PALIMPSEST_URL and PALIMPSEST_KEY name; tests/clients/test_typescript_client.py starts it. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ApiError, Client, type KeptTurn, type Message, Outbox, OutboxFullError, UnreachableError } from "../src/index.js";

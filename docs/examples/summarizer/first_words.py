@@ -9,7 +9,7 @@ from worker.summarizers import Summary, SummaryError
 from worker.summarizers.base import Spent
 
 if TYPE_CHECKING:
-    from store.settings import Settings
+    from runtime.settings import Settings
     from worker.summarizers import SummaryRequest
 
 WORDS = 8

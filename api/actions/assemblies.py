@@ -1,0 +1,224 @@
+"""What assemblies were made of: told in the log and the metrics, and remembered off the request path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from api.schema.types import LastAssembly, PayloadLayers
+from runtime import ids
+from store.conversations import assemblies
+from store.conversations.assemblies import Dropped, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.monitoring.metrics import Metrics
+    from api.waiting.wakeups import Wakeups
+    from compaction.payload.assembly import Assembly
+    from compaction.policy import Policy
+    from compaction.shorten.fitting import Fitted
+
+    Run = Callable[..., Awaitable[Any]]
+
+log = structlog.get_logger()
+
+INTERVAL_SECONDS: Final = 1.0
+"""Seconds that assemblies are collected before one statement a tenant writes them."""
+FLUSH_SECONDS: Final = 3.0
+"""Seconds that a process which ends gives the database to take the last batch."""
+LIMIT: Final = 5_000
+"""Conversations in a batch; more than that many in a second lose their oldest."""
+
+
+class _Waiting(NamedTuple):
+    record: Record
+    dropped: Dropped | None
+    """What the guard had to drop something of, in this assembly or one before it in the batch."""
+
+
+class Assemblies:
+    """Collects the newest assembly of each conversation and writes them from time to time.
+
+    What is lost, with the process or while the database is away, loses nothing that the next assembly does not tell
+    again.
+    """
+
+    def __init__(self, run: Run, wakeups: Wakeups, metrics: Metrics) -> None:
+        self._run = run
+        self._wakeups = wakeups
+        self._metrics = metrics
+        self._waiting: dict[UUID, _Waiting] = {}
+        self._filled = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = asyncio.create_task(self._write_batches())
+
+    async def stop(self) -> None:
+        """Write what is collected and end."""
+        self._ending.set()
+        self._filled.set()
+        if self._task is not None:
+            with suppress(TimeoutError):
+                # Past the time the task is cancelled: a database that hangs holds up no shutdown.
+                await asyncio.wait_for(self._task, FLUSH_SECONDS)
+
+    def add(self, record: Record, request_id: UUID) -> None:
+        """Tell of an assembly and keep it for the next batch; called on the request path, so nothing is waited for."""
+        self._metrics.assembled(record)
+        _tell(record)
+        before = self._waiting.pop(record.conversation_id, None)
+        dropped = before.dropped if before else None
+        if record.history_dropped:
+            dropped = Dropped(record.snapshot_version, request_id)
+        if len(self._waiting) >= LIMIT:
+            self._waiting.pop(next(iter(self._waiting)))
+            self._metrics.assemblies_lost.inc()
+        self._waiting[record.conversation_id] = _Waiting(record, dropped)
+        self._filled.set()
+
+    async def _write_batches(self) -> None:
+        while self._waiting or not self._ending.is_set():
+            await self._filled.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), INTERVAL_SECONDS)
+            self._filled.clear()
+            await self._write()
+
+    async def _write(self) -> None:
+        batch, self._waiting = self._waiting, {}
+        by_tenant: dict[UUID, list[_Waiting]] = defaultdict(list)
+        for waiting in batch.values():
+            by_tenant[waiting.record.tenant_id].append(waiting)
+        for tenant_id, each in by_tenant.items():
+            dropped = {
+                waiting.record.conversation_id: waiting.dropped for waiting in each if waiting.dropped is not None
+            }
+            try:
+                lifted = await self._run(tenant_id, _keep, [waiting.record for waiting in each], dropped)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next assembly tells the same again
+                self._metrics.assemblies_lost.inc(len(each))
+                log.warning("assemblies.lost", count=len(each), error=type(error).__name__)
+                continue
+            for conversation_id in lifted:
+                log.info("restore.hold_lifted", conversation_id=str(conversation_id))
+                self._wakeups.add(conversation_id, tenant_id)
+
+
+class FittedContext(NamedTuple):
+    """A context that had to be parsed: to be capped, stripped of stale thinking, repaired, or fitted."""
+
+    history: Fitted
+    exchanges: int
+    """Exchanges of the whole context."""
+    fixed: int
+    """Tokens of what stands beside the history."""
+    warnings: tuple[str, ...]
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the guard had to leave out or cut anything."""
+        return bool(self.exchanges > self.history.kept or self.history.rounds_dropped or self.history.cut)
+
+
+def context_record(
+    tenant_id: UUID, conversation_id: UUID, version: int, policy: Policy, fitted: FittedContext, warnings: int
+) -> Record:
+    """Return what is remembered of a context made from snapshot `version`; `warnings` is how many its answer has."""
+    return Record(
+        conversation_id=conversation_id,
+        tenant_id=tenant_id,
+        call="context",
+        snapshot_version=version,
+        system_tokens=fitted.fixed,
+        history_tokens=fitted.history.tokens,
+        reserved_output_tokens=policy.reserved_output_tokens,
+        total_token_budget=policy.total_token_budget,
+        exchanges_total=fitted.exchanges,
+        exchanges_kept=fitted.history.kept,
+        rounds_dropped=fitted.history.rounds_dropped,
+        responses_truncated=fitted.history.cut,
+        warnings=warnings,
+        assembled_at=datetime.now(UTC),
+    )
+
+
+def payload_record(tenant_id: UUID, conversation_id: UUID, version: int, assembly: Assembly, warnings: int) -> Record:
+    """Return what is remembered of a payload made from snapshot `version`; `warnings` is how many its answer has."""
+    return Record(
+        conversation_id=conversation_id,
+        tenant_id=tenant_id,
+        call="payload",
+        snapshot_version=version,
+        system_tokens=assembly.system_tokens,
+        prior_context_tokens=assembly.prior_tokens,
+        turn_context_tokens=assembly.turn_tokens,
+        history_tokens=assembly.fitted.tokens,
+        user_message_tokens=assembly.user_tokens,
+        reserved_output_tokens=assembly.reserved,
+        total_token_budget=assembly.budget,
+        exchanges_total=assembly.exchanges_total,
+        exchanges_kept=assembly.fitted.kept,
+        rounds_dropped=assembly.fitted.rounds_dropped,
+        responses_truncated=assembly.fitted.cut,
+        blocks_shortened=assembly.blocks_shortened,
+        warnings=warnings,
+        assembled_at=datetime.now(UTC),
+    )
+
+
+def last_assembly(record: Record) -> LastAssembly:
+    """Return an assembly as clients see it with its conversation."""
+    return LastAssembly(
+        call=record.call,
+        at=record.assembled_at,
+        layers=PayloadLayers(**record.layers),
+        total=record.total,
+        budget=record.total_token_budget,
+        reserved_output=record.reserved_output_tokens,
+        exchanges_total=record.exchanges_total,
+        exchanges_kept=record.exchanges_kept,
+        exchanges_dropped=record.exchanges_dropped,
+        rounds_dropped=record.rounds_dropped,
+        responses_truncated=record.responses_truncated,
+        blocks_shortened=record.blocks_shortened,
+        warnings=record.warnings,
+        snapshot_version=record.snapshot_version,
+    )
+
+
+def _keep(connection: Connection, records: Sequence[Record], dropped: Mapping[UUID, Dropped]) -> list[UUID]:
+    assemblies.remember(connection, records)
+    return assemblies.lift_holds(connection, dropped) if dropped else []
+
+
+def _tell(record: Record) -> None:
+    """Log an assembly that had to drop something or is over its budget: ids and counts, never content."""
+    if not (record.over or record.history_dropped or record.blocks_shortened):
+        return
+    log.warning(
+        "assembly.over_budget" if record.over else "assembly.dropped",
+        conversation_id=ids.external("conv", record.conversation_id),
+        call=record.call,
+        snapshot_version=record.snapshot_version,
+        total=record.total,
+        budget=record.total_token_budget,
+        reserved_output=record.reserved_output_tokens,
+        over=record.over,
+        exchanges_dropped=record.exchanges_dropped,
+        exchanges_kept=record.exchanges_kept,
+        rounds_dropped=record.rounds_dropped,
+        responses_truncated=record.responses_truncated,
+        blocks_shortened=record.blocks_shortened,
+    )

@@ -1,0 +1,224 @@
+"""Who is asking: an API key or a bearer token becomes a principal, remembered for a few seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from api.auth.jwt_keys import RETRY_SECONDS, NoKeysError
+from api.auth.rate_limits import check_rate
+from api.http.problems import ProblemError, invalid
+from compaction.overrides import InForce, in_force
+from runtime import ids
+from store import hot_path
+from store.tenants.api_keys import secret_matches, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
+
+    from litestar.connection import ASGIConnection
+    from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+    from pydantic import SecretStr
+
+    from api.auth.jwt_tokens import JwtTokens
+    from api.auth.last_used import LastUsed
+    from compaction.policy import Policy
+    from store.hot_path import Pool
+
+REMEMBERED_SECONDS: Final = 5.0
+"""How long a revoked key may still work in a process that has just seen it, and an old policy of its tenant count."""
+REMEMBERED_KEYS: Final = 10_000
+_FOREVER: Final = float("inf")
+_SCOPES: Final = "scopes"
+_DIGEST_CHARS: Final = 12
+"""Hex digits, 48 bits: enough to tell the policies that one tenant has had from each other."""
+
+
+class Principal(NamedTuple):
+    """The tenant behind a request, what its key may do, and the policy its conversations begin from."""
+
+    tenant_id: UUID
+    key_id: UUID
+    """Of a token: an id made from its issuer and subject, the same for all tokens of one subject."""
+    scopes: frozenset[str]
+    overrides: Mapping[str, Any]
+    """The installation's and the tenant's, as far as they are in force."""
+    policy: Policy
+    policy_digest: str
+    """Another one whenever `policy` is."""
+
+    def policy_of(self, conversation_policy: str, model: str | None) -> InForce:
+        """Return what is in force for a conversation with these overrides (JSON text)."""
+        return self.in_force({} if conversation_policy == "{}" else msgspec.json.decode(conversation_policy), model)
+
+    def policy_for(self, overrides: Mapping[str, Any], model: str | None = None) -> Policy:
+        """Return the policy in force for a conversation with these overrides."""
+        return self.in_force(overrides, model).policy
+
+    def in_force(self, overrides: Mapping[str, Any], model: str | None) -> InForce:
+        """Return the policy in force for a conversation with these overrides, and which of them are not."""
+        if overrides or model:
+            return in_force(self.overrides, overrides, model=model)
+        return InForce(self.policy, {})
+
+
+class Authenticator:
+    """Finds the principal of a key or, where tokens are taken, of a token."""
+
+    def __init__(
+        self, pool: Pool, defaults: Mapping[str, Any], last_used: LastUsed, tokens: JwtTokens | None = None
+    ) -> None:
+        self._pool = pool
+        self._defaults = defaults
+        self._last_used = last_used
+        self._tokens = tokens
+        # By a digest: a key is not kept in memory longer than its request.
+        self._known: dict[bytes, tuple[float, Principal]] = {}
+        self._times_forgotten = 0
+
+    async def authenticate(self, key: str) -> Principal | None:
+        """Return the principal of a key or token in force, or None."""
+        digest = hashlib.sha256(key.encode()).digest()
+        known = self._known.get(digest)
+        # The moment of the look-up, which is before that of the answer: what expires is never remembered too long.
+        now = time.monotonic()
+        if known is not None and known[0] > now:
+            return known[1]
+        parts, times_forgotten = split(key), self._times_forgotten
+        found = await (self._of_key(*parts) if parts else self._of_token(key))
+        if found is None:
+            return None
+        principal, seconds_left = found
+        if len(self._known) >= REMEMBERED_KEYS:
+            self._known.clear()
+        # What was read before something changed is not remembered after it.
+        if times_forgotten == self._times_forgotten:
+            self._known[digest] = (now + min(REMEMBERED_SECONDS, seconds_left), principal)
+        return principal
+
+    async def _of_key(self, key_id: UUID, secret: str) -> tuple[Principal, float] | None:
+        """Return the principal of a key, and for how many seconds it is one."""
+        row = await hot_path.find_api_key(self._pool, key_id)
+        # Compared even where there is no such key, so that the time taken does not tell which ids exist.
+        if not secret_matches(secret, row.secret_hash if row else bytes(32)) or row is None:
+            return None
+        self._last_used.note(key_id)
+        seconds_left = _FOREVER if row.seconds_left is None else row.seconds_left
+        return self.principal(row.tenant_id, key_id, row.scopes, row.policy), seconds_left
+
+    async def _of_token(self, token: str) -> tuple[Principal, float] | None:
+        """Return the principal of a token, and for how many seconds it is one."""
+        claims = await self._tokens.verify(token) if self._tokens else None
+        if claims is None:
+            return None
+        tenant_id = ids.parse("ten", claims.tenant)
+        tenant = await hot_path.find_tenant(self._pool, tenant_id=tenant_id, name=claims.tenant)
+        if tenant is None:
+            return None
+        return self.principal(tenant.id, claims.subject, claims.scopes, tenant.policy), claims.seconds_left
+
+    def principal(self, tenant_id: UUID, key_id: UUID, scopes: Iterable[str], tenant_policy: str) -> Principal:
+        """Return the principal of a key in force; `tenant_policy` are its tenant's overrides as JSON text."""
+        policy, overrides, _ = in_force(self._defaults, msgspec.json.decode(tenant_policy))
+        version = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()[:_DIGEST_CHARS]
+        return Principal(tenant_id, key_id, frozenset(scopes), overrides, policy, version)
+
+    def forget(self, tenant_id: UUID) -> None:
+        """Read a tenant's keys and its policy anew from now on, in this process."""
+        self._times_forgotten += 1
+        for digest in [digest for digest, (_, known) in self._known.items() if known.tenant_id == tenant_id]:
+            del self._known[digest]
+
+
+def presented_key(headers: Mapping[str, str]) -> str | None:
+    """Return the key that a request presents: `Authorization: Bearer` or `x-api-key`."""
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and credentials:
+        return credentials.strip()
+    return headers.get("x-api-key")
+
+
+def unauthenticated() -> ProblemError:
+    """Return the answer for a request without a valid key, the same whatever is wrong with it."""
+    return ProblemError(
+        401,
+        "unauthenticated",
+        "A valid API key is needed: Authorization: Bearer <key>, or x-api-key.",
+        headers={"www-authenticate": "Bearer"},
+    )
+
+
+def refuse_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Refuse query parameters that a route does not have: a filter with a typing error would list everything."""
+    # `state` is a name of Litestar's own; a parameter that is called so outside has another one inside.
+    known = {
+        getattr(definition.kwarg_definition, "name", None) or name
+        for name, definition in handler.parsed_fn_signature.parameters.items()
+    }
+    for unknown in (name for name in connection.query_params if name not in known):
+        raise invalid("There is no such parameter here.", unknown)
+
+
+def may(principal: Principal, scope: str) -> bool:
+    """Tell whether a key has a scope, by itself or with `admin`."""
+    return scope in principal.scopes or "admin" in principal.scopes
+
+
+def demand(principal: Principal, scope: str) -> None:
+    """Raise the problem of a key without a scope."""
+    if not may(principal, scope):
+        raise ProblemError(403, "forbidden", f"This key has not the scope {scope}.")
+
+
+def requires(*scopes: str) -> Callable[..., Any]:
+    """Return a guard that lets in keys with all of `scopes` only, and puts the principal into the request.
+
+    A route asks for what its answer shows as well as for what it does.
+    """
+
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        key = presented_key(connection.headers)
+        principal = await _authenticate(connection.app.state.services.authenticator, key) if key else None
+        if principal is None:
+            raise unauthenticated()
+        await check_rate(connection, principal)
+        for scope in scopes:
+            demand(principal, scope)
+        if connection.scope["query_string"]:
+            refuse_unknown_parameters(connection, handler)
+        connection.scope["user"] = principal
+
+    setattr(guard, _SCOPES, scopes)
+    return guard
+
+
+def scopes_of(handler: HTTPRouteHandler) -> tuple[str, ...]:
+    """Return the scopes that a route asks for; none of one that is open, or guarded otherwise."""
+    return tuple(scope for guard in handler.resolve_guards() for scope in getattr(guard, _SCOPES, ()))
+
+
+async def _authenticate(authenticator: Authenticator, key: str) -> Principal | None:
+    try:
+        return await authenticator.authenticate(key)
+    except NoKeysError:
+        raise ProblemError(
+            503,
+            "unavailable",
+            "The keys that tokens are verified with can't be had just now.",
+            headers={"retry-after": f"{RETRY_SECONDS:g}"},
+        ) from None
+
+
+def metrics_guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """Let in whoever has the token of the metrics, if there is one."""
+    token: SecretStr | None = connection.app.state.services.settings.metrics_token
+    if token is None:
+        return
+    presented = presented_key(connection.headers) or ""
+    if not hmac.compare_digest(presented.encode(), token.get_secret_value().encode()):
+        raise unauthenticated()

@@ -1,0 +1,145 @@
+"""Playing the demo's conversation on an empty installation, so that the console has something to show."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from api.console.demo.story import job_search
+from api.http.bodies import read_turn
+from store import hot_path
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from api.console.demo.story import Story
+    from api.services import Services
+    from compaction.policy import Policy
+
+EXTERNAL_ID: Final = "demo-contract-search"
+"""A tenant has one conversation of this name, so that it is played once."""
+USER: Final = "demo"
+PACE_SECONDS: Final = 0.3
+"""Time between turns: slow enough to watch, and for workers to compact meanwhile."""
+QUIET_SECONDS: Final = 10.0
+"""Time without a message after which no process plays any more: many times the pace, on a slow day too."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class Playing(NamedTuple):
+    """For whom a conversation is played, and under which request."""
+
+    tenant_id: UUID
+    policy: Policy
+    conversation_id: UUID
+    request_id: UUID
+    next_seq: int = 0
+    """The turns before it are stored already."""
+
+
+class DemoPlayer:
+    """Appends the demo's turns in the background; a process that ends leaves off, and any other may go on.
+
+    Each turn names the seq that it expects: of two processes that play by mistake one is refused, and leaves off.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._tasks: dict[UUID, asyncio.Task[None]] = {}
+
+    def start(self, playing: Playing) -> None:
+        """Play the turns that a conversation lacks, unless that is being done here already."""
+        if self.is_playing(playing.conversation_id):
+            return
+        task = asyncio.create_task(self._play(playing))
+        self._tasks[playing.conversation_id] = task
+        task.add_done_callback(partial(self._end, playing.conversation_id))
+
+    def is_playing(self, conversation_id: UUID) -> bool:
+        """Tell whether this process plays into a conversation."""
+        return conversation_id in self._tasks
+
+    async def stop(self) -> None:
+        """Leave off."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _play(self, playing: Playing) -> None:
+        told = await asyncio.to_thread(story)
+        seq = 0
+        for turn in told.turns:
+            if seq >= playing.next_seq:
+                done = await self._append(playing, turn.messages, seq)
+                if done.outcome != "appended":
+                    # It was deleted, or somebody else writes to it: then it is theirs.
+                    _log.info("demo.left_off", outcome=done.outcome)
+                    return
+                await asyncio.sleep(PACE_SECONDS)
+            seq += len(turn.messages)
+
+    def _end(self, conversation_id: UUID, task: asyncio.Task[None]) -> None:
+        """Forget a task. Nobody awaits it: what went wrong is logged, and what is stored stays."""
+        self._tasks.pop(conversation_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("demo.failed", exc_info=error)
+
+    async def _append(self, playing: Playing, messages: tuple[dict[str, Any], ...], seq: int) -> hot_path.Appended:
+        body = msgspec.json.encode({"messages": messages, "expected_next_seq": seq})
+        turn = await asyncio.to_thread(read_turn, body, playing.policy, self._services.strict)
+        done = await hot_path.append_turn(
+            self._services.pool,
+            tenant_id=playing.tenant_id,
+            conversation_id=playing.conversation_id,
+            request_id=playing.request_id,
+            contents=turn.contents,
+            facts=turn.facts,
+            usage=turn.usage,
+            hidden=turn.hidden,
+            result_cap=playing.policy.max_tool_result_chars,
+            expected_seq=turn.expected_seq,
+            idempotency_key=None,
+            body_hash=None,
+            policy=playing.policy,
+        )
+        if done.queued:
+            self._services.wakeups.add(playing.conversation_id, playing.tenant_id)
+        return done
+
+
+@cache
+def story() -> Story:
+    """Return what is played, the same each time."""
+    return job_search()
+
+
+def ends_between_turns(next_seq: int, last: Any) -> bool:
+    """Tell whether what is stored is the story's beginning, up to a turn's end but not to its own.
+
+    `last` is the content of the newest message, None where there is none.
+    """
+    seq, ending = 0, None
+    for turn in story().turns:
+        if seq == next_seq:
+            return bool(last == ending)
+        seq += len(turn.messages)
+        ending = turn.messages[-1]["content"]
+    return False
+
+
+def conversation_values(told: Story) -> dict[str, Any]:
+    """Return what the demo's conversation is made with."""
+    return {
+        "external_id": EXTERNAL_ID,
+        "user_ref": USER,
+        "system": told.system,
+        "tools": list(told.tools),
+        "policy": {},
+        "metadata": {"scenario": "job-search"},
+    }

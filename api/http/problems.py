@@ -1,0 +1,227 @@
+"""Problem documents (RFC 9457): how every error answers, whoever raised it."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from api.http.problem_types import problem_type
+from store.archive.erasures import GONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+log = structlog.get_logger()
+
+RETRY_AFTER_SECONDS: Final = 1
+_PLACE: Final = re.compile(r"(?P<detail>.*) - at (?:`key` in )?`\$(?P<path>[^`]*)`\Z", re.DOTALL)
+_STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<index>\d+)\]")
+_FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
+_PARAMETERS: Final = {"run_state": "state", "delivery_state": "state"}
+"""Parameters of routes whose names in the URL Litestar keeps for itself."""
+CUT_OFF: Final = "client disconnected prematurely"
+"""How Litestar words a body that did not come to its end; it has no class of its own for it."""
+_CODES: Final = {
+    400: "bad_request",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    413: "body_too_large",
+    414: "url_too_long",
+    415: "unsupported_media_type",
+    422: "invalid",
+    429: "rate_limited",
+    431: "head_too_large",
+    500: "internal",
+    503: "unavailable",
+}
+
+
+class ProblemError(Exception):
+    """An error to be answered as a problem document."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        pointer: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.pointer = pointer
+        self.headers = dict(headers or {})
+        self.extra = extra
+
+
+def not_found() -> ProblemError:
+    """Return the answer for what does not exist, and for what belongs to somebody else."""
+    return ProblemError(404, "not_found", "There is no such resource.")
+
+
+def invalid(detail: str, pointer: str) -> ProblemError:
+    """Return the answer for a field that cannot be taken.
+
+    `pointer` is a JSON pointer into the body, or the bare name of a query parameter.
+    """
+    return ProblemError(422, "invalid", detail, pointer=pointer)
+
+
+def step_into(pointer: str, *names: str | int) -> str:
+    """Return a JSON pointer (RFC 6901) to what `names` lead to from `pointer`."""
+    return pointer + "".join("/" + str(name).replace("~", "~0").replace("/", "~1") for name in names)
+
+
+def unavailable(detail: str) -> ProblemError:
+    """Return the answer while something behind the service is away."""
+    return ProblemError(503, "unavailable", detail, headers={"retry-after": str(RETRY_AFTER_SECONDS)})
+
+
+def from_msgspec(error: msgspec.ValidationError) -> ProblemError:
+    """Return the answer for a body of the wrong shape, with a pointer to the field.
+
+    msgspec does not tell the key of a map (`[...]`): there the pointer ends at the map.
+    """
+    place = _PLACE.match(str(error))
+    detail = place["detail"] if place else str(error)
+    path = place["path"].partition("[...]")[0] if place else ""
+    pointer = step_into("", *(step["field"] or step["index"] for step in _STEP.finditer(path)))
+    if field := _FIELD.match(detail):
+        pointer = step_into(pointer, field["field"])
+    return invalid(detail, pointer)
+
+
+def document_of(problem: ProblemError, request_id: str) -> bytes:
+    """Return the problem document as JSON."""
+    return msgspec.json.encode(
+        {
+            "type": problem_type(problem.code),
+            "title": HTTPStatus(problem.status).phrase,
+            "status": problem.status,
+            "detail": problem.detail,
+            "code": problem.code,
+            "request_id": request_id,
+            **({} if problem.pointer is None else {"pointer": problem.pointer}),
+            **problem.extra,
+        }
+    )
+
+
+def respond(request: Request[Any, Any, Any], problem: ProblemError) -> Response[bytes]:
+    """Return the answer that the problem makes."""
+    return Response(
+        document_of(problem, request.scope["state"].get("request_id", "")),
+        status_code=problem.status,
+        media_type="application/problem+json",
+        headers=problem.headers,
+    )
+
+
+def answer_to(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Return the answer to a request that ended with an error."""
+    return next(EXCEPTION_HANDLERS[kind] for kind in type(error).__mro__ if kind in EXCEPTION_HANDLERS)(request, error)
+
+
+def _on_problem(request: Request[Any, Any, Any], error: ProblemError) -> Response[bytes]:
+    return respond(request, error)
+
+
+def _on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    if error.detail == CUT_OFF:
+        return respond(request, ProblemError(400, "body_incomplete", "The connection ended before the body did."))
+    status = error.status_code
+    code = _CODES.get(status, "error")
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _on_any(request, error)
+    if isinstance(error, ValidationException) and isinstance(error.extra, list):
+        return respond(request, _of_parameters(error.extra))
+    detail = "There is no such resource." if status == HTTPStatus.NOT_FOUND else error.detail
+    return respond(request, ProblemError(status, code, detail, headers=dict(error.headers or {})))
+
+
+def _of_parameters(errors: Sequence[Mapping[str, Any]]) -> ProblemError:
+    """Return the answer for parameters of path and query; bodies are read by the routes."""
+    if any(error.get("source") == "path" for error in errors):
+        return not_found()
+    names = [_PARAMETERS.get(name := str(error.get("key", "")), name) for error in errors]
+    detail = "; ".join(f"{name}: {error.get('message')}" for name, error in zip(names, errors, strict=True))
+    return invalid(detail, names[0])
+
+
+def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    log.warning("store.unavailable", error=type(error).__name__)
+    # A connection can end between a commit and its answer, so nothing is said of what was written.
+    detail = (
+        "The database can't be reached just now. Try again; an Idempotency-Key keeps a turn from being stored twice."
+    )
+    return respond(request, unavailable(detail))
+
+
+def _on_gone(request: Request[Any, Any, Any], error: NoResultFound) -> Response[bytes]:
+    """Answer for a row that was there a statement ago: its conversation was erased in between."""
+    log.warning("request.gone", error=type(error).__name__, path=request.scope.get("path_template"))
+    return respond(request, not_found())
+
+
+def _on_database(request: Request[Any, Any, Any], error: DBAPIError) -> Response[bytes]:
+    """Tell a database that is away from a statement that is wrong; SQLAlchemy has one class for both."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state == GONE:
+        # Erased between the look and the write.
+        return respond(request, not_found())
+    if error.connection_invalidated or state.startswith(_AWAY_STATES):
+        return _on_store_away(request, error)
+    return _on_any(request, error)
+
+
+def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    # No text of the exception: a database error's may hold a row. No path as it came: it may name a user.
+    log.error("request.failed", error=type(error).__name__, path=request.scope.get("path_template"))
+    return respond(request, ProblemError(500, "internal", "Something went wrong here; the log has the request's id."))
+
+
+_AWAY_STATES: Final = ("08", "25006", "3D000", "40", "53", "55P03", "57")
+"""SQLSTATEs that pass by themselves: no connection, a standby, no database, rolled back, no resources, no lock, shut
+down."""
+
+EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] = {
+    ProblemError: _on_problem,
+    HTTPException: _on_http,
+    asyncpg.PostgresConnectionError: _on_store_away,
+    asyncpg.InvalidCatalogNameError: _on_store_away,
+    asyncpg.TransactionRollbackError: _on_store_away,
+    asyncpg.InsufficientResourcesError: _on_store_away,
+    asyncpg.OperatorInterventionError: _on_store_away,
+    asyncpg.LockNotAvailableError: _on_store_away,
+    # A standby, or a primary that has become one.
+    asyncpg.ReadOnlySQLTransactionError: _on_store_away,
+    asyncpg.InterfaceError: _on_store_away,
+    # What a connection raises that the server has ended, until its end is seen.
+    asyncpg.InternalClientError: _on_store_away,
+    OperationalError: _on_store_away,
+    InterfaceError: _on_store_away,
+    DBAPIError: _on_database,
+    NoResultFound: _on_gone,
+    PoolTimeoutError: _on_store_away,
+    TimeoutError: _on_store_away,
+    OSError: _on_store_away,
+    Exception: _on_any,
+}
+
+PROBLEM_MEDIA_TYPE: Final = "application/problem+json"

@@ -1,0 +1,120 @@
+"""HTTP on a connection, with a bound on what comes before a body: the parser that uvicorn uses has none of its own."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.http.problems import ProblemError, document_of
+from api.http.security_headers import SecurityHeaders
+from runtime import ids
+
+if TYPE_CHECKING:
+    import asyncio
+
+MAX_URL_BYTES: Final = 16 * 1024
+"""Bytes of a request's path and query; the longest filters and cursors fit in a third of it."""
+MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of a body that are thrown away once its request is answered: whoever sends one hears the answer after it, and a
+body without an end ends the connection."""
+MAX_PIPELINED: Final = 64
+"""Requests that a connection may send ahead of their answers: they are kept before anybody asks who they are from."""
+_SECURITY: Final = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SecurityHeaders().of(()))
+
+
+class _TooLargeError(Exception):
+    """A request whose head is over a limit; httptools ends the parsing with it."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's protocol; a head of more than `h11_max_incomplete_event_size` bytes, or no HTTP, is a problem document.
+
+    The name of that setting of uvicorn is what its other parser calls the same limit.
+    """
+
+    _most = 0
+    _head_bytes = 0
+    """Of the URL and of the name and value of each header so far, trailers included."""
+    _new_head_bytes = 0
+    """Those of them that the newest piece of data brought to an end."""
+    _other_bytes = 0
+    """What else came since a body's last part: punctuation, and a header that the parser keeps until it ends."""
+    _body_came = False
+    _unread_bytes = 0
+    """Of a body whose request was answered without it."""
+    _refusal: ProblemError | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
+        """Begin with a connection."""
+        super().connection_made(transport)
+        self._most = int(self.config.h11_max_incomplete_event_size or 0)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and count it unless it is a body's."""
+        self._new_head_bytes, self._body_came = 0, False
+        super().data_received(data)
+        self._other_bytes = 0 if self._body_came else self._other_bytes + len(data) - self._new_head_bytes
+        if self._head_bytes + self._other_bytes > self._most and not self.transport.is_closing():
+            self._refuse_head()
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        """Begin to count."""
+        super().on_message_begin()
+        self._head_bytes = self._new_head_bytes = self._other_bytes = self._unread_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the URL."""
+        super().on_url(url)
+        if len(self.url) > MAX_URL_BYTES:
+            self._refusal = ProblemError(414, "url_too_long", f"A URL has at most {MAX_URL_BYTES:,} bytes.")
+            raise _TooLargeError
+        self._grow(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer."""
+        self._grow(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin a request, or have it wait for the answers to those before it."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            detail = f"At most {MAX_PIPELINED} requests are sent ahead of their answers."
+            self._refusal = ProblemError(400, "bad_request", detail)
+            raise _TooLargeError
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body; the application counts these, until it has answered."""
+        self._body_came = True
+        if self.cycle.response_complete:
+            self._unread_bytes += len(body)
+            if self._unread_bytes > MAX_UNREAD_BYTES:
+                self.transport.close()
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, or too large a one, and close the connection."""
+        problem = self._refusal or ProblemError(400, "bad_request", msg)
+        name = ids.external("req", ids.new_id())
+        body = document_of(problem, name)
+        head = (
+            f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n"
+            f"content-type: application/problem+json\r\ncontent-length: {len(body)}\r\n"
+            f"request-id: {name}\r\n{_SECURITY}connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _grow(self, size: int) -> None:
+        self._head_bytes += size
+        self._new_head_bytes += size
+        if self._head_bytes > self._most:
+            self._refuse_head()
+            raise _TooLargeError
+
+    def _refuse_head(self) -> None:
+        detail = f"A request's line and headers have at most {self._most:,} bytes."
+        self._refusal = ProblemError(431, "head_too_large", detail)

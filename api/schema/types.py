@@ -1,0 +1,389 @@
+"""What requests may say and what answers look like."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.schema.context_blocks import ContextBlockRef
+
+Reference = Annotated[str, Meta(min_length=1, max_length=512)]
+T = TypeVar("T")
+
+
+class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body in which every field is known."""
+
+
+SystemPrompt = str | Annotated[list[dict[str, Any]], Meta(max_length=1_000)]
+Tools = Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
+"""Tools of one request; the Messages API's tool search takes catalogs of that many."""
+
+
+class MessageIn(Strict):
+    """One Messages API message; `content` is a string or a list of blocks, not empty, kept exactly as it is sent."""
+
+    role: Literal["user", "assistant"]
+    content: msgspec.Raw
+
+
+TokenCount = Annotated[int, Meta(ge=0, le=100_000_000)]
+"""Tokens that one call may be said to have; more would be no model's."""
+Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class UsageIn(Struct, kw_only=True):
+    """The Messages API's `usage` object; what else it holds is ignored."""
+
+    input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    cache_read_input_tokens: TokenCount | None = None
+    cache_creation_input_tokens: TokenCount | None = None
+
+
+class ContextBlockIn(Strict):
+    """A piece of context that is not history: where it is from, what it is called, and its text."""
+
+    source: Reference
+    text: str
+    title: Annotated[str, Meta(max_length=512)] = ""
+
+
+ContextBlocks = Annotated[list[ContextBlockIn], Meta(max_length=100)]
+
+
+class TurnIn(Strict):
+    """The messages of one turn, what the model call that made them counted, and the context of its request."""
+
+    messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=1_000)]
+    usage: UsageIn | None = None
+    snapshot_version: Number | None = None
+    expected_next_seq: Number | None = None
+    replace_from: Number | None = None
+    context: ContextBlocks = []
+
+
+PolicyPreset = Annotated[str, Meta(min_length=1, max_length=512)] | Annotated[int, Meta(ge=1, le=1_000_000_000)]
+"""`auto` (the window of the conversation's model), a model, or a number of tokens (`200000`, `200k`, `1m`)."""
+
+
+class ConversationIn(Strict):
+    """A new conversation; what `policy` names wins over `policy_preset`."""
+
+    external_id: Reference | None = None
+    user_ref: Reference | None = None
+    model: Reference | None = None
+    system: SystemPrompt | None = None
+    tools: Tools | None = None
+    policy: dict[str, Any] = {}
+    policy_preset: PolicyPreset | None = None
+    metadata: dict[str, Any] = {}
+
+
+class ConversationPatch(Strict):
+    """Changes to a conversation; what is not named stays.
+
+    Policy and preset change the overrides key by key: null takes one away, null for `policy` takes all away.
+    """
+
+    model: Reference | UnsetType | None = UNSET
+    system: SystemPrompt | UnsetType | None = UNSET
+    tools: Tools | UnsetType | None = UNSET
+    policy: dict[str, Any] | UnsetType | None = UNSET
+    policy_preset: PolicyPreset | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+
+
+class TenantPatch(Strict):
+    """Changes to a tenant: policy and preset change its overrides key by key.
+
+    Null takes one away, null for `policy` takes all away.
+    """
+
+    policy: dict[str, Any] | UnsetType | None = UNSET
+    policy_preset: PolicyPreset | UnsetType = UNSET
+
+
+class TenantOut(Struct, kw_only=True):
+    """A tenant; `policy` is what its conversations begin from, `policy_overrides` what was set for it.
+
+    `warnings` tell what of the overrides is not in force, and what will do no good.
+    """
+
+    id: str
+    name: str
+    policy: dict[str, Any]
+    policy_overrides: dict[str, Any]
+    warnings: list[str]
+    created_at: datetime
+
+
+class PresetOut(Struct, kw_only=True):
+    """The overrides that fit a context window of so many tokens."""
+
+    window: int
+    policy: dict[str, int]
+
+
+class RestoreIn(Strict):
+    """The version to go back to; 0 is no compaction. With `dry_run` nothing is changed."""
+
+    version: Number
+    dry_run: bool = False
+
+
+class RestorePlanOut(Struct, kw_only=True):
+    """What would be served after a restore.
+
+    `tokens` is the estimate of the version with all that came since, system prompt and tools included, `tokens_served`
+    that of what of it fits `budget`. `held_tokens`: no compaction begins by itself before as many more have come.
+    """
+
+    version: int
+    tokens: int
+    tokens_served: int
+    budget: int
+    messages: int
+    messages_served: int
+    held_tokens: int
+    warnings: list[str]
+
+
+class ForkIn(Strict):
+    """How far the past goes with, and what the new conversation is called outside."""
+
+    through_seq: Number
+    external_id: Reference | None = None
+
+
+class PayloadIn(Strict):
+    """The layers of one call; `system` and both kinds of context default to what the conversation stores."""
+
+    system: SystemPrompt | None = None
+    prior_context: ContextBlocks | None = None
+    turn_context: ContextBlocks | None = None
+    user_message: str | list[dict[str, Any]] | dict[str, Any] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
+class PayloadLayers(Struct):
+    """Tokens of each layer."""
+
+    system: int
+    prior_context: int
+    turn_context: int
+    history: int
+    user_message: int
+
+
+class PayloadHistory(Struct):
+    """What became of the history's exchanges, and how many responses and results were cut."""
+
+    exchanges_total: int
+    exchanges_kept: int
+    exchanges_dropped: int
+    responses_truncated: int
+
+
+class PayloadOut(Struct):
+    """A payload for the Messages API and what it weighs; `total` is its input, without the reserved output."""
+
+    system: Any
+    messages: list[dict[str, Any]]
+    layers: PayloadLayers
+    budget: int
+    reserved_output: int
+    total: int
+    history: PayloadHistory
+    warnings: list[str]
+
+
+class TurnOut(Struct):
+    """Where a turn's messages stand, and whether its check is on its way."""
+
+    first_seq: int
+    last_seq: int
+    context_tokens: int
+    check: Literal["queued", "coalesced", "deferred"]
+
+
+class LastAssembly(Struct, kw_only=True):
+    """What the newest assembly was made of, in tokens: a payload, or a context that had to be fitted."""
+
+    call: Literal["payload", "context"]
+    at: datetime
+    layers: PayloadLayers
+    total: int
+    budget: int
+    reserved_output: int
+    exchanges_total: int
+    exchanges_kept: int
+    exchanges_dropped: int
+    rounds_dropped: bool
+    responses_truncated: int
+    blocks_shortened: int
+    warnings: int
+    snapshot_version: int
+
+
+class ConversationOut(Struct, kw_only=True):
+    """A conversation; `policy` is the one in force, `policy_overrides` what was set for it alone.
+
+    `warnings` tell what of the overrides is not in force, and what will do no good.
+    """
+
+    id: str
+    external_id: str | None
+    user_ref: str | None
+    model: str | None
+    policy: dict[str, Any]
+    policy_overrides: dict[str, Any]
+    warnings: list[str]
+    metadata: dict[str, Any]
+    created_at: datetime
+    last_seq: int
+    head_version: int
+    pending_version: int | None
+    context_tokens: int
+    context_messages: int
+    check_due_at: datetime | None
+    system: Any | UnsetType = UNSET
+    tools: Any | UnsetType = UNSET
+    last_assembly: LastAssembly | UnsetType | None = UNSET
+
+
+class ConversationBrief(Struct, kw_only=True):
+    """What is told of a conversation to a key that may change it and not read it: nothing that anybody wrote."""
+
+    id: str
+    created_at: datetime
+    last_seq: int
+    head_version: int
+    pending_version: int | None
+    context_tokens: int
+    context_messages: int
+    check_due_at: datetime | None
+
+
+class SnapshotRef(Struct):
+    """The head that a context begins with."""
+
+    version: int
+    covers_through: int
+
+
+class ContextTokens(Struct):
+    """Tokens of a context: as counted for the next call, as the API last measured, and the budget of the payload."""
+
+    context: int
+    measured: int | None
+    budget: int
+
+
+class ContextOut(Struct):
+    """What a chat backend sends as `messages`, and what it should know of it."""
+
+    messages: list[dict[str, Any]]
+    snapshot: SnapshotRef | None
+    last_seq: int
+    tokens: ContextTokens
+    warnings: list[str]
+
+
+class Lineage(Struct):
+    """What became of a message: in snapshot `version`, by run `run_id`."""
+
+    fate: Literal["kept", "truncated", "summarized", "dropped"]
+    version: int | None
+    run_id: str | None
+
+
+class MessageOut(Struct, kw_only=True):
+    """An original, its content byte for byte as it came. `lineage` has every change of fate, oldest first."""
+
+    seq: int
+    role: str
+    content: msgspec.Raw
+    tokens: int
+    created_at: datetime
+    superseded_at: datetime | None
+    fate: Literal["kept", "truncated", "summarized", "dropped", "superseded"] | UnsetType = UNSET
+    lineage: list[Lineage] | UnsetType = UNSET
+
+
+class StepOut(Struct, kw_only=True):
+    """One step of a run."""
+
+    name: str
+    state: str
+    reason: str | None
+    detail: str | None
+    error: str | None
+    attempt: int
+    snapshot_version: int | None
+    tokens_before: int
+    tokens_after: int
+    messages_before: int
+    messages_after: int
+    results_cut: int | None
+    summarizer: str | None
+    model: str | None
+    prompt_version: str | None
+    model_calls: int
+    model_input_tokens: int | None
+    model_output_tokens: int | None
+    cost_usd: str | None
+    duration_ms: int
+    created_at: datetime
+
+
+class RunOut(Struct, kw_only=True):
+    """One execution of compaction."""
+
+    id: str
+    conversation_id: str
+    trigger: str
+    state: str
+    queue: str
+    strategy: str | None
+    instructions: str | None
+    context_block: ContextBlockRef | None
+    reason: str | None
+    error: str | None
+    request_id: str | None
+    policy: dict[str, Any]
+    attempts: int
+    worker: str | None
+    snapshot_version: int | None
+    tokens_before: int | None
+    tokens_after: int | None
+    messages_before: int | None
+    messages_after: int | None
+    model_input_tokens: int
+    model_output_tokens: int
+    cost_usd: str | None
+    duration_ms: int | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    not_before: datetime | None
+    steps: list[StepOut]
+
+
+class Page(Struct, Generic[T]):
+    """One page of a list."""
+
+    data: list[T]
+    has_more: bool
+    first_id: str | int | None
+    last_id: str | int | None
+
+
+class HealthOut(Struct):
+    """The state of the process, or of each service behind it."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    services: dict[str, str] | UnsetType = UNSET

@@ -1,0 +1,145 @@
+"""Deterministic compaction of a 500 KB context, against one decode and encode of the same JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bench import data
+from bench.measure import Row, Sample, interleave, pair
+from compaction.coverage import Coverage
+from compaction.policy import Policy
+from compaction.steps.ladder import Step, next_step
+from compaction.steps.snapshot import Original, Snapshot, build, load_view
+from compaction.steps.stage import Stage
+from compaction.steps.steps import take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.plan import Plan
+    from compaction.steps.snapshot import NewSnapshot
+
+CONTEXT_BYTES: Final = 500_000
+_RESULT_CHARS: Final = 4_000
+_PACE_SECONDS: Final = 0.5
+"""Length of one side of one round: it is repeated until then."""
+_LEAST: Final = 5
+"""Repetitions at least: the first ones find caches cold and a heap to be made."""
+_RUN: Final = str(data.conversation_id(1))
+
+
+def compaction(plan: Plan) -> list[Row]:
+    """Do in this process what a run does between its reads and its commit, once more with what follows the commit.
+
+    The fastest of the repetitions of each round counts.
+    """
+    tail = conversation(CONTEXT_BYTES, _RESULT_CHARS)
+    text = data.json_text([{"role": row.role, "content": msgspec.Raw(row.content.encode())} for row in tail]).encode()
+    policy = Policy()
+
+    def decode_and_encode() -> None:
+        msgspec.json.encode(msgspec.json.decode(text))
+
+    seconds = plan.seconds if plan.short else _PACE_SECONDS
+    with plan.servers.cores.on(plan.servers.cores.measured):
+        found = interleave(
+            {
+                "compaction": lambda: fastest(lambda: plan_and_cut(Snapshot(), tail, policy), seconds),
+                "run": lambda: fastest(lambda: whole_run(tail, policy), seconds),
+                "decode + encode": lambda: fastest(decode_and_encode, seconds),
+            },
+            plan.rounds,
+        )
+    what = f"deterministic compaction of {len(text) // 1000} KB, {len(tail)} messages"
+    return [
+        Row(
+            name=name,
+            what=what,
+            measured=measured,
+            reference="msgspec decode + encode",
+            unit=" ms",
+            samples=pair(found, side, "decode + encode"),
+        )
+        for name, side, measured in (
+            ("compaction", "compaction", "read, plan, cut, settle"),
+            ("compaction-run", "run", "the same, then read again and find nothing due"),
+        )
+    ]
+
+
+def plan_and_cut(snapshot: Snapshot, tail: tuple[Original, ...], policy: Policy) -> tuple[Stage, NewSnapshot]:
+    """Compute what a run computes between its reads and its commit, in its order (worker/runs/execution.py)."""
+    stage = _stage(snapshot, tail, policy)
+    step = next_step({}, stage.load, len(stage.view), policy, summaries=True, extracts=True)
+    if step is not Step.TOOL_RESULTS:
+        raise AssertionError(f"tool results are not due, but {step}")
+    looked_at = stage.newest_result
+    made = take(step, stage, policy)
+    if made.reason is not None or looked_at < 0:
+        raise AssertionError(f"nothing was cut: {made.reason}")
+    # What the journal writes down of the step.
+    if stage.estimate(made.view) >= stage.tokens:
+        raise AssertionError("nothing was saved")
+    return stage, made.settle(stage, _RUN)
+
+
+def whole_run(tail: tuple[Original, ...], policy: Policy) -> None:
+    """Compute what a run computes from its first read to its end, where it reads again: another step may be due."""
+    _, new = plan_and_cut(Snapshot(), tail, policy)
+    snapshot = Snapshot(
+        version=1,
+        covers_through=new.covers_through,
+        messages=load_view(new.messages_json, new.seqs),
+        summary=new.summary,
+        coverage=msgspec.convert(msgspec.to_builtins(new.coverage), Coverage),
+        prefix_hash=new.prefix_hash,
+        pins=new.pins,
+    )
+    after = _stage(snapshot, tuple(row for row in tail if row.seq > new.covers_through), policy)
+    tried: dict[Step, Any] = {Step.TOOL_RESULTS: "committed"}
+    step = next_step(tried, after.load, len(after.view), policy, summaries=True, extracts=True)
+    if step is not None:
+        raise AssertionError(f"one step was not enough: {step}")
+
+
+def fastest(work: Callable[[], Any], seconds: float) -> Sample:
+    """Return the least CPU time of the work in milliseconds: it waits for nothing, so what others take is left out."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < _LEAST or time.perf_counter() < end:
+        started = time.thread_time()
+        work()
+        times.append((time.thread_time() - started) * 1000)
+    return Sample(min(times))
+
+
+def conversation(size: int, result_chars: int) -> tuple[Original, ...]:
+    """Return an agent's conversation of about `size` bytes: requests, calls with results, answers."""
+    tail: list[Original] = []
+    total = 0
+
+    def add(role: str, content: Any) -> None:
+        nonlocal total
+        text = data.json_text(content)
+        tail.append(Original(len(tail), role, text))
+        total += len(text)
+
+    while total < size:
+        number = len(tail)
+        add("user", data.prose(300))
+        for step in range(4):
+            call = f"toolu_{number:06}{step}"
+            asked = {"type": "tool_use", "id": call, "name": "search", "input": {"query": data.prose(60)}}
+            result = [{"type": "tool_result", "tool_use_id": call, "content": data.prose(result_chars)}]
+            add("assistant", [{"type": "text", "text": data.prose(200)}, asked])
+            add("user", result)
+        add("assistant", data.prose(800))
+    return tuple(tail)
+
+
+def _stage(snapshot: Snapshot, tail: tuple[Original, ...], policy: Policy) -> Stage:
+    """Return what `store.conversations.snapshots.load` gives a step; rows are read by database and driver."""
+    return Stage(build(snapshot, tail, policy, pinned=()))

@@ -1,0 +1,231 @@
+"""Files that `palimpsest export` wrote, checked from the first line to the last before anything is done with them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from api.http.bodies import check_content
+from api.http.problems import ProblemError
+from api.http.strict_json import WITHOUT_SETTINGS
+from cli.archive.exports import FORMAT, VERSION
+from cli.client.types import UNCOMPACTED
+from compaction.messages import message_facts, turn_facts
+from store.archive.import_rows import read_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import IO
+    from uuid import UUID
+
+    from compaction.messages import MessageFacts
+
+KINDS: Final = ("message", "snapshot", "context_block", "pin", "run", "run_step")
+_ORDER: Final[Mapping[str, str]] = {"message": "seq", "snapshot": "version"}
+"""What rows of a kind ascend by."""
+
+Row = dict[str, Any]
+
+
+class ExportFileError(Exception):
+    """A file that is no whole export; `line` is the first that shows it."""
+
+    def __init__(self, line: int, detail: str) -> None:
+        super().__init__(f"line {line}: {detail}")
+        self.line = line
+        self.detail = detail
+
+
+class Checked(NamedTuple):
+    """What has to be known of a file before its rows can be written."""
+
+    conversation: Row
+    runs: list[Row]
+    steps: list[Row]
+    blocks: set[UUID]
+    pins: set[UUID]
+    messages: int
+    snapshots: int
+
+
+class _Head(msgspec.Struct):
+    type: str
+
+
+class _Shown(msgspec.Struct):
+    role: Literal["user", "assistant"]
+    content: msgspec.Raw
+
+
+class _Header(msgspec.Struct):
+    format: str
+    version: int
+
+
+class _End(msgspec.Struct):
+    lines: int
+    sha256: str
+
+
+def rows(file: IO[bytes]) -> Iterator[tuple[int, str, Row]]:
+    """Yield line number, kind and columns of every row of a checked file, the conversation's own left out."""
+    for number, line in enumerate(file, 1):
+        kind = msgspec.json.decode(line, type=_Head).type
+        if kind in KINDS:
+            yield number, kind, read_row(kind, line)
+
+
+def check(file: IO[bytes]) -> Checked:
+    """Read a file and return what is in it. Raises ExportFileError."""
+    reader = _Reader()
+    for number, line in enumerate(file, 1):
+        reader.number = number
+        try:
+            reader.take(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            # Before the end of a line: the file was cut there.
+            cut = "" if line.endswith(b"\n") else "the file is cut: "
+            raise ExportFileError(number, f"{cut}{error}") from None
+    return reader.result()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.number = 0
+        self._digest = hashlib.sha256()
+        self._conversation: Row | None = None
+        self._ended = False
+        self._last: dict[str, int] = {}
+        self._counts = dict.fromkeys(KINDS, 0)
+        self._versions: set[int] = set()
+        self._ids: dict[str, dict[UUID, Row]] = {kind: {} for kind in ("run", "context_block", "pin")}
+        self._steps: list[Row] = []
+        self._facts: list[MessageFacts] = []
+        self._named: list[tuple[int, str, UUID]] = []
+        """References that may be to a later row: where, to what kind, and to which."""
+
+    def take(self, line: bytes) -> None:
+        """Take the next line."""
+        if self._ended:
+            raise self._error("nothing is expected after the end")
+        kind = msgspec.json.decode(line, type=_Head).type
+        if self.number == 1:
+            self._header(kind, line)
+        elif kind == "end":
+            self._end(line)
+            return
+        elif self.number == 2:  # noqa: PLR2004 - the line after the header
+            if kind != "conversation":
+                raise self._error("a conversation is expected")
+            self._conversation = read_row(kind, line)
+        elif kind in KINDS:
+            self._row(kind, read_row(kind, line))
+        else:
+            raise self._error(f"{kind!r} is not known here")
+        if not line.endswith(b"\n"):
+            raise self._error("the file is cut: the end is missing")
+        self._digest.update(line)
+
+    def result(self) -> Checked:
+        """Return what was read, once it is seen to be whole."""
+        if not self._ended or self._conversation is None:
+            raise ExportFileError(
+                self.number + 1, "the file is cut: the end is missing" if self.number else "it is empty"
+            )
+        for number, kind, identifier in self._named:
+            if identifier not in self._ids[kind]:
+                raise ExportFileError(number, f"{kind.replace('_', ' ')} {identifier.hex} is not in the file")
+        if self._counts["message"] != self._conversation.get("next_seq", 0):
+            raise ExportFileError(self.number, "the newest messages are missing")
+        if self._facts and not (turn_facts(self._facts).sound and self._facts[0].role == "user"):
+            # Whatever the row says of it: repaired when it is read.
+            self._conversation["broken_through"] = self._counts["message"] - 1
+        for name in ("head_version", "pending_version"):
+            if (version := self._conversation.get(name)) and version not in self._versions:
+                raise ExportFileError(2, f"{name}: there is no snapshot {version}")
+        return Checked(
+            self._conversation,
+            list(self._ids["run"].values()),
+            self._steps,
+            set(self._ids["context_block"]),
+            set(self._ids["pin"]),
+            self._counts["message"],
+            self._counts["snapshot"],
+        )
+
+    def _header(self, kind: str, line: bytes) -> None:
+        if kind != "export":
+            raise self._error("this is no export of a conversation: the header is missing")
+        header = msgspec.json.decode(line, type=_Header)
+        if header.format != FORMAT:
+            raise self._error(f"this is {header.format!r}, not {FORMAT!r}")
+        if not 1 <= header.version <= VERSION:
+            raise self._error(f"version {header.version} is of another release; this one reads up to {VERSION}")
+
+    def _end(self, line: bytes) -> None:
+        end = msgspec.json.decode(line, type=_End)
+        if end.lines != self.number - 1:
+            raise self._error(f"{end.lines:,} lines were written before this one, and {self.number - 1:,} are there")
+        if end.sha256 != self._digest.hexdigest():
+            raise self._error("the file was changed: its checksum is another one")
+        self._ended = True
+
+    def _row(self, kind: str, row: Row) -> None:
+        assert self._conversation is not None  # noqa: S101 - it was the second line
+        self._counts[kind] += 1
+        if "conversation_id" in row and row["conversation_id"] != self._conversation["id"]:
+            raise self._error("this is of another conversation")
+        if by := _ORDER.get(kind):
+            if row[by] <= self._last.get(kind, -1):
+                raise self._error(f"{by} {row[by]} is out of order")
+            self._last[kind] = row[by]
+        found: Callable[[Row], None] | None = {"message": self._message, "snapshot": self._snapshot}.get(kind)
+        if found is not None:
+            found(row)
+        elif kind == "run_step":
+            self._steps.append(row)
+            if row["run_id"] not in self._ids["run"]:
+                raise self._error(f"run {row['run_id'].hex} is not in the file")
+        else:
+            self._ids[kind][row["id"]] = row
+            if row.get("block_id") is not None:
+                self._named.append((self.number, "context_block", row["block_id"]))
+
+    def _message(self, row: Row) -> None:
+        if self._conversation is not None and row["seq"] >= self._conversation.get("next_seq", 0):
+            raise self._error(f"seq {row['seq']} is beyond the conversation's end")
+        if row["seq"] != self._counts["message"] - 1:
+            raise self._error(f"seq {row['seq']} follows a message that is missing")
+        facts = self._facts_of({"role": row["role"], "content": msgspec.json.decode(row["content"])})
+        if row.get("superseded_at") is None:
+            self._facts.append(facts)
+
+    def _facts_of(self, message: Any) -> MessageFacts:
+        """Return the facts of a message that the API would take: what is imported is served like what came there."""
+        try:
+            check_content(message["content"], "", WITHOUT_SETTINGS.limits)
+            return message_facts(message["role"], message["content"])
+        except ProblemError as error:
+            raise self._error(f"content{error.pointer or ''}: {error.detail}") from None
+
+    def _shown(self, row: Row) -> None:
+        """Check what a snapshot shows: it is served as it is stored."""
+        shown = msgspec.json.decode(row["messages"], type=list[_Shown])
+        if len(shown) != len(row["seqs"]):
+            raise self._error("seqs are not one for each of messages")
+        facts = [self._facts_of({"role": each.role, "content": msgspec.json.decode(each.content)}) for each in shown]
+        if facts and not (turn_facts(facts).sound and facts[0].role == "user" and not facts[0].results):
+            raise self._error("the messages of a snapshot begin with the user and have each call's result behind it")
+
+    def _snapshot(self, row: Row) -> None:
+        self._shown(row)
+        if not UNCOMPACTED <= row["parent_version"] < row["version"]:
+            raise self._error(f"parent_version {row['parent_version']} is not before version {row['version']}")
+        self._versions.add(row["version"])
+        if row.get("run_id") is not None:
+            self._named.append((self.number, "run", row["run_id"]))
+
+    def _error(self, detail: str) -> ExportFileError:
+        return ExportFileError(self.number, detail)

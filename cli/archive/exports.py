@@ -1,0 +1,130 @@
+"""`palimpsest export`: a conversation with its whole history as JSON lines, which `palimpsest import` takes back.
+
+It reads the database and not the API: all lines are of one moment, which no request could hold a connection for as long
+as its reader takes, and a history may be larger than what the API takes in one body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from api.actions.exports import line
+from cli.output import failed, noted
+from cli.progress import counting
+from migrations.revisions import HEAD
+from runtime import ids, release
+from store.archive import exports
+from store.engine import owner_engine, transaction
+from store.tenants import tenants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import IO
+    from uuid import UUID
+
+    from sqlalchemy import Connection, Engine
+
+    from runtime.settings import Settings
+    from store.tenants.tenants import Tenant
+
+FORMAT: Final = "palimpsest.conversation"
+VERSION: Final = 1
+"""Of the format; a number over it is of a later release, and is not read."""
+
+
+def run_export(settings: Settings, conversation: str, out: Path | None, *, tenant: str | None) -> int:
+    """Write a conversation to a file, or to stdout; 1 if there is no such one.
+
+    The file appears when it is whole, readable by its owner alone: it holds everything that was said.
+    """
+    identifier = ids.parse("conv", conversation)
+    engine = owner_engine(settings.database_url.get_secret_value())
+    try:
+        owner = _owner(engine, identifier, tenant) if identifier else None
+        if owner is None or identifier is None:
+            return failed(f"there is no conversation {conversation!r}")
+        with (
+            counting("Exporting") as told,
+            transaction(engine, owner.id, one_moment=True) as connection,
+            _file(out) as file,
+        ):
+            lines = write(connection, owner.id, identifier, file, told)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return failed(f"{out or 'stdout'}: {error.strerror}")
+    finally:
+        engine.dispose()
+    if out is not None:
+        noted(f"wrote {lines:,} lines to {out}")
+    return 0
+
+
+def write(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    file: IO[bytes],
+    on_line: Callable[[], None] = lambda: None,
+) -> int:
+    """Write a conversation's lines, all of the transaction's moment, and call `on_line` for each; return how many."""
+    digest = hashlib.sha256()
+    count = 0
+
+    def put(kind: str, row: Any) -> None:
+        nonlocal count
+        text = line(kind, row)
+        digest.update(text)
+        count += 1
+        file.write(text)
+        on_line()
+
+    told = {"format": FORMAT, "version": VERSION, "revision": HEAD, "release": release.VERSION}
+    put("export", told | {"exported_at": datetime.now(UTC)})
+    put("conversation", exports.conversation(connection, tenant_id, conversation_id))
+    for kind in exports.KINDS:
+        last: Any = None
+        while True:
+            rows, last = exports.portion(connection, tenant_id, conversation_id, kind, last)
+            for each, row in rows:
+                put(each, row)
+            if last is None:
+                break
+    file.write(msgspec.json.encode({"type": "end", "lines": count, "sha256": digest.hexdigest()}) + b"\n")
+    return count + 1
+
+
+def _owner(engine: Engine, conversation_id: UUID, name: str | None) -> Tenant | None:
+    """Return whose conversation it is; row-level security shows each tenant's to itself alone."""
+    with engine.begin() as connection:
+        candidates = tenants.named(connection, name)
+    for each in candidates:
+        with transaction(engine, each.id) as connection:
+            if exports.conversation(connection, each.id, conversation_id) is not None:
+                return each
+    return None
+
+
+@contextmanager
+def _file(out: Path | None) -> Iterator[IO[bytes]]:
+    if out is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            yield file
+            file.flush()
+            unfinished.replace(out)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,164 @@
+"""Commands about conversations: which there are, one's life and versions, the way back, out and in, and its end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 - Typer reads the annotations of commands when they run
+from typing import Annotated
+
+import typer
+
+from cli.options import CONVERSATIONS, Conversation, Json, Key, Url, Yes, read_settings, service
+
+commands = typer.Typer()
+
+Version = Annotated[int, typer.Argument(help="Version of a snapshot; 0 is no compaction.", min=0, show_default=False)]
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def conversations(
+    user: Annotated[str | None, typer.Option(help="Only those with this user_ref.")] = None,
+    external_id: Annotated[str | None, typer.Option(help="Only the one with this external id.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only those created then or later, UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only those created before then, UTC.")] = None,
+    compacted: Annotated[
+        bool | None,
+        typer.Option("--compacted/--not-compacted", help="Only those with a snapshot, or without."),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Conversations to list.", min=1, max=10_000)] = 20,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002 - an option, always named
+) -> None:
+    """List conversations, newest first.
+
+    Example: palimpsest conversations --user anna --since 2026-05-01
+    """
+    from cli.conversations.listing import Wanted, run_conversations  # noqa: PLC0415 - commands need not load what others need
+
+    since, until = (None if time is None else time.replace(tzinfo=UTC) for time in (since, until))
+    wanted = Wanted(user, external_id, since, until, compacted, limit)
+    raise typer.Exit(run_conversations(service(url, key), wanted, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def erase(
+    conversation: Annotated[
+        str | None, typer.Argument(help="Id of the conversation, as conv_….", show_default=False)
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="All conversations with this user_ref instead.")] = None,
+    yes: Yes = False,  # noqa: FBT002
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Remove every text of a conversation, or of a user's conversations, for good. Needs a key with the scope admin.
+
+    It says how much that is, and asks. A tombstone without content stays for the audit.
+
+    Example: palimpsest erase conv_0197f2c08d1e7b1fa3c5d2e4f6a80911
+    """
+    from cli.archive.erase import run_erase  # noqa: PLC0415
+
+    if (conversation is None) == (user is None):
+        raise typer.BadParameter("give either a conversation or --user")
+    raise typer.Exit(run_erase(service(url, key), conversation, user, yes=yes, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def inspect(conversation: Conversation, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002 - an option, always named
+    """Show one conversation's life: runs, snapshots, and a plot of its context.
+
+    Example: palimpsest inspect conv_0197f2c08d1e7b1fa3c5d2e4f6a80911
+    """
+    from cli.conversations.inspect import run_inspect  # noqa: PLC0415 - commands need not load what only others need
+
+    asked = service(url, key)
+    raise typer.Exit(run_inspect(conversation, url=asked.url, key=asked.key, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def snapshots(conversation: Conversation, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """List a conversation's snapshots; the one in force has a star.
+
+    Example: palimpsest snapshots conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 --json
+    """
+    from cli.conversations.snapshots import run_snapshots  # noqa: PLC0415
+
+    raise typer.Exit(run_snapshots(service(url, key), conversation, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def diff(
+    conversation: Conversation,
+    start: Annotated[
+        int,
+        typer.Argument(metavar="FROM", help="The older version; 0 is no compaction.", min=0, show_default=False),
+    ],
+    to: Annotated[int | None, typer.Argument(help="The newer version.", min=0, show_default="the head")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show what became of each message from one version to another, and how the summary changed.
+
+    Example: palimpsest diff conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 0 3
+    """
+    from cli.conversations.diff import run_diff  # noqa: PLC0415
+
+    raise typer.Exit(run_diff(service(url, key), conversation, start, to, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def restore(
+    conversation: Conversation,
+    version: Version,
+    yes: Yes = False,  # noqa: FBT002
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Go back to an old version, after a look at what that changes. Nothing is deleted.
+
+    Example: palimpsest restore conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 2
+    """
+    from cli.archive.restore import run_restore  # noqa: PLC0415
+
+    raise typer.Exit(run_restore(service(url, key), conversation, version, yes=yes, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
+def export(
+    conversation: Conversation,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write, for its owner's eyes alone.", dir_okay=False, show_default="stdout"),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Name of the tenant; without it, all are looked at.")] = None,
+) -> None:
+    """Write a conversation with its whole history as JSON lines, all of one moment. Needs the database.
+
+    Example: palimpsest export conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 --out ticket-7.jsonl
+    """
+    from cli.archive.exports import run_export  # noqa: PLC0415
+
+    raise typer.Exit(run_export(read_settings(), conversation, out, tenant=tenant))
+
+
+@commands.command("import", rich_help_panel=CONVERSATIONS)
+def import_(
+    file: Annotated[Path, typer.Argument(help="What `palimpsest export` wrote; - for stdin.", show_default=False)],
+    tenant: Annotated[str, typer.Option(help="Name of the tenant that it is for.")],
+    external_id: Annotated[
+        str | None,
+        typer.Option(help="External id of the new conversation.", show_default="the export's, where it is free"),
+    ] = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Make a conversation of an export: the same past under new ids. Needs the database.
+
+    Example: palimpsest import ticket-7.jsonl --tenant acme
+    """
+    from cli.archive.imports import run_import  # noqa: PLC0415
+
+    raise typer.Exit(run_import(read_settings(), file, tenant, external_id=external_id, as_json=as_json))

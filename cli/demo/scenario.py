@@ -1,0 +1,47 @@
+"""The demo's conversation in the shapes that the command line posts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from api.console.demo import story
+from api.console.demo.pages import Vacancy
+from api.console.demo.texts import is_shortlisted, ranked
+from cli.client.types import Message
+from cli.transcripts.readers import Turn
+
+
+class ScenarioTurn(msgspec.Struct, frozen=True):
+    """One turn of the story with a few words on what happens in it."""
+
+    label: str
+    turn: Turn
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """The whole conversation, and what is worth finding again in its final context."""
+
+    system: str
+    tools: tuple[dict[str, Any], ...]
+    turns: tuple[ScenarioTurn, ...]
+    criteria: tuple[str, ...]
+    refined_criteria: tuple[str, ...]
+    scored: tuple[Vacancy, ...]
+
+    @property
+    def shortlist(self) -> tuple[Vacancy, ...]:
+        """The vacancies that reached the user's own limit, best first."""
+        return tuple(vacancy for vacancy in ranked(self.scored) if is_shortlisted(vacancy))
+
+
+def job_search(seed: int = story.SEED) -> Scenario:
+    """Return the conversation; the same seed always gives the same bytes."""
+    told = story.job_search(seed)
+    turns = tuple(ScenarioTurn(each.label, Turn(tuple(map(_message, each.messages)))) for each in told.turns)
+    return Scenario(told.system, told.tools, turns, told.criteria, told.refined_criteria, told.scored)
+
+
+def _message(message: dict[str, Any]) -> Message:
+    return Message(role=message["role"], content=msgspec.Raw(msgspec.json.encode(message["content"])))

@@ -1,0 +1,373 @@
+"""What `palimpsest doctor` asks the database: version, schema, roles, row-level security, and what is left to do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
+
+from cli.doctor.findings import ok, problem, warning
+from compaction.policy import merge
+from migrations.revisions import HEAD, is_enough
+from migrations.run import current_revision
+from runtime.broker import QUEUES
+from runtime.release import VERSION
+from store.engine import owner_engine, service_engine, transaction
+from store.operations import diagnosis, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    from cli.doctor.findings import Finding
+    from runtime.settings import Settings
+    from store.operations.diagnosis import ProcessSeen
+
+OLDEST_POSTGRES: Final = 15
+SKEW_SECONDS: Final = 2.0
+"""Difference of two clocks from which times in logs and audit cannot be compared any more."""
+CROWDED: Final = 0.8
+"""Share of the server's connections in use from which a rollout, or one more worker, may find none."""
+_ISOLATION: Final = "it is what keeps one tenant's conversations from another"
+
+
+def database_findings(settings: Settings) -> Iterator[Finding]:
+    """Yield what is found; without a database, only that."""
+    engine = owner_engine(settings.database_url.get_secret_value())
+    revision: str | None = None
+    try:
+        with engine.connect() as connection:
+            yield from _server(connection)
+            try:
+                revision = _revision(connection, settings)
+                yield _schema(revision)
+            except DBAPIError as error:
+                connection.rollback()
+                yield problem(
+                    "schema",
+                    f"the login may not read the schema's revision: {_reason(error)}",
+                    why="it is no member of the role that services act in",
+                    mend=f"grant {settings.database_role or 'palimpsest_service'} to it",
+                )
+            yield from _role(connection, settings)
+            if revision is not None:
+                yield _security(connection)
+    except SQLAlchemyError as error:
+        what, mend = _unavailable(settings)
+        yield problem("database", f"{what}: {_reason(error)}", why="every call and every worker needs it", mend=mend)
+        return
+    finally:
+        engine.dispose()
+    yield from _service(settings, readable=is_enough(revision))
+
+
+def _revision(connection: Connection, settings: Settings) -> str | None:
+    """Read the schema's revision as the login, or in the role that it may take on: services' logins inherit nothing."""
+    try:
+        return current_revision(connection)
+    except ProgrammingError:
+        if not settings.database_role:
+            raise
+        connection.rollback()
+        diagnosis.act_as(connection, settings.database_role)
+        return current_revision(connection)
+
+
+def _unavailable(settings: Settings) -> tuple[str, str]:
+    """Return what is so of a database that nobody can work on, and what mends it."""
+    url = make_url(settings.database_url.get_secret_value())
+    return {
+        "28P01": (
+            f"the database refuses the password of {url.username!r}",
+            "correct the password in PALIMPSEST_DATABASE_URL or PALIMPSEST_DATABASE_PASSWORD",
+        ),
+        "28000": (
+            f"the database does not let {url.username!r} log in",
+            "palimpsest migrate --service-login makes the login; pg_hba.conf allows it; or set PALIMPSEST_DATABASE_URL",
+        ),
+        "3D000": (
+            f"the server answers, and has no database {url.database!r}",
+            f"create database {url.database}, then palimpsest migrate; or set PALIMPSEST_DATABASE_URL",
+        ),
+        "53300": (
+            "the server answers, and takes no more connections",
+            "raise max_connections, lower PALIMPSEST_DATABASE_POOL_SIZE, or put PgBouncer between (docs/deployment.md)",
+        ),
+        "57P03": ("the server answers, and is starting or stopping", "wait; its log says what it is at"),
+    }.get(
+        diagnosis.refusal(settings) or "",
+        (
+            "the database does not answer",
+            "start Postgres, or set PALIMPSEST_DATABASE_URL (and PALIMPSEST_DATABASE_PASSWORD)",
+        ),
+    )
+
+
+def _reason(error: SQLAlchemyError) -> str:
+    told = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
+    return told[0] if told else type(error).__name__
+
+
+def _server(connection: Connection) -> Iterator[Finding]:
+    before = datetime.now(UTC)
+    server = diagnosis.server(connection)
+    after = datetime.now(UTC)
+    yield ok("database", f"Postgres {server.version.split()[0]} answers")
+    if server.number < OLDEST_POSTGRES * 10_000:
+        yield problem(
+            "database_version",
+            f"Postgres {server.version.split()[0]} is too old",
+            why=f"the service is made for {OLDEST_POSTGRES} and newer",
+            mend=f"upgrade the server to Postgres {OLDEST_POSTGRES} or newer",
+        )
+    if server.is_standby:
+        yield problem(
+            "database_primary",
+            "this server is a standby",
+            why="it takes no writes",
+            mend="let PALIMPSEST_DATABASE_URL name the primary",
+        )
+    skew = max((before - server.now).total_seconds(), (server.now - after).total_seconds(), 0.0)
+    yield clock("database_clock", "the database's clock", skew)
+    share = server.used / server.allowed
+    told = f"{server.used:,} of {server.allowed:,} connections are in use"
+    yield (
+        ok("database_connections", told)
+        if share < CROWDED
+        else warning(
+            "database_connections",
+            told,
+            why="processes that find none left answer 503, or wait",
+            mend="raise max_connections, lower PALIMPSEST_DATABASE_POOL_SIZE, or put PgBouncer between "
+            "(docs/deployment.md)",
+        )
+    )
+    if (told_pid := connection.connection.dbapi_connection.info.backend_pid) != server.pid:  # type: ignore[union-attr] # psycopg's
+        yield warning(
+            "pooler",
+            f"a pooler stands between (the connection was promised process {told_pid}, and {server.pid} answers)",
+            why="migrations hold a lock over several transactions, which a pooler in transaction mode lets go of",
+            mend="give `palimpsest migrate` a URL of the server itself; for the services, set the pooler as "
+            "docs/deployment.md has it",
+        )
+
+
+def clock(check: str, whose: str, skew: float) -> Finding:
+    """Return what to say of a clock that is `skew` seconds away from this machine's."""
+    if skew <= SKEW_SECONDS:
+        return ok(check, f"{whose} agrees with this machine's")
+    return warning(
+        check,
+        f"{whose} and this machine's are {skew:,.1f} s apart",
+        why="times in logs and in the audit cannot be compared, and tokens (JWT) may count as expired",
+        mend="let both take their time from the same source: timedatectl set-ntp true",
+    )
+
+
+def _schema(revision: str | None) -> Finding:
+    if revision is None:
+        return problem(
+            "schema", "the database has no schema", why="there are no tables to work on", mend="palimpsest migrate"
+        )
+    if not is_enough(revision):
+        return problem(
+            "schema",
+            f"the schema is at revision {revision}, and this code needs {HEAD}",
+            why="calls will fail on what is not there yet",
+            mend="palimpsest migrate",
+        )
+    if revision > HEAD:
+        return warning(
+            "schema",
+            f"the schema is at revision {revision}; this code knows {HEAD}",
+            why="it goes on working, but a newer release has been here",
+            mend="bring this machine to the release that the others run",
+        )
+    return ok("schema", f"the schema is at revision {revision}, as this code needs it")
+
+
+def _role(connection: Connection, settings: Settings) -> Iterator[Finding]:
+    name = settings.database_role or diagnosis.current_role(connection)
+    role = diagnosis.role(connection, name)
+    if role is None:
+        yield problem(
+            "service_role",
+            f"there is no role {name!r}",
+            why="services act in it, so that row-level security binds them",
+            mend="palimpsest migrate (or, as an administrator: create role palimpsest_service nologin)",
+        )
+        return
+    loose = [
+        reason
+        for holds, reason in (
+            (role.is_superuser, "is a superuser"),
+            (role.bypasses, "bypasses row-level security"),
+            (role.owned > 0, f"owns {role.owned:,} of the tables"),
+        )
+        if holds
+    ]
+    if loose:
+        yield problem(
+            "service_role",
+            f"the role {name!r} {' and '.join(loose)}",
+            why=f"row-level security does not bind it, and {_ISOLATION}",
+            mend=f"alter role {name} nosuperuser nobypassrls; and let another role own the tables"
+            if settings.database_role
+            else "set PALIMPSEST_DATABASE_ROLE=palimpsest_service",
+        )
+    else:
+        yield ok("service_role", f"the role {name!r} is bound by row-level security")
+
+
+def _security(connection: Connection) -> Finding:
+    if unguarded := diagnosis.unguarded_tables(connection):
+        return problem(
+            "row_level_security",
+            f"row-level security is not forced on {', '.join(unguarded)}",
+            why=_ISOLATION,
+            mend="; ".join(
+                f"alter table {name} enable row level security, force row level security" for name in unguarded
+            ),
+        )
+    return ok(
+        "row_level_security", f"row-level security is forced on all {len(diagnosis.tenant_tables())} tables of tenants"
+    )
+
+
+def _service(settings: Settings, *, readable: bool) -> Iterator[Finding]:
+    """Yield what is found when the database is asked as the services ask it."""
+    engine = service_engine(settings, "doctor")
+    try:
+        with transaction(engine, None) as connection:
+            acting = diagnosis.current_role(connection)
+            if settings.database_role and acting != settings.database_role:
+                yield problem(
+                    "service_login",
+                    f"services act as {acting!r}, not as {settings.database_role!r}",
+                    why=_ISOLATION,
+                    mend=f"alter role {acting} set role = '{settings.database_role}'",
+                )
+            else:
+                yield ok("service_login", f"services may act as {acting!r}")
+            if not readable:
+                return
+            if diagnosis.sees_somebodys_rows(connection):
+                yield problem(
+                    "isolation",
+                    f"{acting!r} sees conversations without acting for a tenant",
+                    why=_ISOLATION,
+                    mend="see service_role and row_level_security",
+                )
+            yield from _work(connection, settings)
+            yield _fixed_tokens(connection, settings)
+    except SQLAlchemyError as error:
+        yield problem(
+            "service_login",
+            f"services cannot connect: {_reason(error)}",
+            why=f"they act as {settings.database_role!r}, which their login has to be allowed to",
+            mend=f"grant {settings.database_role} to the login of PALIMPSEST_DATABASE_URL; behind PgBouncer, see "
+            "docs/deployment.md",
+        )
+    finally:
+        engine.dispose()
+
+
+def _work(connection: Connection, settings: Settings) -> Iterator[Finding]:
+    patience = settings.heartbeat_seconds * processes.MISSED_BEATS
+    alive = [each for each in diagnosis.processes_seen(connection) if each.seen_seconds <= patience]
+    for queue in QUEUES:
+        served = [each for each in alive if queue in each.queues]
+        slots = sum(each.slots for each in served)
+        yield (
+            ok(f"workers_{queue}", f"{len(served):,} of the workers serve {queue}, {slots:,} tasks at a time")
+            if served
+            else problem(
+                f"workers_{queue}",
+                f"no worker serves the queue {queue}",
+                why="turns are taken and contexts served, but nothing is compacted",
+                mend=f"palimpsest worker --queues {queue}",
+            )
+        )
+    sweepers = [each for each in alive if each.kind == "sweeper"]
+    yield (
+        ok("sweeper", f"{len(sweepers):,} sweeping")
+        if sweepers
+        else problem(
+            "sweeper",
+            "no sweeper is alive",
+            why="what a lost message, or a dead worker, left behind stays there, and nothing is cleared away",
+            mend="palimpsest sweeper",
+        )
+    )
+    yield from _odd_processes(alive, settings)
+    yield from _backlog(connection, settings)
+
+
+def _fixed_tokens(connection: Connection, settings: Settings) -> Finding:
+    policy = merge(settings.policy)
+    over = diagnosis.over_by_fixed(
+        connection, threshold=policy.compaction_threshold_tokens, budget=policy.input_token_budget
+    )
+    if not any(over):
+        return ok("fixed_tokens", "no conversation's system prompt and tools are over a threshold by themselves")
+    return warning(
+        "fixed_tokens",
+        f"system prompt and tools alone are over compaction_threshold_tokens in {over.threshold:,} conversations, over "
+        f"input_token_budget in {over.budget:,}",
+        why="compacting their history cannot get them under it; it is tried each time they have grown by a fifth of it",
+        mend="shorten what is sent with each call, or set these thresholds above it",
+    )
+
+
+def _odd_processes(alive: list[ProcessSeen], settings: Settings) -> Iterator[Finding]:
+    if others := sorted({each.version for each in alive} - {VERSION}):
+        yield warning(
+            "releases",
+            f"processes of release {', '.join(others)} are alive, and this is {VERSION}",
+            why="that is meant for the length of an upgrade",
+            mend="finish the rollout",
+        )
+    for each in alive:
+        if (each.oldest_task_seconds or 0) > settings.task_stuck_seconds:
+            yield warning(
+                "stuck_task",
+                f"the {each.kind} {each.host}:{each.pid} has been at a task for {each.oldest_task_seconds:,.0f} s",
+                why=f"over {settings.task_stuck_seconds:,.0f} s without progress it is replaced",
+                mend="look at its log; a model that answers slowly is no fault of the worker",
+            )
+
+
+def _backlog(connection: Connection, settings: Settings) -> Iterator[Finding]:
+    backlog = processes.backlog(connection)
+    late = 10 * max(settings.check_overdue_seconds, settings.sweep_interval_seconds)
+    told = f"{backlog.due_checks:,} checks are due, the oldest for {backlog.oldest_due_check_seconds:,.0f} s"
+    yield (
+        ok("checks", told if backlog.due_checks else "no check is due")
+        if backlog.oldest_due_check_seconds <= late
+        else problem(
+            "checks",
+            told,
+            why=f"even a lost wake-up is found within {late:,.0f} s where sweeper and workers get on",
+            mend="palimpsest worker --queues checks (more of them), and see workers_checks and sweeper",
+        )
+    )
+    if backlog.expired_leases:
+        yield warning(
+            "leases",
+            f"{backlog.expired_leases:,} runs have an expired lease",
+            why="their workers died or were paused; the sweeper hands them to others",
+            mend="nothing if the number falls; else see sweeper",
+        )
+    yield (
+        ok("dead_runs", "no run is dead")
+        if not backlog.dead_runs
+        else warning(
+            "dead_runs",
+            f"{backlog.dead_runs:,} runs are dead",
+            why="they are out of attempts, and nothing tries them again by itself",
+            mend="palimpsest runs --dead, and once the reason is mended: palimpsest runs --retry-all",
+        )
+    )

@@ -1,0 +1,125 @@
+"""What `palimpsest doctor` finds about the summarizer: the workers' where they say it, else this environment's."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from cli.doctor.findings import ok, problem, warning
+from runtime.broker import SUMMARIES
+from runtime.settings import SUMMARIZER_GROUP, SUMMARIZERS
+from store.engine import service_engine, transaction
+from store.operations import diagnosis
+from store.operations.processes import MISSED_BEATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.doctor.findings import Finding
+    from runtime.settings import Settings
+    from store.operations.diagnosis import ProcessSeen
+
+_NO_KEY = "the API refuses calls without a key, and every summary falls back to a lower rung"
+
+
+def summarizer_findings(settings: Settings) -> Iterator[Finding]:
+    """Yield what summaries are made with; of this environment only where no worker that is alive says it."""
+    if told := [each for each in _workers(settings) if each.summarizer is not None]:
+        yield _of_workers(told)
+        chosen = {str(each.summarizer) for each in told}
+    else:
+        yield _of_settings(settings)
+        chosen = {settings.chosen_summarizer}
+    if any(name.startswith("anthropic") for name in chosen) and _may_call(settings):
+        yield _breaker(settings)
+
+
+def _workers(settings: Settings) -> list[ProcessSeen]:
+    """Return the workers for summaries that are alive, none where the database cannot be asked."""
+    engine = service_engine(settings, "doctor")
+    try:
+        with transaction(engine, None) as connection:
+            seen = diagnosis.processes_seen(connection)
+    except SQLAlchemyError:
+        return []
+    finally:
+        engine.dispose()
+    patience = settings.heartbeat_seconds * MISSED_BEATS
+    return [each for each in seen if SUMMARIES in each.queues and each.seen_seconds <= patience]
+
+
+def _may_call(settings: Settings) -> bool:
+    return settings.anthropic_api_key is not None or settings.anthropic_base_url is not None
+
+
+def _of_workers(workers: list[ProcessSeen]) -> Finding:
+    ways = sorted({f"{each.summarizer!r}" + (f" with {each.model}" if each.model else "") for each in workers})
+    if len(ways) > 1:
+        where = "; ".join(f"{each.host}:{each.pid} has {each.summarizer!r}" for each in workers)
+        return warning(
+            "summarizer",
+            f"workers make summaries in different ways: {where}",
+            why="which one a summary comes from is left to chance",
+            mend="give all workers for summaries the same PALIMPSEST_SUMMARIZER and model",
+        )
+    if workers[0].summarizer == "none":
+        return _none("the workers have no summarizer")
+    return ok("summarizer", f"summaries are made by {ways[0]}, as {len(workers):,} of the workers say")
+
+
+def _none(what: str) -> Finding:
+    return warning(
+        "summarizer",
+        what,
+        why="over the threshold, the oldest exchanges are dropped instead of summarized",
+        mend="set PALIMPSEST_SUMMARIZER to another one, or leave it out",
+    )
+
+
+def _of_settings(settings: Settings) -> Finding:
+    name, here = settings.chosen_summarizer, "by this environment, as no worker says"
+    if name == "none":
+        return _none(f"there is no summarizer ({here})")
+    if name not in SUMMARIZERS:
+        return _installed(name)
+    if not name.startswith("anthropic"):
+        by_itself = "" if settings.summarizer else ", because ANTHROPIC_API_KEY is not set"
+        return ok("summarizer", f"summaries are made by {name!r}, without a model{by_itself} ({here})")
+    if not _may_call(settings):
+        return problem(
+            "summarizer",
+            f"{name!r} is chosen, and ANTHROPIC_API_KEY is not set ({here})",
+            why=_NO_KEY,
+            mend="set ANTHROPIC_API_KEY, or PALIMPSEST_SUMMARIZER=extractive",
+        )
+    return ok("summarizer", f"summaries are made by {name!r} with {settings.summarizer_model} ({here})")
+
+
+def _installed(name: str) -> Finding:
+    (found,) = entry_points(group=SUMMARIZER_GROUP, name=name)
+    try:
+        found.load()
+    except Exception as error:  # noqa: BLE001 - whatever another package does wrong
+        return problem(
+            "summarizer",
+            f"the summarizer {name!r} cannot be loaded: {type(error).__name__}: {error}",
+            why="every summary falls back to a lower rung",
+            mend=f"repair the package that brings {found.value}",
+        )
+    return ok("summarizer", f"summaries are made by {name!r}, of {found.value}")
+
+
+def _breaker(settings: Settings) -> Finding:
+    from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415 - only where a model is asked
+
+    left = CircuitBreaker.of(settings).seconds_left()
+    if left:
+        return warning(
+            "breaker",
+            f"the model is not asked for another {left:,.0f} s",
+            why="it failed several times in a row, or refused the key: summaries fall back to a lower rung meanwhile",
+            mend="palimpsest stats names the reasons; palimpsest doctor --model asks it once",
+        )
+    return ok("breaker", "the model may be asked")

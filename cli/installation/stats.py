@@ -1,0 +1,184 @@
+"""`palimpsest stats`: what an installation holds, saves, spends and has left to do; or what the API tells a tenant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.text import Text
+
+from cli.client.client import ServiceClient
+from cli.output import failed, print_json
+from cli.tables import PlainTable, columns, print_table
+from runtime.broker import QUEUES, QueueDepths
+from store.engine import owner_engine, transaction
+from store.operations import diagnosis, processes, statistics
+from store.operations.statistics import Day, Sizes
+from store.tenants import tenants
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Engine
+
+    from cli.options import Service
+    from runtime.settings import Settings
+    from store.operations.diagnosis import ProcessSeen
+    from store.operations.processes import Backlog
+
+_GONE: Final = "gone"
+
+
+class Statistics(NamedTuple):
+    """An installation, or one tenant of it; `days` are the newest first."""
+
+    tenants: int
+    sizes: Sizes
+    runs: Mapping[tuple[str, str | None], int]
+    """How many ended, or stand, with a state and a reason."""
+    days: Sequence[Day]
+    backlog: Backlog
+    depths: Mapping[str, int | None]
+    """Messages that wait in the broker's queues; None where it does not answer."""
+    processes: Sequence[ProcessSeen]
+
+
+def run_stats(settings: Settings, tenant: str | None, days: int, *, as_json: bool) -> int:
+    """Print the figures of all tenants, or of one; 1 if there is no such one."""
+    engine = owner_engine(settings.database_url.get_secret_value())
+    try:
+        found = _read(engine, settings, tenant, days)
+    finally:
+        engine.dispose()
+    if found is None:
+        return failed(f"there is no tenant {tenant!r}")
+    alive = settings.heartbeat_seconds * processes.MISSED_BEATS
+    if as_json:
+        print_json(_document(found, alive))
+    else:
+        _print(found, alive, Console())
+    return 0
+
+
+def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
+    """Print what the API tells a tenant of itself: its days, its budget, and whether the service is whole."""
+    with ServiceClient(*service) as client:
+        usage, parts = client.usage(days), client.readiness()
+    if as_json:
+        print_json({"usage": usage, "services": parts})
+        return 0
+    console = Console()
+    today, limits = usage["today"], usage["today"]["limits"]
+    of = {name: "" if limits[name] is None else f" of {limits[name]}" for name in limits}
+    console.print(
+        f"Today: {today['spent']['tokens']:,} tokens{of['tokens']} and {today['spent']['cost_usd']} USD{of['cost_usd']}"
+        f" for summaries; {today['waiting_summaries']:,} wait for another day's budget",
+        markup=False,
+    )
+    counts = ("calls", "read", "written", "USD")
+    table = columns(("day", *counts), numbers=counts, title="Models, by day (UTC)")
+    for day in usage["days"]:
+        numbers = (day["model_calls"], day["input_tokens"], day["output_tokens"])
+        table.add_row(day["day"], *(f"{number:,}" for number in numbers), day["cost_usd"])
+    print_table(table, console)
+    told = ", ".join(f"{name} {state}" for name, state in parts.items())
+    console.print(f"Service: {told}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> Statistics | None:
+    with engine.begin() as connection:
+        owners = tenants.named(connection, tenant)
+        backlog = processes.backlog(connection)
+        seen = diagnosis.processes_seen(connection)
+    if tenant is not None and not owners:
+        return None
+    sizes: Counter[str] = Counter()
+    outcomes: Counter[tuple[str, str | None]] = Counter()
+    by_day: dict[Any, Day] = {}
+    for owner in owners:
+        with transaction(engine, owner.id, one_moment=True) as connection:
+            sizes.update(statistics.sizes(connection, owner.id)._asdict())
+            outcomes.update(
+                {(row.state, row.reason): row.runs for row in statistics.outcomes(connection, owner.id, days)}
+            )
+            for day in statistics.daily(connection, owner.id, days):
+                earlier = by_day.get(day.day)
+                by_day[day.day] = day if earlier is None else _plus(earlier, day)
+    return Statistics(len(owners), Sizes(**sizes), outcomes, list(by_day.values()), backlog, _depths(settings), seen)
+
+
+def _plus(one: Day, other: Day) -> Day:
+    told = zip(one._fields[1:], one[1:], other[1:], strict=True)
+    sums: dict[str, Any] = {name: a + b for name, a, b in told}  # type: ignore[operator] # all but the day are numbers
+    return one._replace(**sums)
+
+
+def _depths(settings: Settings) -> dict[str, int | None]:
+    depths = QueueDepths(settings)
+    try:
+        return {queue: depths.of(queue) for queue in QUEUES}
+    except (RedisError, OSError):
+        return dict.fromkeys(QUEUES)
+    finally:
+        depths.close()
+
+
+def _document(found: Statistics, alive_seconds: float) -> dict[str, Any]:
+    return {
+        "tenants": found.tenants,
+        **found.sizes._asdict(),
+        "tokens_saved": sum(day.tokens_saved for day in found.days),
+        "tokens_saved_per_call": found.sizes.tokens_stored - found.sizes.tokens_served,
+        "runs": [{"state": state, "reason": reason, "runs": count} for (state, reason), count in _most(found.runs)],
+        "days": [day._asdict() | {"cost_usd": f"{day.cost_usd:.6f}"} for day in found.days],
+        "backlog": found.backlog._asdict(),
+        "queues": found.depths,
+        "processes": [
+            each._asdict() | {"id": each.id.hex, "is_alive": each.seen_seconds <= alive_seconds}
+            for each in found.processes
+        ],
+    }
+
+
+def _most(runs: Mapping[tuple[str, str | None], int]) -> list[tuple[tuple[str, str | None], int]]:
+    return sorted(runs.items(), key=lambda each: (-each[1], each[0][0], each[0][1] or ""))
+
+
+def _print(found: Statistics, alive_seconds: float, console: Console) -> None:
+    sizes, backlog = found.sizes, found.backlog
+    saved = sizes.tokens_stored - sizes.tokens_served
+    share = f" ({saved / sizes.tokens_stored:.0%})" if sizes.tokens_stored else ""
+    grid = PlainTable.grid(padding=(0, 2))
+    oldest = f", the oldest for {backlog.oldest_due_check_seconds:,.0f} s" if backlog.due_checks else ""
+    for name, value in (
+        ("tenants", f"{found.tenants:,}"),
+        ("conversations", f"{sizes.conversations:,}"),
+        ("messages", f"{sizes.messages:,}"),
+        ("tokens stored", f"{sizes.tokens_stored:,}"),
+        ("tokens served", f"{sizes.tokens_served:,}, {saved:,} less{share}"),
+        ("checks due", f"{backlog.due_checks:,}{oldest}"),
+        ("runs", f"{backlog.queued_runs:,} queued, {backlog.running_runs:,} running, {backlog.dead_runs:,} dead"),
+        ("leases expired", f"{backlog.expired_leases:,}"),
+        *((f"queue {queue}", "unknown" if n is None else f"{n:,} messages") for queue, n in found.depths.items()),
+    ):
+        grid.add_row(Text(name, style="dim"), value)
+    console.print(grid)
+    runs = columns(("state", "reason", "runs"), numbers=("runs",), title="Runs")
+    for (state, reason), count in _most(found.runs):
+        runs.add_row(state, reason or "", f"{count:,}")
+    counts = ("runs", "saved", "model calls", "read", "written", "USD")
+    days = columns(("day", *counts), numbers=counts, title="Days (UTC)")
+    for day in found.days:
+        if any(day[1:]):
+            days.add_row(str(day.day), *(f"{number:,}" for number in day[1:-1]), f"{day.cost_usd:.6f}")
+    names = ("kind", "queues", "host", "pid", "version", "busy", "slots", "seen")
+    seen = columns(names, numbers=("pid", "busy", "slots", "seen"), title="Processes")
+    for each in found.processes:
+        last = f"{each.seen_seconds:.0f} s ago" if each.seen_seconds <= alive_seconds else _GONE
+        numbers = (f"{each.busy:,}", f"{each.slots:,}", last)
+        seen.add_row(each.kind, ", ".join(each.queues), each.host, str(each.pid), each.version, *numbers)
+    for table in (runs, days, seen):
+        print_table(table, console)

@@ -1,0 +1,59 @@
+"""`palimpsest migrate`: the schema brought up to date, and the login of the services with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alembic.util import CommandError
+from sqlalchemy.exc import SQLAlchemyError
+
+from cli.output import failed
+from migrations.run import upgrade
+from store.engine import owner_engine
+from store.tenants.logins import LoginError, keep_login
+
+if TYPE_CHECKING:
+    from migrations.run import Upgrade
+    from runtime.settings import Settings
+
+
+def run_migrate(settings: Settings, revision: str, service_login: str | None) -> int:
+    """Migrate, and say what was done; 1 if that could not be.
+
+    `service_login` is made, or given its password of the settings, in the end: the role that it takes on comes with the
+    schema.
+    """
+    url = settings.database_url.get_secret_value()
+    if service_login is not None and settings.service_password is None:
+        return failed("--service-login needs its password, as PALIMPSEST_SERVICE_PASSWORD or as a file", code=2)
+    try:
+        print(_told(upgrade(url, revision)))  # noqa: T201 - the command's output
+        if service_login is not None and settings.service_password is not None:
+            role = settings.database_role or "palimpsest_service"
+            is_new = _login(url, service_login, settings.service_password.get_secret_value(), role)
+            print(f"The login {service_login} {'is new' if is_new else 'was there'}; it may act as {role}.")  # noqa: T201 - the same
+    except SQLAlchemyError as error:
+        return failed(f"the database could not be migrated: {type(error).__name__}: {str(error).splitlines()[0]}")
+    except CommandError as error:
+        return failed(f"the schema cannot be brought to {revision!r}: {error}")
+    except LoginError as error:
+        return failed(str(error))
+    return 0
+
+
+def _told(done: Upgrade) -> str:
+    if not done.steps:
+        return f"The schema is at revision {done.after}: nothing to do."
+    began = "was empty" if done.before is None else f"was at revision {done.before}"
+    return "\n".join(
+        [f"The schema {began} and is at {done.after}:", *(f"  {step.revision}  {step.what}" for step in done.steps)]
+    )
+
+
+def _login(url: str, name: str, password: str, role: str) -> bool:
+    engine = owner_engine(url)
+    try:
+        with engine.begin() as connection:
+            return keep_login(connection, name, password, role)
+    finally:
+        engine.dispose()

@@ -1,0 +1,285 @@
+"""The whole service on one machine: embedded servers, migrations, an API key, API, workers and sweeper."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, TextIO
+
+from alembic.util import CommandError
+from sqlalchemy.exc import SQLAlchemyError
+
+from cli.consent import RefusedError, agree_to_stores
+from cli.local.embedded import EmbeddedError, EmbeddedStack, free_port
+from cli.local.local_tenant import ROLE, ServiceError, api_key, console_ticket, one_line, revoke, service_url
+from cli.local.processes import Supervisor
+from cli.output import failed
+from migrations.run import upgrade
+from runtime.settings import Settings
+from store.tenants.logins import LoginError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import FrameType
+
+
+__all__ = ["RunningService", "ServiceError", "ServiceStoppedError", "run_serve", "running_service"]
+
+_REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, not bound
+"""Where a server that listens on all addresses of a kind is asked from here."""
+_READY_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_STOP_SECONDS = 10.0  # then workers are killed; their leases expire and the work is done again
+_WATCH_SECONDS = 0.5
+_STOP_ORDER = ("api", "sweeper", "checks", "summaries")
+_COMMAND = [sys.executable, "-P", "-m", "cli.main"]  # -P: an `api` or `store` in the caller's folder is not ours
+_PARTS: dict[str, list[str]] = {
+    "api": ["api"],
+    "checks": ["worker", "--queues", "checks"],
+    "summaries": ["worker", "--queues", "summaries"],
+    "sweeper": ["sweeper"],
+}
+
+
+class ServiceStoppedError(ServiceError):
+    """It was asked to stop before it was ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningService:
+    """What a client of a running service needs to know, and what `serve` prints."""
+
+    url: str
+    host: str
+    """The address that it listens on."""
+    api_key: str
+    database_url: str
+    broker_url: str
+    summarizer: str
+    """`anthropic`, `extractive` or `none`."""
+    model: str
+    """The summarizer for people: which one, and whether a real model is behind it."""
+    store: str
+    """Where the data is, for people."""
+    supervisor: Supervisor
+    stack: EmbeddedStack
+
+    def check(self) -> None:
+        """Raise ServiceError when a part has ended for good."""
+        if reason := self.supervisor.failure or self.stack.ended():
+            raise ServiceError(reason)
+
+
+@contextlib.contextmanager
+def running_service(
+    *,
+    port: int = 0,
+    data_dir: Path | None = None,
+    summarizer: str | None = None,
+    durable: bool = True,
+    environ: Mapping[str, str] | None = None,
+    log: TextIO | None = None,
+    stopping: threading.Event | None = None,
+) -> Iterator[RunningService]:
+    """Run the service for the length of the block, ready when it is entered; all of it is gone afterwards.
+
+    `port` 0 is any free one. Without `data_dir` the data is temporary. `environ` is what the parts see of the
+    environment, this process's own by default; URLs of Postgres and Redis in it are used instead of embedded
+    servers. Not `durable` suits tests. `log` is where the parts' output goes, stderr by default. Setting
+    `stopping` ends a start that is under way with ServiceStoppedError. Raises ServiceError or EmbeddedError,
+    with nothing left behind.
+    """
+    given = dict(os.environ if environ is None else environ)
+    stopping = stopping or threading.Event()
+    host = given.get("PALIMPSEST_HOST") or "127.0.0.1"
+    chosen_port = _claim_port(host, port)
+    with contextlib.ExitStack() as running:
+        stack = running.enter_context(EmbeddedStack.from_environment(data_dir, durable=durable, environ=given))
+        _check(stopping)
+        try:
+            upgrade(stack.database_url)
+            _check(stopping)
+            key = api_key(stack.database_url, data_dir)
+            is_own = not given.get("PALIMPSEST_DATABASE_URL")
+            parts_url = service_url(stack.database_url) if is_own else stack.database_url
+            if data_dir is None and not is_own:
+                # The database stays, and nobody could find a key again that opens everything.
+                running.callback(revoke, stack.database_url, key)
+        except (SQLAlchemyError, CommandError, LoginError) as error:
+            raise ServiceError(f"the database cannot be prepared: {one_line(error)}") from error
+        name = summarizer or given.get("PALIMPSEST_SUMMARIZER") or _default_summarizer(given)
+        env = given | {
+            "PALIMPSEST_DATABASE_URL": parts_url,
+            **({"PALIMPSEST_DATABASE_ROLE": ROLE} if is_own else {}),
+            "PALIMPSEST_BROKER_URL": stack.broker_url,
+            "PALIMPSEST_SUMMARIZER": name,
+            "PALIMPSEST_HOST": host,
+            "PALIMPSEST_PORT": str(chosen_port),
+            "PYTHONUNBUFFERED": "1",
+        }
+        supervisor = Supervisor(log=log)
+        running.callback(supervisor.stop, _STOP_ORDER, grace=_STOP_SECONDS)
+        for part, arguments in _PARTS.items():
+            own = ["--port", str(chosen_port)] if part == "api" else []
+            supervisor.start(part, [*_COMMAND, *arguments, *own], env)
+        reachable = _REACHABLE.get(host, host)
+        _await_ready(reachable, chosen_port, supervisor, stopping)
+        supervisor.keep_running()
+        stack.keep_running(supervisor.note)
+        yield RunningService(
+            url=f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{chosen_port}",
+            host=host,
+            api_key=key,
+            database_url=stack.database_url,
+            broker_url=stack.broker_url,
+            summarizer=name,
+            model=_describe_model(name, given),
+            store=_describe_store(data_dir, given),
+            supervisor=supervisor,
+            stack=stack,
+        )
+
+
+def run_serve(port: int, data_dir: Path | None, summarizer: str | None, *, yes: bool = False) -> int:
+    """Run in the foreground until SIGINT or SIGTERM; answer the exit status, 0 or 1.
+
+    Once ready it prints one JSON line on stdout and a few lines for people on stderr. A second signal does not
+    wait for an orderly end. Unless `yes`, somebody has to agree first where the environment names stores.
+    """
+    try:
+        agree_to_stores(os.environ, "serve", yes=yes)
+    except RefusedError as error:
+        return failed(str(error))
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with running_service(port=port, data_dir=data_dir, summarizer=summarizer, stopping=stopping) as service:
+            _announce(service)
+            while not stopping.wait(_WATCH_SECONDS):
+                service.check()
+    except ServiceStoppedError:
+        return 0
+    except (ServiceError, EmbeddedError) as error:
+        sys.stderr.write(f"palimpsest: {error}\n")
+        return 1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _announce(service: RunningService) -> None:
+    fields = ("url", "api_key", "database_url", "broker_url")
+    sys.stdout.write(json.dumps({field: getattr(service, field) for field in fields}) + "\n")
+    sys.stdout.flush()
+    lines = {
+        "API": f"{service.url}  ({_describe_reach(service.host)})",
+        "Console": f"{service.url}/console/sign-in?ticket={console_ticket(service.database_url, service.api_key)}",
+        "Docs": f"{service.url}/docs",
+        "Metrics": f"{service.url}/metrics",
+        "Store": service.store,
+        "Model": service.model,
+        "Key": service.api_key,
+        "Try": f"curl -s {shlex.quote(f'{service.url}/v1/conversations')}"
+        f" -H {shlex.quote(f'x-api-key: {service.api_key}')}"
+        " -H 'content-type: application/json' -d '{}'",
+    }
+    sys.stderr.write("".join(f"{label:<8}{text}\n" for label, text in lines.items()))
+    sys.stderr.flush()
+
+
+def _claim_port(host: str, port: int) -> int:
+    """Answer the port, or a free one for 0. Raises ServiceError early for one that is taken."""
+    if port == 0:
+        return free_port()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the API's own socket has it
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ServiceError(f"cannot listen on port {port} of {host}: {error.strerror}") from None
+    return port
+
+
+def _await_ready(host: str, port: int, supervisor: Supervisor, stopping: threading.Event) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while True:
+        if supervisor.failed.is_set():
+            raise ServiceError(supervisor.failure)
+        _check(stopping)
+        answer = _readiness(host, port)
+        if answer == "200":
+            return
+        if time.monotonic() > deadline:
+            raise ServiceError(f"not ready after {_READY_SECONDS:g} s, /readyz: {answer}")
+        supervisor.failed.wait(_POLL_SECONDS)
+
+
+def _readiness(host: str, port: int) -> str:
+    """Ask /readyz once; `200`, or what is not right yet."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        response = connection.getresponse()
+        body = response.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return one_line(error)
+    finally:
+        connection.close()
+    return "200" if response.status == http.HTTPStatus.OK else f"{response.status} {body}"
+
+
+def _check(stopping: threading.Event) -> None:
+    if stopping.is_set():
+        raise ServiceStoppedError("stopped before it was ready")
+
+
+def _describe_reach(host: str) -> str:
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    return "from this machine alone" if is_local else f"from wherever {host} is reached, without TLS"
+
+
+def _default_summarizer(environ: Mapping[str, str]) -> str:
+    return "anthropic" if environ.get("ANTHROPIC_API_KEY") else "extractive"
+
+
+def _describe_model(name: str, environ: Mapping[str, str]) -> str:
+    if name.startswith("anthropic"):
+        default = Settings.model_fields["summarizer_model"].default
+        model = environ.get("PALIMPSEST_SUMMARIZER_MODEL") or default
+        at = environ.get("ANTHROPIC_BASE_URL")
+        return f"{model}, a real model" + (f", at {at}" if at else "")
+    if name == "extractive":
+        return "extractive, no model is called (set ANTHROPIC_API_KEY for written summaries)"
+    if name == "none":
+        return "none: older exchanges are dropped instead of summarized"
+    return f"{name}, installed beside the service"
+
+
+def _describe_store(data_dir: Path | None, environ: Mapping[str, str]) -> str:
+    if environ.get("PALIMPSEST_DATABASE_URL"):
+        return "the database of PALIMPSEST_DATABASE_URL"
+    if data_dir is not None:
+        return f"{data_dir.absolute()}, kept"
+    return "temporary, lost when this ends (--data-dir keeps it)"

@@ -1,0 +1,353 @@
+"""The draft of an extract: lines about speech and calls, in order, in which every clause is still optional."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from compaction.text.clauses import (
+    FIELD_JOINT,
+    GAP,
+    READ_CHARS,
+    Record,
+    clipped,
+    first_records,
+    one_line,
+    pieces,
+    prose,
+    structured,
+)
+from compaction.text.salience import BOUND_WORDS, Source, Weights, clean, content_words, fields, recency, values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+CALL: Final = "Called "
+ARROW: Final = " \u2192 "
+SPEAKERS: Final[Mapping[Source, str]] = {"user": "User: ", "assistant": "Assistant: ", "result": "Result: "}
+_DONE: Final = "ok"
+_ERROR_STATUS: Final = "error"
+_OPEN: Final = "no result"
+_CALL_OVERHEAD: Final = len("\n()") + len(ARROW) + len(_OPEN)
+_GAP_MARK: Final = GAP.strip()
+
+_FIRST_SHARE: Final = 0.1
+_STANDING_SHARE: Final = 0.2
+"""Shares of the extract that the first request and the user's rules may take ahead of everything else."""
+_FIRST_WORTH: Final = 5.0
+_RULE_WORTH: Final = 4.0
+_REQUEST_WORTH: Final = 0.15
+_REQUEST_FRESH: Final = 0.35
+_REMARK_WORTH: Final = 0.15
+_DECISION_WORTH: Final = 0.4
+_REMARK_FRESH: Final = 0.05
+_NOTE_WORTH: Final = 0.5
+_CALL_WORTH: Final = 0.1
+_ERROR_WORTH: Final = 2.0
+_CARRIED_WORTH: Final = 0.05
+"""Worths of clauses beside their values, on the scale of a value's weight (about 0 to 1)."""
+_OPENING_CLAUSES: Final = 3
+"""A message says what it is about in its first sentences; the rest of a long paste counts for a fifth."""
+_UNBOUND: Final = 0.4
+_CROWD_CHARS: Final = 1_000
+"""Characters; one value of a longer tool output stands for less."""
+_NAME_CHARS: Final = 80
+_LEAD_CHARS: Final = 160
+_FIRST_LINE_CHARS: Final = 200
+_LAST_LINES_CHARS: Final = 400
+
+_RULE: Final = re.compile(
+    r"\b(?:always|never(?! mind)|(?<!there )must(?! have)|from now on|every time|under no circumstances|"
+    r"at most|at least|no (?:more|less|later|earlier) than)\b|"
+    r"(?:^|(?<=[.!?;:] ))(?:(?:also|and|but|so|then),? )?(?:please )?"
+    r"(?:do not|don['\u2019]t|only|keep|remember|avoid|use|make sure|ensure)\b",
+    re.IGNORECASE,
+)
+_DECISION: Final = re.compile(
+    r"\b(?:because|since|therefore|so that|decided?|chose|choose|instead|agreed|confirm(?:ed)?|recommend(?:ed)?|"
+    r"next step|todo|remaining|fixed|failed|cannot|unable|score[ds]?|rank(?:ed|ing)?)\b",
+    re.IGNORECASE,
+)
+_ERROR: Final = re.compile(
+    r"(?<!no )(?<!without )(?<!\b0 )(?:errors?|exception|traceback|failed|failure|fatal|denied|invalid|not found|"
+    r"no such|refused|timed? ?out)\b",
+    re.IGNORECASE,
+)
+_RAISED: Final = re.compile(r"^\w*(?:Error|Exception)\b", re.MULTILINE)
+_JSON_ERROR: Final = re.compile(
+    r"""^\s*\{[^{}]{0,200}?"(?:(?:errors?|exception)"\s*:(?!\s*(?:null|false|""|\[\s*\]|\{\s*\}|0\b))|"""
+    r"""(?:success|ok)"\s*:\s*false|status"\s*:\s*"(?:error|fail))""",
+    re.IGNORECASE,
+)
+
+
+@dataclass(slots=True)
+class Clause:
+    """One piece of text that is kept or left out as a whole."""
+
+    index: int
+    text: str
+    values: frozenset[str]
+    worth: float
+    """What it is worth beside its values."""
+    bound: float
+    """How far its words say what its values are, 0 to 1."""
+    group: Group
+    line: Line
+    kept: bool = False
+
+    def cost(self) -> int:
+        """Return the most characters that keeping it adds."""
+        cost = len(self.text) + len(GAP)
+        if not self.group.open:
+            cost += len(self.group.lead) + len("; ")
+        return cost if self.line.open else cost + self.line.overhead()
+
+
+@dataclass(slots=True)
+class Group:
+    """Clauses that share a lead, which is written as soon as one of them is kept."""
+
+    lead: str
+    values: frozenset[str]
+    joint: str
+    label: str = ""
+    """How `lead` begins; not said again by the next group that begins alike."""
+    clauses: list[Clause] = field(default_factory=list)
+    open: bool = False
+
+    def text(self) -> str:
+        """Return what is kept, gaps in running text marked."""
+        out = ""
+        before = -1
+        for position, clause in enumerate(self.clauses):
+            if not clause.kept:
+                continue
+            if before >= 0:
+                gap = self.joint == " " and before < position - 1 and not clause.text.startswith(_GAP_MARK)
+                out += GAP if gap else self.joint
+            out += clause.text
+            before = position
+        return self.lead + out
+
+    def pairs(self) -> list[str]:
+        """Return what is kept of a JSON object, field by field."""
+        return self.text().split(FIELD_JOINT)
+
+
+@dataclass(slots=True)
+class Line:
+    """One line of the extract: what one speaker said, or one call with its outcome."""
+
+    prefix: str
+    place: int
+    is_call: bool = False
+    status: str = _OPEN
+    groups: list[Group] = field(default_factory=list)
+    outcome: list[Group] = field(default_factory=list)
+    open: bool = False
+
+    def text(self) -> str:
+        """Return the line as far as its clauses are kept."""
+        said = _joined(self.groups)
+        if not self.is_call:
+            return self.prefix + said
+        found = _joined(self.outcome, {field for group in self.groups if group.open for field in group.pairs()})
+        if self.status == _ERROR_STATUS and not found.lower().startswith(_ERROR_STATUS):
+            found = f"{_ERROR_STATUS}: {found}" if found else _ERROR_STATUS
+        said = f"({said})" if said else ""
+        return f"{self.prefix}{said}{ARROW}{found or self.status}"
+
+    def overhead(self) -> int:
+        """Return the most characters that the line takes beside its clauses, its line break included."""
+        return len(self.prefix) + (_CALL_OVERHEAD if self.is_call else 1)
+
+    def clauses(self) -> list[Clause]:
+        """Return every clause of the line."""
+        return [clause for group in (*self.groups, *self.outcome) for clause in group.clauses]
+
+
+class Draft:
+    """What an extract could say. Places are message numbers before `end`; those of an earlier summary are negative."""
+
+    def __init__(self, end: int, max_chars: int, max_read: int = READ_CHARS) -> None:
+        self.lines: list[Line] = []
+        self.clauses: list[Clause] = []
+        self.weights = Weights(end)
+        self.end = end
+        self._max_read = max_read
+        """Characters that are read of one text, input or result."""
+        self._said: set[str] = set()
+        self._failures: set[str] = set()
+        self._requests = 0
+        self._first = max_chars * _FIRST_SHARE
+        self._standing = max_chars * _STANDING_SHARE
+
+    def kept_lines(self) -> list[Line]:
+        """Return the lines of which something is kept, in order."""
+        return [line for line in self.lines if line.open]
+
+    def speech(self, source: Source, text: str, place: int) -> None:
+        """Append what the user or the model said, or a line of an earlier summary."""
+        for record in prose(clean(clipped(text, self._max_read))):
+            line = self._line(SPEAKERS.get(source, ""), place)
+            worths = [self._worth(source, clause, n, place) for n, clause in enumerate(record.clauses)]
+            self._add(line, line.groups, [record], source, worths)
+            self._requests += source == "user"
+
+    def call(self, name: str, arguments: Any, place: int) -> Line:
+        """Append a tool call whose outcome is not known yet."""
+        line = self._line(CALL + "_".join(name.replace("(", " ").split())[:_NAME_CHARS], place, is_call=True)
+        self._add(
+            line,
+            line.groups,
+            list(first_records(arguments, self._max_read)) or [Record(clauses=[""])],
+            "call",
+            [_CALL_WORTH],
+        )
+        return line
+
+    def result(self, line: Line | None, text: str, place: int, *, failed: bool = False) -> None:
+        """Append what a tool answered, to its call's line when that is known."""
+        text = clean(clipped(text, self._max_read))
+        failed = failed or reads_as_error(text)
+        records = structured(text)
+        flat = [clause for record in records for clause in record.clauses]
+        worths = [0.0] * len(flat)
+        if failed and flat:
+            telling = next((n for n, clause in enumerate(flat) if _ERROR.search(clause)), 0)
+            worth = _CALL_WORTH if flat[telling] in self._failures else _ERROR_WORTH
+            worths[telling] = worth * (_REMARK_FRESH + recency(place, self.end))
+            self._failures.add(flat[telling])
+        if line is None:
+            line = self._line(SPEAKERS["result"], place)
+            self._add(line, line.groups, records, "result", worths)
+            return
+        line.status = _ERROR_STATUS if failed else _DONE
+        line.place = place
+        self._add(line, line.outcome, records, "result", worths)
+
+    def attachment(self, source: Source, kind: str, text: str, place: int) -> None:
+        """Append a block that is not speech, such as a document or an image, by its kind and its text."""
+        line = self._line(f"{SPEAKERS[source]}({one_line(kind)[:_NAME_CHARS]}) ", place)
+        self._add(
+            line,
+            line.groups,
+            structured(clean(clipped(text, self._max_read))) or [Record(clauses=[""])],
+            "result",
+            [_CALL_WORTH],
+        )
+
+    def carried_call(self, name: str, arguments: str, found: str, place: int) -> None:
+        """Append a call as an earlier extract wrote it down."""
+        line = self._line(CALL + name, place, is_call=True)
+        said = _carried(arguments) or [Record(clauses=[""])]
+        self._add(line, line.groups, said, "call", [_CALL_WORTH] + [_CARRIED_WORTH] * len(said))
+        line.status = found if found in {_ERROR_STATUS, _OPEN} else _DONE
+        if found in {_DONE, _ERROR_STATUS, _OPEN, ""}:
+            return
+        worth = _CARRIED_WORTH
+        if found.lower().startswith(_ERROR_STATUS):
+            line.status, worth = _ERROR_STATUS, _DECISION_WORTH
+        records = _carried(found.removeprefix(f"{_ERROR_STATUS}: "))
+        count = sum(len(record.clauses) for record in records)
+        self._add(line, line.outcome, records, "result", [worth] + [_CARRIED_WORTH] * count)
+
+    def _line(self, prefix: str, place: int, *, is_call: bool = False) -> Line:
+        line = Line(clean(prefix), place, is_call)
+        self.lines.append(line)
+        return line
+
+    def _add(
+        self, line: Line, groups: list[Group], records: Sequence[Record], source: Source, worths: Sequence[float]
+    ) -> None:
+        strength = 1.0
+        if source == "result":
+            size = 1 + sum(len(record.lead) + sum(map(len, record.clauses)) for record in records)
+            strength = min(1.0, math.sqrt(_CROWD_CHARS / size))
+        remaining = iter(worths)
+        for record in records:
+            lead = one_line(clean(record.lead))[:_LEAD_CHARS] + (" " if record.lead.endswith(" ") else "")
+            label = record.label if lead.startswith(record.label) else ""
+            group = Group(lead, self._mention(lead, source, line.place, strength), record.joint, label)
+            groups.append(group)
+            words = content_words(lead)
+            for raw in record.clauses:
+                worth = next(remaining, 0.0)
+                for text in list(pieces(one_line(clean(raw)))) or [""]:
+                    bound = 1.0 if words + content_words(text) >= BOUND_WORDS else _UNBOUND
+                    found = self._mention(text, source, line.place, strength)
+                    clause = Clause(len(self.clauses), text, found, worth, bound, group, line)
+                    group.clauses.append(clause)
+                    self.clauses.append(clause)
+                    worth /= 2
+
+    def _mention(self, text: str, source: Source, place: int, strength: float) -> frozenset[str]:
+        found = values(text)
+        names = fields(text) if source == "result" and found else {}
+        for value in found:
+            self.weights.mention(value, source, place, strength, name=names.get(value, ""))
+        return frozenset(found)
+
+    def _worth(self, source: Source, text: str, position: int, place: int) -> float:
+        """Return what a sentence is worth beside its values; said again it is worth nothing."""
+        key = text.lower()
+        if key in self._said:
+            return 0.0
+        self._said.add(key)
+        fresh = recency(place, self.end)
+        if source == "user":
+            if standing := self._standing_worth(text):
+                return standing
+            worth = _REQUEST_WORTH * (fresh + _REQUEST_FRESH if self._requests else 1.0)
+            worth /= 1 if position < _OPENING_CLAUSES else 5
+        else:
+            worth = _REMARK_WORTH + (_DECISION_WORTH if _DECISION.search(text) else 0.0)
+            worth = worth * (fresh + _REMARK_FRESH) + (_NOTE_WORTH if source == "note" else 0.0)
+        return worth if content_words(text) >= BOUND_WORDS else worth / 3
+
+    def _standing_worth(self, text: str) -> float:
+        size = len(text) + len(GAP)
+        if not self._requests and size <= self._first:
+            self._first -= size
+            return _FIRST_WORTH
+        if "?" not in text and size <= self._standing and _RULE.search(text.removeprefix(_GAP_MARK).lstrip()):
+            self._standing -= size
+            return _RULE_WORTH
+        return 0.0
+
+
+def _joined(groups: Iterable[Group], given: AbstractSet[str] = frozenset()) -> str:
+    """Return what is kept of `groups` without the fields in `given`, a label that several share said once."""
+    parts: list[str] = []
+    label = ""
+    for group in groups:
+        if not group.open:
+            continue
+        text = group.text()
+        if given and group.joint == FIELD_JOINT:
+            text = FIELD_JOINT.join(field for field in group.pairs() if field not in given)
+        if not text:
+            continue
+        parts.append(text.removeprefix(label) if group.label == label else text)
+        label = group.label
+    return "; ".join(parts)
+
+
+def _carried(text: str) -> list[Record]:
+    return [Record(clauses=list(pieces(part)), joint=" ") for part in text.split("; ") if part.strip()]
+
+
+def reads_as_error(text: str) -> bool:
+    """Tell whether a tool's output reports a failure: in its first line, its last lines, or its JSON fields."""
+    text = text.strip()
+    if text.startswith(("{", "[")):
+        return bool(_JSON_ERROR.match(text[: _FIRST_LINE_CHARS * 2]))
+    return bool(_ERROR.search(_first_line(text)) or _RAISED.search(text[-_LAST_LINES_CHARS:]))
+
+
+def _first_line(text: str) -> str:
+    return text[:_FIRST_LINE_CHARS].split("\n", 1)[0]

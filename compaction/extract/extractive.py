@@ -1,0 +1,197 @@
+"""The extractive summarizer: what it keeps stands in the originals word for word; no model, no I/O, no chance."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from compaction.extract.draft import SPEAKERS, Clause, Draft
+from compaction.messages import THINKING, blocks
+from compaction.text.clauses import READ_CHARS, chars_in
+from compaction.text.outline import read_share
+from compaction.text.salience import Source, clean, disarmed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from compaction.extract.draft import Line
+
+TITLE: Final = "Extract (made without a model)"
+LONG_HEADER: Final = f"{TITLE}: original wording in order; \u2026 marks what is left out."
+SHORT_HEADER: Final = "Extract (no model):"
+LATEST: Final = "Latest:"
+_ROOMY_CHARS: Final = 1_500
+"""Characters from which the extract can afford to explain itself."""
+_LATEST_MESSAGES: Final = 4
+_CALL_LINE: Final = re.compile(r"Called ([^\s(]{1,200})(?:\((.*?)\))?(?: \u2192 (.*))?")
+_AGAIN: Final = 0.03
+"""What a value is worth the second time; the third time nothing."""
+_TWICE: Final = 2
+_NOISE: Final = 1e-12
+_MAX_NESTING: Final = 20
+_TEXT_FIELDS: Final = ("title", "path", "url", "name", "text", "content")
+_SOURCE_FIELDS: Final = ("url", "file_id", "content")
+
+
+def extract(messages: Sequence[Mapping[str, Any]], *, max_chars: int, previous: str | None = None) -> str:
+    """Return an extract of `messages` of at most `max_chars` characters.
+
+    `messages` are in the Messages API's form and order. `previous` is the summary of what came before them, this
+    function's own or a model's; its lines compete for room with the new ones. The same input gives the same
+    output; "" says that there was nothing to keep.
+    """
+    draft = Draft(len(messages), max_chars, _share(messages))
+    _read_previous(draft, previous or "")
+    _read_messages(draft, messages)
+    if not draft.clauses:
+        return ""
+    roomy = max_chars >= _ROOMY_CHARS
+    selection = Selection(draft)
+    text = _render(draft, roomy=roomy)
+    spare = len(LATEST) + 1 if roomy else 0
+    # What a clause adds is known only as an upper bound before it is placed, so the rest is offered again.
+    while selection.fill(max_chars - len(text) - spare):
+        text = _render(draft, roomy=roomy)
+    if not draft.kept_lines():
+        best = max(draft.clauses, key=lambda clause: (selection.rate(clause), -clause.index))
+        text = f"{text}\n{best.line.prefix}{best.group.lead}{best.text}"
+    return disarmed(text)[: max(0, max_chars)]
+
+
+def _render(draft: Draft, *, roomy: bool) -> str:
+    out = [LONG_HEADER if roomy else SHORT_HEADER]
+    headed = not roomy
+    for line in draft.kept_lines():
+        if not headed and line.place >= max(0, draft.end - _LATEST_MESSAGES):
+            headed = True
+            if len(out) > 1:
+                out.append(LATEST)
+        out.append(line.text())
+    return "\n".join(out)
+
+
+class Selection:
+    """Chooses the clauses of a draft by what they add for each character they cost."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._covered: dict[str, int] = {}
+        self._heap: list[tuple[float, int]] = []
+
+    def rate(self, clause: Clause) -> float:
+        """Return what `clause` adds a character; 0 for a clause that adds nothing."""
+        gain = 0.0
+        for value in _values(clause):
+            times = self._covered.get(value, 0)
+            if times < _TWICE:
+                gain += self._draft.weights[value] * (_AGAIN if times else 1.0)
+        return (gain * clause.bound + clause.worth) / clause.cost()
+
+    def fill(self, room: int) -> int:
+        """Keep the clauses with the highest rates within `room` characters; return how many were kept."""
+        self._heap = []
+        self._offer(clause for clause in self._draft.clauses if len(clause.text) < room)
+        kept = 0
+        while self._heap:
+            offered, index = heapq.heappop(self._heap)
+            clause = self._draft.clauses[index]
+            if clause.kept or clause.cost() > room:
+                continue
+            rate = self.rate(clause)
+            if rate < -offered - _NOISE:
+                # Other clauses have said part of it since it was offered.
+                if rate > 0:
+                    heapq.heappush(self._heap, (-rate, index))
+                continue
+            room -= clause.cost()
+            kept += 1
+            self._keep(clause)
+        return kept
+
+    def _offer(self, clauses: Iterable[Clause]) -> None:
+        for clause in clauses:
+            if not clause.kept and (rate := self.rate(clause)) > 0:
+                heapq.heappush(self._heap, (-rate, clause.index))
+
+    def _keep(self, clause: Clause) -> None:
+        for value in _values(clause):
+            self._covered[value] = self._covered.get(value, 0) + 1
+        line, group = clause.line, clause.group
+        cheaper: list[Clause] = []
+        if not line.open:
+            cheaper = line.clauses()
+        elif not group.open:
+            cheaper = group.clauses
+        clause.kept = group.open = line.open = True
+        self._offer(cheaper)
+
+
+def _values(clause: Clause) -> Iterable[str]:
+    # Sorted: floats added in another order could differ in the last bit, and sets of strings have no fixed order.
+    found = clause.values if clause.group.open else clause.values | clause.group.values
+    return sorted(found)
+
+
+def _share(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many characters of a block are read."""
+    return read_share((chars_in(block) for message in messages for block in blocks(message.get("content"))), READ_CHARS)
+
+
+def _read_previous(draft: Draft, previous: str) -> None:
+    lines = [line.strip() for line in clean(previous).split("\n")]
+    lines = [line for line in lines if line and line != LATEST and not line.startswith((TITLE, SHORT_HEADER))]
+    for number, text in enumerate(lines):
+        place = number - len(lines)
+        if match := _CALL_LINE.fullmatch(text):
+            name, arguments, found = match.groups(default="")
+            draft.carried_call(name, arguments, found, place)
+            continue
+        draft.speech(*_attributed(text), place)
+
+
+def _attributed(text: str) -> tuple[Source, str]:
+    for source, prefix in SPEAKERS.items():
+        if text.startswith(prefix):
+            return source, text.removeprefix(prefix)
+    return "note", text
+
+
+def _read_messages(draft: Draft, messages: Sequence[Mapping[str, Any]]) -> None:
+    calls: dict[str, Line] = {}
+    for place, message in enumerate(messages):
+        source: Source = "user" if message.get("role") == "user" else "assistant"
+        content = message.get("content")
+        for block in blocks(content) if isinstance(content, (str, list)) else ():
+            kind = str(block.get("type"))
+            if kind == "text":
+                draft.speech(source, str(block.get("text") or ""), place)
+            elif kind.endswith("tool_use"):
+                calls[str(block.get("id"))] = draft.call(str(block.get("name")), block.get("input"), place)
+            elif kind.endswith("tool_result"):
+                line = calls.get(str(block.get("tool_use_id")))
+                draft.result(line, _plain(block.get("content")), place, failed=bool(block.get("is_error")))
+            elif kind not in THINKING:
+                draft.attachment(source, kind, _plain(block), place)
+
+
+def _plain(content: Any, depth: int = 0) -> str:
+    """Return the text in a result's or an unknown block's content, without encoded data."""
+    if isinstance(content, str):
+        return content
+    if depth > _MAX_NESTING:
+        return ""
+    if isinstance(content, list):
+        return "\n".join(_plain(part, depth + 1) for part in content)
+    if not isinstance(content, Mapping):
+        return ""
+    if content.get("type") == "image" and depth:
+        return "(image)"
+    found = [_plain(content.get(key), depth + 1) for key in _TEXT_FIELDS]
+    source = content.get("source")
+    if isinstance(source, Mapping):
+        if source.get("type") == "text":
+            found.append(_plain(source.get("data"), depth + 1))
+        found += [_plain(source.get(key), depth + 1) for key in _SOURCE_FIELDS]
+    return "\n".join(part for part in found if part)

@@ -1,0 +1,64 @@
+"""Context blocks as they are stored: weighed, outlined, and marked where they are worth a summary (P15, P16)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compaction.payload.assembly import blocks_tokens
+from compaction.text.outline import ContextBlock, outline, read_share
+from compaction.tokens import CHARS_PER_TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compaction.policy import Policy
+
+
+class Prepared(NamedTuple):
+    """A context block with all that is stored of it; tokens are those of the block as it stands in a message."""
+
+    source: str
+    title: str
+    text: str
+    outline: str
+    tokens: int
+    outline_tokens: int
+    is_large: bool
+    """Over `context_block_compact_chars`: worth a summary."""
+
+
+def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
+    """Return a turn's blocks with their outlines, each short enough to be carried over alone."""
+    max_read = read_share(len(block.text) for block in blocks)
+    prepared = []
+    for block in blocks:
+        short = _short_outline(block, policy, max_read)
+        prepared.append(
+            Prepared(
+                block.source,
+                block.title,
+                block.text,
+                short,
+                blocks_tokens([block]),
+                blocks_tokens([block._replace(text=short)]),
+                is_large=len(block.text) > policy.context_block_compact_chars,
+            )
+        )
+    return prepared
+
+
+def _short_outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
+    """Return the outline, in as many tokens as may be carried over; where none may be, it only stands in."""
+    section_chars = policy.carry_forward_section_chars
+    tokens = policy.carried_context_max_tokens or policy.context_block_compact_chars // CHARS_PER_TOKEN
+    limit = tokens * CHARS_PER_TOKEN
+    text = outline(block.text, section_chars=section_chars, max_chars=limit, max_read=max_read)
+    while text:
+        excess = blocks_tokens([block._replace(text=text)]) - tokens
+        if excess <= 0:
+            return text
+        # Where a character weighs more than one, so many fewer characters are more than is asked for: halve at most.
+        limit = max(len(text) // 2, len(text) - excess * CHARS_PER_TOKEN)
+        text = outline(text, section_chars=section_chars, max_chars=limit).strip()
+    # Its name alone is too long to be carried over.
+    return outline(block.text, section_chars=section_chars, max_chars=tokens * CHARS_PER_TOKEN, max_read=max_read)

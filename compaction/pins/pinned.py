@@ -1,0 +1,305 @@
+"""Pins: rules and facts that stay in the context word for word, however often it is compacted.
+
+A pin needs no repeating while its own message is shown. Those whose message is gone stand in a frame in the first user
+message, before the summary. The frame is taken away before a step changes a view and put back after it, so that no
+step has to know of it:
+
+    bare = without_pins(view, framed)
+    pinned = pin(rebuild(bare, ...), pins, max_tokens=...)
+
+`framed` are the pins that the frame in `view` holds; they are stored with the view, as its summary is.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from compaction.messages import blocks, is_request
+from compaction.pins.standing import standing_instructions
+from compaction.summary.zone import CLOSES, OPENS, opening_length
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
+from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PinSource = Literal["pinned", "standing_instruction", "latest_request"]
+
+_EXPLAINED: Final = (
+    "These texts are kept word for word because their messages are no longer shown. The rules among them still hold."
+)
+_LABELS: Final[dict[PinSource, str]] = {
+    "pinned": "pinned",
+    "standing_instruction": "standing instruction",
+    "latest_request": "latest request before the messages shown",
+}
+_PRIORITY: Final[dict[PinSource, int]] = {"pinned": 0, "standing_instruction": 1, "latest_request": 2}
+_JOINT: Final = "\n\n"
+_OPENING: Final = re.compile(r"\[PINNED(?P<tag>(?::\d{1,9})?)\]\n[^\n]*\n")
+_ITEM: Final = re.compile(r"\[PIN(?P<tag>(?::\d{1,9})?) \d+ of \d+: [^\n\]]*, (?P<chars>\d{1,12}) characters\]\n")
+_MARK: Final = re.compile(r"\[\s*(?:END\s+)?PIN(?:NED)?\b(?::(\d{1,9}))?", re.IGNORECASE)
+
+
+class Pin(NamedTuple):
+    """A text that has to stay in the context byte for byte."""
+
+    id: str
+    seq: int
+    """Of the message that it stands in."""
+    text: str
+    """The span that was pinned, or all the text of its message."""
+    source: PinSource = "pinned"
+
+
+class Pinned(NamedTuple):
+    """A view with its pins in place."""
+
+    view: View
+    framed: tuple[Pin, ...]
+    """Those that the frame holds, because their messages are not shown any more. `without_pins` is given these."""
+    dropped: tuple[Pin, ...]
+    """Those that found no room, to be reported."""
+
+
+def standing_pins(text: str, seq: int) -> tuple[Pin, ...]:
+    """Return the standing instructions in the text of message `seq` as pins."""
+    return tuple(
+        Pin(f"standing-{seq}-{number}", seq, rule, "standing_instruction")
+        for number, rule in enumerate(standing_instructions(text), 1)
+    )
+
+
+def latest_request_pin(view: Sequence[ViewMessage]) -> Pin | None:
+    """Return what the user asked last as a pin, None where only the first message of the view asks anything."""
+    for message in reversed(view[1:]):
+        if message.seq != WRITTEN and is_request(message.role, message.content):
+            said = "\n".join(_texts(message.content, "text"))
+            if said.strip() and not said.startswith(OUT_OF_PLACE):
+                return Pin(f"request-{message.seq}", message.seq, said, "latest_request")
+    return None
+
+
+def message_text(content: Any) -> str:
+    """Return the text of a message that a pin can hold: its text blocks and tool results, a line break between."""
+    return "\n".join(_texts(content, "text", "tool_result"))
+
+
+def pin(view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int) -> Pinned:
+    """Return `view`, which holds no frame, with a frame of the pins whose messages it does not show.
+
+    The frame costs at most `max_tokens` estimated tokens.
+    """
+    framed, dropped = bound(missing_pins(view, pins), max_tokens=max_tokens)
+    return Pinned(with_pins(view, framed), framed, dropped)
+
+
+def bound(pins: Sequence[Pin], *, max_tokens: int) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
+    """Return the pins whose frame costs at most `max_tokens` estimated tokens, and those that found no room.
+
+    What people pinned goes before standing instructions, and these before the latest request; of what was pinned the
+    newest goes first, of the rest the oldest. A text that does not fit leaves room for shorter ones after it. A text
+    that is pinned twice is kept once. Kept pins come in the order of their messages.
+    """
+    tag = _tag(pins)
+    room = max_tokens * CHARS_PER_TOKEN - text_weight(_frame((), tag)) - text_weight(_JOINT)
+    kept: dict[str, int] = {}
+    dropped: list[Pin] = []
+    for index in sorted(range(len(pins)), key=lambda index: _rank(pins[index], index)):
+        if pins[index].text in kept:
+            continue
+        cost = text_weight(_item(pins[index], tag, len(pins), len(pins)))
+        if cost > room:
+            dropped.append(pins[index])
+            continue
+        room -= cost
+        kept[pins[index].text] = index
+    chosen = sorted(kept.values(), key=lambda index: (pins[index].seq, index))
+    return tuple(pins[index] for index in chosen), tuple(dropped)
+
+
+def _rank(pin: Pin, index: int) -> tuple[int, int, int]:
+    newest_first = pin.source == "pinned"
+    return _PRIORITY[pin.source], -pin.seq if newest_first else pin.seq, -index if newest_first else index
+
+
+def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin, ...]:
+    """Return the pins whose text stands neither in their own message, as `view` shows it, nor in a frame in it.
+
+    The same words in another message do not count: there they may mean something else.
+    """
+    if not pins:
+        return ()
+    wanted = {pin.seq for pin in pins} - {WRITTEN}
+    shown = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
+    host = _host(view)
+    framed = set() if host is None else _framed(view[host].content)
+    return tuple(pin for pin in pins if pin.text not in shown.get(pin.seq, "") and pin.text not in framed)
+
+
+def render_pins(pins: Sequence[Pin]) -> str:
+    """Return the frame of `pins`, "" for none.
+
+    Every text stands in it as it is, after a line with its length in characters. Where a text holds a marker of a
+    frame, this frame's markers are numbered so that no text has the same.
+    """
+    tag = _tag(pins)
+    return _frame([_item(pin, tag, number, len(pins)) for number, pin in enumerate(pins, 1)], tag) if pins else ""
+
+
+def pinned_texts(rendered: str) -> tuple[str, ...]:
+    """Return the texts in a frame as `render_pins` made it. Raises ValueError for anything else."""
+    texts = _parsed(rendered) if rendered else ()
+    if texts is None:
+        raise ValueError("not a frame of pins, or not a whole one")
+    return texts
+
+
+def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
+    """Return `view` with the frame of `pins` in its first user message, before the summary.
+
+    Unchanged for no pins, and where that very frame stands there already. Another frame has to be taken away first. A
+    view without a user message gets one, unless it is empty; so does one that begins with a summary the API signed.
+    """
+    if not pins or not view or _stands_in(view, pins):
+        return tuple(view)
+    frame = render_pins(pins)
+    host = _host(view)
+    at = opening_length(view)
+    if host is None or at == 1:
+        # After a summary that the API signed the first user message may hold tool results, which have to come first.
+        return (*view[:at], ViewMessage("user", frame), *view[at:])
+    content = view[host].content
+    if isinstance(content, str):
+        at = _summary_at(content)
+        return _replaced(view, host, f"{content[:at]}{_JOINT}{frame}{content[at:]}")
+    at = _summary_block(content)
+    return _replaced(view, host, [*content[:at], {"type": "text", "text": frame}, *content[at:]])
+
+
+def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
+    """Return `view` as it was before `with_pins` put the frame of `pins` into it.
+
+    Unchanged where that frame is not there: what a client sent is never taken for one. How the frame is worded does
+    not matter, only which texts it holds.
+    """
+    host = _host(view)
+    if not pins or host is None:
+        return tuple(view)
+    texts = tuple(pin.text for pin in pins)
+    content = view[host].content
+    if isinstance(content, str):
+        if view[host].seq == WRITTEN and _parsed(content) == texts:
+            return (*view[:host], *view[host + 1 :])
+        end = _summary_at(content)
+        start = next((start for start, found in _frames(content, end) if found == texts), None)
+        return tuple(view) if start is None else _replaced(view, host, content[:start] + content[end:])
+    at = _summary_block(content) - 1
+    if at < 0 or _parsed(_block_text(content[at])) != texts:
+        return tuple(view)
+    return _replaced(view, host, [*content[:at], *content[at + 1 :]])
+
+
+def only_frames(first: ViewMessage) -> ViewMessage | None:
+    """Return a first user message with a summary as the frames in it, the summary's and the pins'; None for no others.
+
+    The break before them stays, as it is what frames are found again by.
+    """
+    content = first.content
+    if isinstance(content, str):
+        at = _summary_at(content)
+        rest: Any = content[next((start for start, _ in _frames(content, at)), at) :]
+    else:
+        at = _summary_block(content)
+        rest = content[at - (at > 0 and _parsed(_block_text(content[at - 1])) is not None) :]
+    return ViewMessage(first.role, rest) if rest and len(rest) < len(content) else None
+
+
+def _stands_in(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> bool:
+    return without_pins(view, pins) != tuple(view)
+
+
+def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
+    return (*view[:index], view[index].with_content(content), *view[index + 1 :])
+
+
+def _host(view: Sequence[ViewMessage]) -> int | None:
+    return next((index for index, message in enumerate(view) if message.role == "user"), None)
+
+
+def _framed(content: Any) -> set[str]:
+    """Return the texts of the frame in a first user message's content."""
+    if isinstance(content, str):
+        return {text for _, texts in _frames(content, _summary_at(content)) for text in texts}.union(
+            _parsed(content) or ()
+        )
+    at = _summary_block(content) - 1
+    return set(_parsed(_block_text(content[at])) or ()) if at >= 0 else set()
+
+
+def _summary_at(text: str) -> int:
+    """Return where the summary begins that ends `text`, its length for none. No summary holds its own marker."""
+    at = text.rfind(f"{_JOINT}{OPENS}\n") if text.endswith(CLOSES) else -1
+    return at if at >= 0 else len(text)
+
+
+def _summary_block(content: Sequence[Any]) -> int:
+    last = _block_text(content[-1]) if content else ""
+    return len(content) - (last.startswith(f"{OPENS}\n") and last.endswith(CLOSES))
+
+
+def _block_text(block: Any) -> str:
+    return str(block.get("text") or "") if isinstance(block, dict) and block.get("type") == "text" else ""
+
+
+def _frames(text: str, end: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield where frames begin, the break before them included, that reach to `end`, and their texts."""
+    start = text.find(f"{_JOINT}[PINNED", 0, end)
+    while start >= 0:
+        found = _parsed(text, start + len(_JOINT), end)
+        if found is not None:
+            yield start, found
+        start = text.find(f"{_JOINT}[PINNED", start + 1, end)
+
+
+def _parsed(text: str, at: int = 0, end: int | None = None) -> tuple[str, ...] | None:
+    """Return the texts of the frame that `text` is from `at` to `end`, None if it is none."""
+    end = len(text) if end is None else end
+    opening = _OPENING.match(text, at, end)
+    if opening is None or not text.endswith(closing := f"[END PINNED{opening['tag']}]", at, end):
+        return None
+    texts: list[str] = []
+    at = opening.end()
+    while (item := _ITEM.match(text, at, end)) and item["tag"] == opening["tag"]:
+        at = item.end() + int(item["chars"]) + 1
+        if at > end or text[at - 1] != "\n":
+            return None
+        texts.append(text[item.end() : at - 1])
+    return tuple(texts) if texts and text.startswith(closing, at) and at + len(closing) == end else None
+
+
+def _tag(pins: Sequence[Pin]) -> str:
+    """Return what to number markers with, so that none of them stands in a text; "" where no text holds any."""
+    marks = [number for pin in pins for number in _MARK.findall(pin.text)]
+    used = {int(number) for number in marks if number}
+    return f":{next(number for number in count(1) if number not in used)}" if marks else ""
+
+
+def _frame(items: Sequence[str], tag: str) -> str:
+    return f"[PINNED{tag}]\n{_EXPLAINED}\n{''.join(items)}[END PINNED{tag}]"
+
+
+def _item(pin: Pin, tag: str, number: int, total: int) -> str:
+    header = f"[PIN{tag} {number} of {total}: {_LABELS[pin.source]}, message {pin.seq}, {len(pin.text)} characters]"
+    return f"{header}\n{pin.text}\n"
+
+
+def _texts(content: Any, *kinds: str) -> Iterator[str]:
+    for block in blocks(content):
+        if block.get("type") not in kinds:
+            continue
+        if block.get("type") == "text":
+            yield str(block.get("text") or "")
+        else:
+            yield from _texts(block.get("content", ""), "text")

@@ -1,0 +1,240 @@
+"""The evidence: what a summary replaces, read once so that several attempts can be judged against it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from compaction.extract.draft import SPEAKERS
+from compaction.messages import CALLS, THINKING, blocks, is_request
+from compaction.text.clauses import GAP, READ_CHARS, chars_in, clipped, first_records, one_line, prose
+from compaction.text.identifiers import Kind, Text, kind_of, spelled
+from compaction.text.outline import read_share
+from compaction.text.salience import BOUND_WORDS, FUNCTION_WORDS, Source, Weights, clean, content_words, values
+from compaction.tokens import content_weight, text_weight
+from compaction.view import WRITTEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from compaction.view import ViewMessage
+
+_CROWD_VALUES: Final = 6
+"""Values in one speech; each of a larger crowd, such as a pasted log, stands for less."""
+_CROWD_CHARS: Final = 1_000
+"""Characters of a tool's output; one value of a longer output stands for less."""
+_MENTIONS: Final = 4
+_DATA_CHARS: Final = 1_000
+"""Characters; a longer unbroken string is encoded data."""
+_MAX_NESTING: Final = 40
+_NAME_CHARS: Final = 80
+"""Characters of a tool's name that lead each clause of a call."""
+_REQUEST_HEAD: Final = 400
+_REQUEST_TAIL: Final = 200
+"""Characters at either end of a request that say what it asks for."""
+_STEM_CHARS: Final = 5
+_SHORT_CHARS: Final = 45
+"""Characters of text on either side of a value that still tell what it is."""
+
+_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+_DENSE: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\u0e00-\u0e7f]+")
+"""Scripts that put no spaces between words (and Korean, whose words change their ends): read in pairs of letters."""
+_KIND_FACTORS: Final[Mapping[Kind, float]] = {Kind.NAME: 0.5, Kind.NUMBER: 0.7, Kind.DATE: 0.9}
+
+
+class Mention(NamedTuple):
+    """One place where somebody used a value: the text, or the input of a call of `tool`."""
+
+    source: Source
+    text: str
+    tool: str = ""
+    input: Any = None
+
+    def clauses(self, most: int = READ_CHARS) -> Iterator[str]:
+        """Yield what was said, clause by clause, as far as `most` characters go."""
+        if self.tool:
+            for record in first_records(self.input, most, one_line(clean(self.tool[:_NAME_CHARS]))):
+                yield from (one_line(clean(record.lead + clause)) for clause in record.clauses)
+        else:
+            for record in prose(clean(clipped(self.text, most))):
+                yield from (SPEAKERS.get(self.source, "") + clause for clause in record.clauses)
+
+    def window(self, value: str) -> str:
+        """Return the text near `value`: a clause may end inside it, or leave it out of a long field."""
+        at = self.text.index(value)
+        near = self.text[max(0, at - 2 * _SHORT_CHARS) : at + len(value) + 2 * _SHORT_CHARS]
+        return one_line(clean(near))
+
+
+class Evidence:
+    """The messages and the earlier summary that a summary replaces. Made by `gather`."""
+
+    def __init__(self, end: int, max_read: int = READ_CHARS) -> None:
+        self._max_read = max_read
+        """Characters of one text that are read for what has to be kept."""
+        self._weights = Weights(end)
+        self._mentions: dict[str, list[Mention]] = {}
+        """The last `_MENTIONS` of each value."""
+        self._clauses: dict[int, tuple[str, ...]] = {}
+        self._crowds: dict[str, float] = {}
+        self._texts: list[str] = []
+        self.weight = 0
+        """Characters, those of dense scripts counted as four each."""
+        self.request = ""
+        """The newest thing that the user asked, "" where there is none."""
+
+    @cached_property
+    def text(self) -> Text:
+        """Everything that the summary may speak of."""
+        return Text("\n".join(self._texts))
+
+    @cached_property
+    def terms(self) -> frozenset[str]:
+        """The content words of all of it."""
+        return frozenset().union(*map(terms, self._texts))
+
+    def foremost(self, count: int) -> tuple[str, ...]:
+        """Return the `count` exact values that people, the model or its calls used and that matter most, as spelled.
+
+        Those that matter most come first. How a value is spelled takes a search of its text, so ask for few.
+        """
+        return tuple(spelled(value, self._mentions[value][-1].text) for value in self._ranked[:count])
+
+    @cached_property
+    def _ranked(self) -> list[str]:
+        """Every value that may be asked for, in lower case."""
+        return [value for _, value in sorted((-self._rate(value), value) for value in self._mentions if kind_of(value))]
+
+    def around(self, value: str) -> Iterator[str]:
+        """Yield texts in which `value` stands as it stood, the most telling first, each shorter than the one before."""
+        mentions = [mention for mention in reversed(self._mentions.get(value.lower(), ())) if value in mention.text]
+        clauses = [clause for mention in mentions for clause in self._clauses_of(mention) if value in clause]
+        clauses += [mention.window(value) for mention in mentions]
+        if not clauses:
+            return
+        best = next((clause for clause in clauses if content_words(clause) > BOUND_WORDS), clauses[0])
+        yield best
+        at = best.index(value)
+        start = at - _SHORT_CHARS
+        start = 0 if start <= 0 else best.find(" ", start, at) + 1 or at
+        end = at + len(value) + _SHORT_CHARS
+        end = len(best) if end >= len(best) else max(best.rfind(" ", 0, end), at + len(value))
+        short = best[start:end].strip()
+        if len(short) < len(best):
+            yield f"{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
+
+    def _clauses_of(self, mention: Mention) -> tuple[str, ...]:
+        """Return the clauses of a mention, cut once: a summary may lack many values of one text."""
+        known = self._clauses.get(id(mention))
+        if known is None:
+            known = self._clauses[id(mention)] = tuple(mention.clauses(self._max_read))
+        return known
+
+    def _rate(self, value: str) -> float:
+        kind = kind_of(value)
+        assert kind is not None  # noqa: S101 - the caller leaves out the others
+        return self._weights[value] * self._crowds[value] * _KIND_FACTORS.get(kind, 1.0)
+
+    def note(self, mention: Mention, place: int) -> None:
+        """Add what was said in message number `place`."""
+        self._texts.append(mention.text)
+        found = set(values(clipped(mention.text, self._max_read)))
+        spoken = mention.source != "result"
+        strength = 1.0 if spoken else min(1.0, math.sqrt(_CROWD_CHARS / (1 + len(mention.text))))
+        crowd = min(1.0, math.sqrt(_CROWD_VALUES / max(1, len(found))))
+        for value in found:
+            self._weights.mention(value, mention.source, place, strength)
+            if spoken:
+                mentions = self._mentions.setdefault(value, [])
+                mentions.append(mention)
+                del mentions[:-_MENTIONS]
+                self._crowds[value] = max(crowd, self._crowds.get(value, 0.0))
+
+    def know(self, text: str) -> None:
+        """Add text that the summary may speak of but need not."""
+        self._texts.append(text)
+
+
+def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, shown: Iterable[str] = ()) -> Evidence:
+    """Read the messages that a summary replaces, and the summary that stood before them.
+
+    `shown` is what the summarizer was given besides, such as the first message: the summary may speak of it. What
+    compaction wrote itself is not evidence, nor is thinking, which no summarizer sees.
+    """
+    lengths = (chars_in(block) for message in zone if message.seq != WRITTEN for block in blocks(message.content))
+    evidence = Evidence(len(zone), read_share(lengths, READ_CHARS))
+    lines = [line for line in (previous or "").split("\n") if line.strip()]
+    for number, line in enumerate(lines):
+        evidence.note(Mention("note", line), number - len(lines))
+    evidence.weight += text_weight(previous or "")
+    for place, message in enumerate(zone):
+        if message.seq == WRITTEN:
+            continue
+        for mention in _mentions(message):
+            evidence.note(mention, place)
+        evidence.weight += content_weight(message.content)
+        if is_request(message.role, message.content):
+            evidence.request = spoken_text(message.content) or evidence.request
+    for text in shown:
+        evidence.know(text)
+    return evidence
+
+
+def spoken_text(content: Any) -> str:
+    """Return what a message says in words: its text blocks, one after the other, a line break between."""
+    said = [str(block.get("text") or "") for block in blocks(content) if block.get("type") == "text"]
+    return "\n".join(text for text in said if text.strip())
+
+
+def essence(request: str) -> str:
+    """Return the part of a request that says what it asks for: its first and last characters, on one line."""
+    text = one_line(clean(request))
+    if len(text) <= _REQUEST_HEAD + _REQUEST_TAIL:
+        return text
+    head = text[:_REQUEST_HEAD].rpartition(" ")[0] or text[:_REQUEST_HEAD]
+    tail = text[-_REQUEST_TAIL:].partition(" ")[2] or text[-_REQUEST_TAIL:]
+    return f"{head}{GAP}{tail}"
+
+
+def terms(text: str) -> frozenset[str]:
+    """Return the stems of the content words of `text`; letters of scripts without spaces in pairs."""
+    text = text.lower()
+    pairs: set[str] = set()
+    if not text.isascii():
+        for run in _DENSE.findall(text):
+            pairs.update(run[at : at + 2] for at in range(len(run) - 1))
+        text = _DENSE.sub(" ", text)
+    return frozenset(pairs.union(word[:_STEM_CHARS] for word in _WORD.findall(text) if word not in FUNCTION_WORDS))
+
+
+def _mentions(message: ViewMessage) -> Iterator[Mention]:
+    source: Source = "user" if message.role == "user" else "assistant"
+    for block in blocks(message.content):
+        kind = str(block.get("type"))
+        if kind == "text":
+            yield Mention(source, str(block.get("text") or ""))
+        elif kind in CALLS:
+            given = block.get("input")
+            yield Mention("call", "\n".join(_leaves(given)), str(block.get("name")), given)
+        elif kind not in THINKING:
+            rest = {key: value for key, value in block.items() if key not in {"type", "tool_use_id", "cache_control"}}
+            yield Mention("result", "\n".join(_leaves(rest)))
+
+
+def _leaves(value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the strings and numbers in a JSON value, without encoded data."""
+    if isinstance(value, str):
+        if len(value) <= _DATA_CHARS or any(char.isspace() for char in value[:_DATA_CHARS]):
+            yield value
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield str(value) if not isinstance(value, int) or value.bit_length() <= _DATA_CHARS else ""
+    elif depth < _MAX_NESTING:
+        if isinstance(value, Mapping):
+            value = value.values()
+        elif not isinstance(value, list):
+            return
+        for item in value:
+            yield from _leaves(item, depth + 1)

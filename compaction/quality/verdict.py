@@ -1,0 +1,339 @@
+"""The quality guard: whether a summary may take the place of what it summarizes, and what can be mended in it.
+
+Deterministic, in time linear in the texts. `gather` reads what is replaced, `judge` says what is wrong with a summary,
+`mend` adds what is missing and short. The bounds were set on recorded conversations: extracts and summaries written by
+hand pass or are mended, what a model too weak for the task writes does not.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from compaction.pins.standing import standing_instructions
+from compaction.quality.evidence import Evidence, essence, gather, terms
+from compaction.quality.misfires import carries_on, echoes, is_error, loops, refuses
+from compaction.summary.frames import names_frame, unmarked
+from compaction.text.identifiers import Kind, Text, is_strong, kind_of, spelled
+from compaction.text.invisible import SPACE, SPACES, UNSEEN, spread
+from compaction.text.salience import disarmed, values
+from compaction.tokens import text_weight
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Evidence", "Reason", "Verdict", "gather", "judge", "mend"]
+
+KEPT: Final = "## Kept verbatim"
+"""Heads what `mend` adds."""
+LATEST_REQUEST: Final = "Latest request: "
+NOTHING_NOTED: Final = "Nothing was noted."
+"""Stands under a heading that the summarizer left out."""
+
+
+class Reason(StrEnum):
+    """Why a summary is not accepted as it is."""
+
+    EMPTY = "empty"
+    CUT = "cut"
+    TOO_LONG = "too_long"
+    SECTIONS_MISSING = "sections_missing"
+    IDENTIFIERS_MISSING = "identifiers_missing"
+    REQUEST_NOT_REFLECTED = "request_not_reflected"
+    IDENTIFIERS_INVENTED = "identifiers_invented"
+    INSTRUCTIONS_INVENTED = "instructions_invented"
+    ECHO = "echo"
+    MARKERS = "markers"
+    REFUSAL_TEXT = "refusal_text"
+    ERROR_TEXT = "error_text"
+    REPETITION = "repetition"
+    NOT_A_SUMMARY = "not_a_summary"
+
+
+MENDABLE: Final = frozenset(
+    {Reason.SECTIONS_MISSING, Reason.IDENTIFIERS_MISSING, Reason.REQUEST_NOT_REFLECTED, Reason.MARKERS}
+)
+"""Reasons that `mend` can remove."""
+
+MOST_REQUIRED: Final = 24
+LEAST_REQUIRED: Final = 4
+_CHARS_A_VALUE: Final = 200
+"""Characters of summary for each value that it has to hold."""
+_INVENTED_SHARE: Final = 0.1
+_GRAVE_SHARE: Final = 0.05
+"""Shares of a summary's strong values that may stand nowhere in the evidence: of all, and of those that lead astray."""
+_GRAVE: Final = frozenset({Kind.URL, Kind.EMAIL, Kind.HASH})
+_EXACT: Final = frozenset({Kind.ID, Kind.HASH})
+"""Of these not one may be invented: nobody derives them, and whoever is given one uses it."""
+_COUNTED_INVENTIONS: Final = 20
+_RULE_TERMS: Final = 4
+_KNOWN_RULE_SHARE: Final = 0.34
+"""A rule of four content words and more has to share a third of them with what was said."""
+_REQUEST_LEAST_TERMS: Final = 3
+_REQUEST_SHARE: Final = 0.15
+_REQUEST_MOST: Final = 4
+_KNOWN_SHARE: Final = 0.35
+_TELLING_TERMS: Final = 20
+"""Stems; what uses fewer says too little for another text to be told from it."""
+_SAID_TERMS: Final = 8
+_SAID_SHARE: Final = 0.1
+_HEADING_CHARS: Final = 200
+_WORDLESS_CHARS: Final = 300
+_DETAIL_TERMS: Final = 8
+_WHOLE_STOPS: Final = frozenset({None, "end_turn", "stop_sequence"})
+_ABOUT_SUMMARIES: Final = terms(
+    "summary summarize transcript conversation message provide provided please help ready text information request "
+    "user assistant context following details input"
+)
+"""Stems that a model with nothing to say uses as well."""
+
+_PINNED: Final = re.compile(
+    rf"\[({SPACES}(?:{spread('END')}{SPACE})?{spread('PIN')}(?:{UNSEEN}{spread('NED')})?\b[^\]\n]{{0,120}})\]",
+    re.IGNORECASE,
+)
+_PLAIN_WORD: Final = re.compile(r"\w+")
+_HEADING: Final = re.compile(r"^#{1,6} ", re.MULTILINE)
+_NUMBERING: Final = re.compile(r"^[\s#*]*\d+[.)]\s")
+
+Severity = Literal["none", "mendable", "final"]
+
+
+class Verdict(NamedTuple):
+    """What is wrong with a summary; no reasons say that it may be committed."""
+
+    reasons: tuple[Reason, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Exact values that the summary has to hold and does not, those that matter most first."""
+    missing_sections: tuple[str, ...] = ()
+    invented: tuple[str, ...] = ()
+    """Values in the summary that stand nowhere in what it summarizes."""
+    invented_rules: tuple[str, ...] = ()
+    """Standing instructions in it that nothing in what it summarizes speaks of."""
+    request: str = ""
+    """The essence of the latest request, where the summary does not reflect it."""
+    severity: Severity = "none"
+    """Whether `mend` makes it acceptable, or only another summary can."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the summary may be committed as it is."""
+        return not self.reasons
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What is wrong in plain words, a sentence or two for each reason, as a corrective prompt says it."""
+        return tuple(_words_for(self, reason) for reason in self.reasons)
+
+    @property
+    def detail(self) -> str:
+        """All of it on one line."""
+        return " ".join(self.details)
+
+
+def judge(
+    summary: str,
+    evidence: Evidence,
+    *,
+    stop_reason: str | None = None,
+    sections: Sequence[str] = (),
+    canary: str | None = None,
+    prompt: str | None = None,
+    max_chars: int | None = None,
+    latest_request: str | None = None,
+    frames: Sequence[str] = (),
+    beside: Sequence[str] = (),
+) -> Verdict:
+    """Return what is wrong with `summary` as a replacement of the evidence.
+
+    `stop_reason` is the Messages API's, None where no model wrote it. `sections` are the headings it must have,
+    `prompt` the fixed instructions that the model was given (without the transcript), `canary` a string in them that
+    no summary may hold, `frames` the strings that framed data in the prompt. `latest_request` takes the place of the
+    newest request in the evidence. What stands in the texts `beside` the summary in the context, such as pins, does
+    not have to stand in it too. A summary over `max_chars` is too long, as is one that is not smaller than what
+    it replaces.
+    """
+    text = summary.strip()
+    if not any(char.isalnum() for char in text):
+        return Verdict((Reason.EMPTY,), severity="final")
+    held, said = Text(summary), terms(summary)
+    context = Text("\n".join((summary, *beside)))
+    required = required_values(evidence, max_chars)
+    missing = tuple(value for value in required if not context.holds(value))
+    absent = _absent_sections(summary, sections)
+    invented, invented_rules = _invented(summary, evidence), _invented_rules(summary, evidence)
+    request = essence(evidence.request if latest_request is None else latest_request)
+    request = "" if _reflects(said.union(*map(terms, beside)), context, request) else request
+    refused = stop_reason == "refusal" or refuses(text)
+    found = {
+        Reason.REFUSAL_TEXT: refused,
+        Reason.CUT: not refused and stop_reason not in _WHOLE_STOPS,
+        Reason.ERROR_TEXT: is_error(text),
+        Reason.TOO_LONG: text_weight(summary) >= evidence.weight or len(summary) > (max_chars or len(summary)),
+        Reason.ECHO: echoes(summary, canary, prompt, lambda: evidence.text.folded)
+        or (names_frame(summary) and not names_frame(evidence.text.folded))
+        or any(frame.lower() in summary.lower() for frame in frames),
+        Reason.REPETITION: loops(text),
+        Reason.NOT_A_SUMMARY: carries_on(text) or _is_something_else(said, held, evidence),
+        Reason.IDENTIFIERS_INVENTED: bool(invented),
+        Reason.INSTRUCTIONS_INVENTED: bool(invented_rules),
+        Reason.MARKERS: _disarmed(summary) != summary,
+        Reason.SECTIONS_MISSING: bool(absent),
+        Reason.IDENTIFIERS_MISSING: bool(missing),
+        Reason.REQUEST_NOT_REFLECTED: bool(request),
+    }
+    reasons = tuple(reason for reason, applies in found.items() if applies)
+    severity: Severity = "mendable" if reasons else "none"
+    if not MENDABLE.issuperset(reasons):
+        severity = "final"
+    return Verdict(reasons, missing, absent, invented, invented_rules, request, severity)
+
+
+def required_values(evidence: Evidence, max_chars: int | None = None) -> tuple[str, ...]:
+    """Return the exact values that a summary of the evidence must hold, as many as `max_chars` characters can bear."""
+    room = evidence.weight // 4 if max_chars is None else min(max_chars, evidence.weight // 2)
+    return evidence.foremost(min(MOST_REQUIRED, max(LEAST_REQUIRED, room // _CHARS_A_VALUE)))
+
+
+def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) -> str:
+    """Return `summary` with what `verdict` found missing, word for word under the heading `KEPT`.
+
+    Each value stands in the words that stood around it; markers become plain words, headings that are missing are
+    added. What does not fit into `max_chars` characters stays out, so judge the result again. Mending twice is mending
+    once. A verdict that is final changes nothing.
+    """
+    if verdict.severity != "mendable":
+        return summary
+    text = _disarmed(summary)
+    if verdict.missing_sections and not _HEADING.search(text):
+        # A narrative without any form: it stands under the first heading as it is.
+        first = f"## {verdict.missing_sections[0].lstrip('# ')}"
+        text = _with_room(text, f"{first}\n{text.lstrip()}", max_chars)
+    for section in _absent_sections(text, verdict.missing_sections):
+        text = _with_room(text, f"{text.rstrip()}\n\n## {section.lstrip('# ')}\n{NOTHING_NOTED}", max_chars)
+    if verdict.request and not _reflects(terms(text), Text(text), verdict.request):
+        text = _with_room(text, _kept(text, f"{LATEST_REQUEST}{verdict.request}"), max_chars)
+    for value in verdict.missing:
+        if Text(text).holds(value):
+            continue
+        for words in evidence.around(value):
+            longer = _kept(text, words)
+            if len(longer) <= max_chars:
+                text = longer
+                break
+    return text
+
+
+def _with_room(text: str, longer: str, max_chars: int) -> str:
+    return longer if len(longer) <= max_chars else text
+
+
+def _kept(text: str, words: str) -> str:
+    """Return `text` with one more line under the heading `KEPT`."""
+    line = _disarmed(f"- {words}")
+    lines = text.rstrip().split("\n")
+    if KEPT not in lines:
+        return "\n".join([*lines, "", KEPT, line])
+    end = lines.index(KEPT) + 1
+    while end < len(lines) and lines[end].startswith("- "):
+        end += 1
+    return "\n".join([*lines[:end], line, *lines[end:]])
+
+
+def _disarmed(text: str) -> str:
+    """Return `text` with the markers of summaries, pins and cut results turned into plain words."""
+    return _PINNED.sub(r"(\1)", unmarked(disarmed(text)))
+
+
+def _is_something_else(said: frozenset[str], held: Text, evidence: Evidence) -> bool:
+    """Tell whether a text has next to nothing of the evidence: in its words, and in the values that it holds."""
+    if len(evidence.terms) < _TELLING_TERMS:
+        return False
+    shared = (said & evidence.terms) - _ABOUT_SUMMARIES
+    wanted = min(_SAID_TERMS, int(_SAID_SHARE * len(evidence.terms)))
+    named = sum(1 for value in held.values if kind_of(value) and evidence.text.knows(value))
+    if len(shared) + named < wanted:
+        return True
+    return named < wanted and len(said & evidence.terms) < _KNOWN_SHARE * len(said)
+
+
+def _invented(summary: str, evidence: Evidence) -> tuple[str, ...]:
+    """Return the values of strong kinds that stand nowhere in the evidence, if they are more than a few."""
+    strong = sorted(value for value in set(values(summary)) if is_strong(value))
+    unknown: list[str] = []
+    for value in strong:
+        if not evidence.text.knows(value):
+            unknown.append(value)
+            if len(unknown) >= _COUNTED_INVENTIONS:
+                break
+    grave = sum(kind_of(value) in _GRAVE for value in unknown)
+    exact = any(kind_of(value) in _EXACT for value in unknown)
+    if not exact and grave <= _GRAVE_SHARE * len(strong) and len(unknown) <= max(1, _INVENTED_SHARE * len(strong)):
+        return ()
+    return tuple(spelled(value, summary) for value in unknown)
+
+
+def _invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:
+    """Return the standing instructions in a summary most of whose words nobody used in what it summarizes."""
+    found = []
+    for rule in standing_instructions(summary):
+        said = terms(rule) - _ABOUT_SUMMARIES
+        if len(said) >= _RULE_TERMS and len(said & evidence.terms) < _KNOWN_RULE_SHARE * len(said):
+            found.append(rule)
+    return tuple(found)
+
+
+def _absent_sections(summary: str, sections: Sequence[str]) -> tuple[str, ...]:
+    """Return the headings that no line of the summary is, or begins with before a colon."""
+    if not sections:
+        return ()
+    lines = [line[:_HEADING_CHARS] for line in summary.split("\n")]
+    headings = {_plain(part) for line in lines for part in (line, line.partition(":")[0])}
+    return tuple(section for section in sections if _plain(section) not in headings)
+
+
+def _plain(heading: str) -> str:
+    return " ".join(_PLAIN_WORD.findall(_NUMBERING.sub("", heading.lower())))
+
+
+def _reflects(said: frozenset[str], held: Text, request: str) -> bool:
+    """Tell whether a text takes up the content words and values of a request; one of few words asks for nothing."""
+    asked = terms(request) - _ABOUT_SUMMARIES
+    exact = [value for value in set(values(request)) if kind_of(value)]
+    if len(asked) + len(exact) < _REQUEST_LEAST_TERMS:
+        return True
+    found = len(asked & said) + sum(map(held.holds, exact))
+    return found >= min(_REQUEST_MOST, max(2, int(_REQUEST_SHARE * (len(asked) + len(exact)))))
+
+
+def _words_for(verdict: Verdict, reason: Reason) -> str:
+    match reason:
+        case Reason.SECTIONS_MISSING:
+            return f"These headings are missing: {'; '.join(verdict.missing_sections)}."
+        case Reason.IDENTIFIERS_MISSING:
+            return f"These exact values are missing, say what each is: {', '.join(verdict.missing)}."
+        case Reason.REQUEST_NOT_REFLECTED:
+            asked = sorted(terms(verdict.request) - _ABOUT_SUMMARIES)
+            found = [word for word in re.findall(r"\w+", verdict.request) if terms(word).intersection(asked)]
+            words = ", ".join(dict.fromkeys(found[:_DETAIL_TERMS])) or verdict.request[:_WORDLESS_CHARS]
+            return f"The user's latest request is not reflected; it speaks of: {words}."
+        case Reason.IDENTIFIERS_INVENTED:
+            return f"These values stand nowhere in the transcript, leave them out: {', '.join(verdict.invented)}."
+        case Reason.INSTRUCTIONS_INVENTED:
+            rules = "; ".join(rule[:_WORDLESS_CHARS] for rule in verdict.invented_rules)
+            return f"Nobody in the transcript gave these instructions, leave them out: {rules}"
+        case _:
+            return _DETAILS[reason]
+
+
+_DETAILS: Final = {
+    Reason.EMPTY: "The answer held no summary.",
+    Reason.CUT: "The answer stopped before its end: write a shorter summary.",
+    Reason.TOO_LONG: "The summary is not smaller than what it replaces, or over its limit: write a shorter one.",
+    Reason.ECHO: "The summary repeats its instructions: write only what happened in the conversation.",
+    Reason.MARKERS: "The summary holds markers that frame data: leave them out.",
+    Reason.REFUSAL_TEXT: "The answer refused, or asked for the transcript, which was given: summarize it.",
+    Reason.ERROR_TEXT: "The answer was an error message and not a summary.",
+    Reason.REPETITION: "The summary says the same over and over: say each thing once.",
+    Reason.NOT_A_SUMMARY: "The answer says next to nothing of the conversation: summarize what was said in it.",
+}

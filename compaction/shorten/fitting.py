@@ -1,0 +1,221 @@
+"""The guard: history that fits into what the other layers leave, and fills it (seed 001)."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from operator import is_not
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from compaction.messages import is_request
+from compaction.pins.pinned import only_frames
+from compaction.repair import repair
+from compaction.shorten.shortening import result_without_middle, text_of, without_middle
+from compaction.shorten.trimming import drop_oldest, exchanges, rounds
+from compaction.summary.zone import opening_length
+from compaction.view import MARKER, WRITTEN, View, ViewMessage, map_blocks, signed_summary, strip_thinking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LEAST_CHARS: Final = 500
+"""Characters that are always left of a text that has to be shortened, three quarters of them from its beginning."""
+_MOST_CHARS: Final = 8
+"""Characters that a unit of room may stand for at most: four a token, and the learned ratio is held within two."""
+
+
+class Fitted(NamedTuple):
+    """History within its room, or as near to it as may be; `tokens` are estimates."""
+
+    view: View
+    tokens: int
+    kept: int
+    """Exchanges that are left."""
+    cut: int
+    """Answers, results and earlier requests that lost their middle."""
+    rounds_dropped: bool
+    """Whether older rounds of the last exchange were left out."""
+    opening_dropped: bool = False
+    """Whether of a first message with a summary only the summary is left."""
+    left_out: tuple[int, ...] = ()
+    """Seqs of the messages that are gone."""
+
+
+def fit_history(
+    view: Sequence[ViewMessage],
+    room: float,
+    weigh: Callable[[ViewMessage], float],
+    *,
+    carries_summary: bool,
+    asked: ViewMessage | None = None,
+    lacks_rounds: bool = False,
+    unread: Sequence[int] = (),
+) -> Fitted:
+    """Return `view` within `room`, in the unit of `weigh`, with as little left out as that takes.
+
+    The oldest whole exchanges go first, then the oldest rounds of the last answered one; its request and newest round
+    stay, as do what nobody has answered yet and a first message with a summary. Where that one leaves no room for them,
+    only its summary stays, and more of the others. If that is not enough, long answers and results lose as much of
+    their middle as they have to, then requests that others follow; at last the oldest of those that nobody has answered
+    go. What is left may still be over: the caller warns. A larger room never leaves less but for this first message's
+    sake. `asked` is what will follow the history, its room already taken off. `unread` are seqs of messages that were
+    left out of the view because they would not fit, with `lacks_rounds` older rounds of its last exchange among them.
+    """
+    whole = tuple(view) if asked is None else (*view, asked)
+
+    def size(message: ViewMessage) -> int:
+        return 0 if message is asked else math.ceil(weigh(message))
+
+    def fits(_: int, measured: int) -> bool:
+        return measured <= room
+
+    def drop(whole: Sequence[ViewMessage], *, waiting: bool) -> View:
+        return drop_oldest(whole, fits, measure=size, carries_summary=carries_summary, waiting=waiting).view
+
+    kept, opening = drop(whole, waiting=False), None
+    cuts: dict[int, int] = {}
+    if carries_summary and _total(kept, size) > room and (opening := _only_summary(whole)) is not None:
+        kept = drop((opening, *whole[1:]), waiting=False)
+    if _total(kept, size) > room:
+        kept, cuts = _shortened(kept, room, size, opening_length(kept, carries_summary=carries_summary))
+        kept = drop(kept, waiting=True)
+    cut = sum(cuts.get(id(message), 0) for message in kept)
+    shown = {message.seq for message in kept}
+    if kept != whole:
+        kept = strip_thinking(kept, _last_seq(view), from_index=_first_change(whole, kept))
+        kept, _ = repair(kept if asked is None else kept[:-1])
+    elif asked is not None:
+        kept = kept[:-1]
+    gone = tuple(message.seq for message in view if message.seq not in shown)
+    rounds_dropped = lacks_rounds or _lost_rounds(view, set(gone))
+    tokens, exchanges_kept = _total(kept, size), count_exchanges(kept)
+    return Fitted(kept, tokens, exchanges_kept, cut, rounds_dropped, opening is not None, (*unread, *gone))
+
+
+def _lost_rounds(view: Sequence[ViewMessage], gone: set[int]) -> bool:
+    """Tell whether rounds of an exchange are gone whose request is still there."""
+    parts = exchanges(view)
+    return bool(gone and parts) and any(view[part.start].seq in gone for part in rounds(view, parts[-1])[:-1])
+
+
+def _only_summary(view: Sequence[ViewMessage]) -> ViewMessage | None:
+    """Return the first message without its own words, None where these are asked for still, or there are none."""
+    if not view or signed_summary(view) is not None or _last_request(view) <= 0:
+        return None
+    return only_frames(view[0])
+
+
+def count_exchanges(view: Sequence[ViewMessage]) -> int:
+    """Return how many requests a view has."""
+    return sum(is_request(message.role, message.content) for message in view)
+
+
+def _shortened(
+    view: View, room: float, size: Callable[[ViewMessage], int], opening: int
+) -> tuple[View, dict[int, int]]:
+    """Return `view` with long texts cut until it fits, answers and results, then older requests; and how many were.
+
+    The texts are counted by the id of the message that they are in. The first `opening` messages stay as they are, and
+    so does what was asked last.
+    """
+    asked_last = _last_request(view)
+    shorter = view
+    for cut, end in ((_cut_answer, len(view)), (_cut_request, asked_last)):
+        shorter = (
+            *shorter[:opening],
+            *_filled(shorter, range(opening, end), cut, room, size),
+            *shorter[max(opening, end) :],
+        )
+        if _total(shorter, size) <= room:
+            break
+    return shorter, {id(new): _blocks_changed(old, new) for old, new in zip(view, shorter, strict=True)}
+
+
+def _filled(
+    view: View,
+    places: range,
+    cut: Callable[[ViewMessage, int], ViewMessage],
+    room: float,
+    size: Callable[[ViewMessage], int],
+) -> View:
+    """Return the messages in `places`, their texts cut to as many characters each as the room allows."""
+    beside = _total(view, size) - _total(view[places.start : places.stop], size)
+    longest = max((len(text) for index in places for text in _texts(view[index].content)), default=0)
+    most = max(LEAST_CHARS, min(longest, int(max(room, 0) * _MOST_CHARS)))
+    parts = tuple(cut(view[index], most) for index in places)
+
+    def total(level: int) -> int:
+        return beside + sum(size(cut(message, level)) for message in parts)
+
+    level = LEAST_CHARS + bisect_right(range(LEAST_CHARS, most + 1), room, key=total) - 1
+    return tuple(cut(message, max(LEAST_CHARS, level)) for message in parts)
+
+
+def _texts(content: Any) -> list[str]:
+    """Return the texts in a message's content, those in its results as one each."""
+    if isinstance(content, str):
+        return [content]
+    inner = (block.get("content", "") if block.get("type") == "tool_result" else [block] for block in content)
+    return [each if isinstance(each, str) else "".join(map(text_of, each or ())) for each in inner]
+
+
+def _cut_answer(message: ViewMessage, level: int) -> ViewMessage:
+    """Cut what an assistant said, or tools returned, to `level` characters each."""
+    if message.role == "assistant":
+        return _cut_texts(message, level)
+    return map_blocks(message, lambda block: _cut_result(block, level) if block.get("type") == "tool_result" else block)
+
+
+def _cut_request(message: ViewMessage, level: int) -> ViewMessage:
+    """Cut what a user said to `level` characters each text."""
+    return _cut_texts(message, level) if message.role == "user" else message
+
+
+def _cut_texts(message: ViewMessage, level: int) -> ViewMessage:
+    if isinstance(message.content, str):
+        text = _cut_text(message.content, level)
+        return message if text is message.content else message.with_content(text)
+
+    def cut(block: dict[str, Any]) -> dict[str, Any]:
+        text = text_of(block)
+        shorter = _cut_text(text, level)
+        return block if shorter is text else {**block, "text": shorter}
+
+    return map_blocks(message, cut)
+
+
+def _cut_text(text: str, level: int) -> str:
+    if len(text) <= level:
+        return text
+    shorter = without_middle([text.removesuffix(MARKER)], level - level // 4, level // 4)
+    return text if shorter is None or len(shorter[0]) + len(MARKER) >= len(text) else shorter[0] + MARKER
+
+
+def _cut_result(block: dict[str, Any], level: int) -> dict[str, Any]:
+    return result_without_middle(block, level - level // 4, level // 4, ending=MARKER) or block
+
+
+def _blocks_changed(old: ViewMessage, new: ViewMessage) -> int:
+    """Return how many blocks of a message are other ones now."""
+    if new is old or isinstance(new.content, str):
+        return new is not old
+    return sum(map(is_not, old.content, new.content))
+
+
+def _last_request(view: Sequence[ViewMessage]) -> int:
+    return max((index for index, message in enumerate(view) if is_request(message.role, message.content)), default=-1)
+
+
+def _total(view: Sequence[ViewMessage], size: Callable[[ViewMessage], int]) -> int:
+    return sum(map(size, view))
+
+
+def _last_seq(view: Sequence[ViewMessage]) -> int:
+    return max((message.seq for message in view), default=WRITTEN)
+
+
+def _first_change(before: Sequence[ViewMessage], after: Sequence[ViewMessage]) -> int:
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        if old is not new:
+            return index
+    return min(len(before), len(after))

@@ -1,0 +1,272 @@
+"""Snapshots: the working view of a conversation, and what of a new view has to be written down."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from compaction.cache_marks import without_marks
+from compaction.coverage import Coverage, Fate, extend, shown_seqs
+from compaction.messages import is_request
+from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
+from compaction.repair import repair
+from compaction.shorten.inline_tags import cut_inline
+from compaction.sizes import uncounted_bytes
+from compaction.summary.zone import without_summary
+from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking, view_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from compaction.policy import Policy
+
+
+class _Stored(msgspec.Struct):
+    role: str
+    content: Any
+
+
+_json = msgspec.json.Encoder()
+_loads = msgspec.json.Decoder().decode
+_load_messages = msgspec.json.Decoder(list[_Stored]).decode
+
+
+UNREAD: Final = '""'
+"""Content of an original that a hard limit left unread: no view shows it, and a snapshot that covers it dropped it."""
+STRIPPED: Final = "signed thinking from before the last compaction is left out: what it was signed for has changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A stored compacted view of messages `0..covers_through`; version 0 covers nothing."""
+
+    version: int = 0
+    covers_through: int = -1
+    messages: View = ()
+    summary: str | None = None
+    coverage: Coverage = ()
+    prefix_hash: bytes = b""
+    pins: tuple[Pin, ...] = ()
+    """Those in the frame of its first user message."""
+
+
+class Original(NamedTuple):
+    """A stored message of the tail: its seq, role and content as JSON text."""
+
+    seq: int
+    role: str
+    content: str
+
+
+class Working(NamedTuple):
+    """What a compaction starts from: the whole view, made valid, and where it came from."""
+
+    view: View
+    snapshot: Snapshot
+    tail: tuple[Original, ...]
+    warnings: tuple[str, ...]
+    pins: tuple[Pin, ...] = ()
+    """What has to stay word for word, shown or in a frame; the view itself holds no frame then."""
+    unrepaired: View = ()
+    """The tail's messages where repair had something to do: it may have moved blocks from one to another."""
+
+    @property
+    def last_seq(self) -> int:
+        """Seq of the newest message, -1 for none."""
+        return self.tail[-1].seq if self.tail else self.snapshot.covers_through
+
+
+class NewSnapshot(NamedTuple):
+    """What is written for a view that a compaction made."""
+
+    messages_json: str
+    seqs: tuple[int, ...]
+    covers_through: int
+    coverage: Coverage
+    summary: str | None
+    prefix_hash: bytes
+    tokens: int
+    bytes: int
+    exchanges: int
+    pins: tuple[Pin, ...] = ()
+
+
+def load_view(messages_json: str, seqs: Sequence[int]) -> View:
+    """Return the view that a snapshot stores."""
+    return tuple(
+        [
+            ViewMessage(message.role, message.content, seq)
+            for message, seq in zip(_load_messages(messages_json), seqs, strict=True)
+        ]
+    )
+
+
+def dump_messages(view: Sequence[ViewMessage]) -> str:
+    """Return a view as JSON text, `[{"role", "content"}, …]`."""
+    return _json.encode([message.as_message() for message in view]).decode()
+
+
+def serialized(message: dict[str, Any]) -> bytes:
+    """Return one message as JSON."""
+    return _json.encode(message)
+
+
+def serialized_bytes(message: ViewMessage) -> int:
+    """Return the bytes of one message in a serialized context, with the comma after it."""
+    return len(serialized(message.as_message())) + 1
+
+
+def counted_bytes(message: ViewMessage) -> int:
+    """Return what a message takes of `max_context_bytes` in a serialized context, see `sizes`."""
+    return serialized_bytes(message) - uncounted_bytes(message.content)
+
+
+def build(
+    snapshot: Snapshot,
+    tail: Sequence[Original],
+    policy: Policy,
+    *,
+    strip_thinking_through: int = -1,
+    pinned: Sequence[Pin] | None = None,
+) -> Working:
+    """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
+
+    Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since. For a view to
+    be compacted, `pinned` has what people pinned: the frame of pins is taken off, to be put on again when the new view
+    is settled. For one to be served it is None.
+    """
+    stored = tuple([ViewMessage(role, _loads(content), seq) for seq, role, content in tail])
+    current = strip_thinking(stored, strip_thinking_through)
+    warnings = [] if current == stored else [STRIPPED]
+    before = snapshot.messages if pinned is None else without_pins(snapshot.messages, snapshot.pins)
+    joined = (*before, *current)
+    sound, repairs = repair(joined)
+    unrepaired = () if sound is joined else _shortened(current, policy)
+    told = (*warnings, *repairs.warnings())
+    working = Working(_shortened(sound, policy), snapshot, tuple(tail), told, unrepaired=unrepaired)
+    return working if pinned is None else working._replace(pins=(*pinned, *_standing(working), *_latest(working)))
+
+
+def _shortened(view: View, policy: Policy) -> View:
+    """Return `view` with tool results capped and inline ones cut."""
+    capped = cap_results(view, policy.max_tool_result_chars)
+    return cut_inline(capped, policy.inline_tool_tags, policy.tool_result_retention_chars)
+
+
+def _standing(working: Working) -> tuple[Pin, ...]:
+    """Return the standing instructions of the conversation's first message."""
+    coverage, tail = working.snapshot.coverage, working.tail
+    first = coverage[0].first if coverage else tail[0].seq if tail else WRITTEN
+    opening = next((message for message in working.view if message.seq == first), None)
+    if opening is None or opening.role != "user":
+        return tuple(pin for pin in working.snapshot.pins if pin.source == "standing_instruction")
+    if working.snapshot.summary is not None:
+        opening = without_summary(opening, working.snapshot.summary)
+    return standing_pins(message_text(opening.content), first)
+
+
+def _latest(working: Working) -> tuple[Pin, ...]:
+    """Return the latest request, the one of an earlier snapshot where the view shows none."""
+    found = latest_request_pin(working.view)
+    if found is not None:
+        return (found,)
+    return tuple(pin for pin in working.snapshot.pins if pin.source == "latest_request")
+
+
+def settle(
+    working: Working,
+    after: View,
+    *,
+    run_id: str,
+    truncated: Collection[int] = (),
+    removed: Literal["summarized", "dropped"] = "dropped",
+    summary: str | None = None,
+    pins: tuple[Pin, ...] = (),
+) -> NewSnapshot:
+    """Return what to write so that the context becomes `after`.
+
+    The snapshot holds only what can't be read from the tail: messages at the end that are as they were stay
+    there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `pins`
+    are those that stand in its frame.
+    """
+    cut = _tail_begins(working, after)
+    covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
+    covers = max(covers, working.snapshot.covers_through)
+    # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
+    kept = without_marks(strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after)))
+    shown = {message.seq for message in (*kept, *after[cut:])}
+    new_rows = [row for row in working.tail if row.seq <= covers]
+    # What was gone before is not gone through again: a long conversation has far more of that than of the view.
+    known = (*shown_seqs(working.snapshot.coverage), *(row.seq for row in new_rows))
+    fates: dict[int, Fate] = {seq: removed for seq in known if seq not in shown}
+    fates.update({row.seq: "dropped" for row in new_rows if row.content == UNREAD})
+    fates.update({seq: "truncated" for seq in truncated if seq <= covers})
+    messages_json = dump_messages(kept)
+    return NewSnapshot(
+        messages_json=messages_json,
+        seqs=tuple(message.seq for message in kept),
+        covers_through=covers,
+        coverage=extend(working.snapshot.coverage, (row.seq for row in new_rows), fates, run_id),
+        summary=summary if summary is not None else working.snapshot.summary,
+        prefix_hash=_hash(working.snapshot.prefix_hash, new_rows),
+        tokens=view_tokens(kept),
+        bytes=len(messages_json.encode()),
+        exchanges=sum(is_request(message.role, message.content) for message in kept),
+        pins=pins,
+    )
+
+
+def _tail_begins(working: Working, after: View) -> int:
+    """Return the index in `after` from which on the tail makes what stands there.
+
+    Where repair moved a block, what it moved it from may be covered: then what it moved it to has to be, too.
+    """
+    begins = len(after) - _untouched(working, after)
+    while working.unrepaired and begins < len(after):
+        tail = [message for message in working.unrepaired if message.seq >= after[begins].seq]
+        made, _ = repair((*after[:begins], *tail))
+        if made == after:
+            break
+        differs = next((at for at, pair in enumerate(zip(made, after, strict=False)) if pair[0] != pair[1]), len(after))
+        begins = min(max(begins, differs) + 1, len(after))
+    return begins
+
+
+def _untouched(working: Working, after: View) -> int:
+    """Return how many messages at the end of `after` are the tail's own."""
+    count = 0
+    for new, old in zip(reversed(after), reversed(working.view), strict=False):
+        if new is not old or new.seq <= working.snapshot.covers_through:
+            break
+        count += 1
+    return count
+
+
+def _first_change(before: View, after: View) -> int:
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        if old is not new:
+            return index
+    return min(len(before), len(after))
+
+
+def _hash(parent: bytes, rows: Sequence[Original]) -> bytes:
+    """Return the hash of the prefix a snapshot stands for, chained from its parent's."""
+    digest = hashlib.sha256(parent)
+    for seq, role, content in rows:
+        digest.update(f"{seq}\x00{role}\x00{content}".encode())
+    return digest.digest()
+
+
+def context_json(head: str | None, tail: str | None) -> str:
+    """Return the context's messages as JSON text from a snapshot's text and the tail's, neither parsed.
+
+    `head` is a JSON array or None, `tail` its elements' texts joined by commas or None.
+    """
+    if not tail:
+        return head or "[]"
+    if not head or head == "[]":
+        return f"[{tail}]"
+    return f"{head[:-1]},{tail}]"

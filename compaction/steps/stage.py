@@ -1,0 +1,99 @@
+"""The stage: a conversation as the next step of a run finds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from compaction.messages import has_tool_results
+from compaction.pins.pinned import Pinned, pin, with_pins
+from compaction.steps.ladder import Load
+from compaction.steps.snapshot import Snapshot, build, load_view, serialized_bytes
+from compaction.summary.zone import opening_length
+from compaction.view import WRITTEN, View, view_tokens
+
+if TYPE_CHECKING:
+    from compaction.policy import Policy
+    from compaction.steps.snapshot import NewSnapshot, Working
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A working view and what is known of it besides.
+
+    `fixed_tokens` are those of system prompt, tools and carried context, `measured` is the API's count carried forward,
+    `bytes` the size of the context serialized.
+    """
+
+    working: Working
+    token_ratio: float = 1.0
+    fixed_tokens: int = 0
+    measured: int | None = None
+    bytes: int = 0
+    is_counted: bool = True
+    """Whether the API counted anything since the last request."""
+
+    @property
+    def view(self) -> View:
+        """The messages."""
+        return self.working.view
+
+    @cached_property
+    def tokens(self) -> int:
+        """Estimated tokens of the messages, pins that stand in a frame included, corrected by what the API counted."""
+        return self.estimate(with_pins(self.working.view, self.working.snapshot.pins))
+
+    def pinned(self, view: View, policy: Policy) -> Pinned:
+        """Return a view of this conversation with the pins that it does not show in a frame."""
+        return pin(view, self.working.pins, max_tokens=policy.pinned_max_tokens)
+
+    def estimate(self, view: View) -> int:
+        """Return the estimated tokens of a view of this conversation."""
+        return round(view_tokens(view) * self.token_ratio)
+
+    @property
+    def carries_summary(self) -> bool:
+        """Whether the first message carries a summary."""
+        return self.working.snapshot.summary is not None
+
+    @property
+    def previous_summary(self) -> str | None:
+        """The summary that a new one takes the place of; one that the API signed stays where it is."""
+        return None if opening_length(self.view) == 1 else self.working.snapshot.summary
+
+    @property
+    def newest_result(self) -> int:
+        """Seq of the newest tool-result message, -1 for none."""
+        return next((m.seq for m in reversed(self.view) if has_tool_results(m.role, m.content)), WRITTEN)
+
+    @property
+    def load(self) -> Load:
+        """What the ladder decides from; holds do not bind a run that has begun."""
+        return Load(self.tokens + self.fixed_input, self.measured, is_counted=self.is_counted, bytes=self.bytes)
+
+    def load_of(self, view: View) -> Load:
+        """Return what the ladder would decide from with `view` in force: nothing counted it yet; bytes at most."""
+        return Load(self.estimate(view) + self.fixed_input, None, bytes=self.bytes)
+
+    @property
+    def fixed_input(self) -> int:
+        """Tokens of the input that no step can make fewer, corrected by what the API counted."""
+        return round(self.fixed_tokens * self.token_ratio)
+
+    def after(self, new: NewSnapshot, policy: Policy) -> Stage:
+        """Return the stage that a commit of `new` would leave, if nothing else happened."""
+        before = self.working
+        snapshot = Snapshot(
+            version=before.snapshot.version + 1,
+            covers_through=new.covers_through,
+            messages=load_view(new.messages_json, new.seqs),
+            summary=new.summary,
+            coverage=new.coverage,
+            prefix_hash=new.prefix_hash,
+            pins=new.pins,
+        )
+        tail = [row for row in before.tail if row.seq > new.covers_through]
+        pinned = [each for each in before.pins if each.source == "pinned"]
+        working = build(snapshot, tail, policy, strip_thinking_through=before.last_seq, pinned=pinned)
+        return replace(self, working=working, measured=None, bytes=sum(map(serialized_bytes, working.view)))

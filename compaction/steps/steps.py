@@ -1,0 +1,281 @@
+"""The steps of the ladder as functions: each takes a stage and says what it would make of it, or why nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from compaction.pins.pinned import latest_request_pin
+from compaction.shorten.fitting import fit_history
+from compaction.shorten.pruning import Pruned, prune
+from compaction.shorten.strategies import StrategyError, shorten
+from compaction.shorten.tool_results import cut_tool_results, diagnostic
+from compaction.shorten.trimming import drop_oldest
+from compaction.steps.ladder import Step, saves_enough
+from compaction.steps.snapshot import counted_bytes, settle
+from compaction.summary import zone as summaries
+from compaction.view import WRITTEN, ViewMessage, cut_seqs, with_own_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from compaction.pins.pinned import Pin
+    from compaction.policy import Policy
+    from compaction.shorten.strategies import ExtraStrategy
+    from compaction.steps.snapshot import NewSnapshot
+    from compaction.steps.stage import Stage
+    from compaction.summary.zone import Zone
+    from compaction.view import View
+
+NOTHING_TO_CUT: Final = "nothing_to_cut"
+NOTHING_TO_PRUNE: Final = "nothing_to_prune"
+NOTHING_TO_DROP: Final = "nothing_to_drop"
+NOTHING_TO_SHORTEN: Final = "nothing_to_shorten"
+STRATEGY_FAILED: Final = "strategy_failed"
+SUMMARIES_DISABLED: Final = "summaries_disabled"
+ZONE_TOO_SMALL: Final = "zone_too_small"
+NOT_SMALLER: Final = "not_smaller"
+
+
+class Made(NamedTuple):
+    """What a step makes of a view.
+
+    `reason` says why it is not worth a snapshot, None that it is. `truncated` are seqs of messages that were cut,
+    `removed` is the fate of those that are gone, `pins` are those that stand in the frame of the view.
+    """
+
+    step: Step
+    view: View
+    reason: str | None = None
+    detail: str | None = None
+    truncated: tuple[int, ...] = ()
+    removed: Literal["summarized", "dropped"] = "dropped"
+    summary: str | None = None
+    results_cut: int | None = None
+    pins: tuple[Pin, ...] = ()
+
+    def settle(self, stage: Stage, run_id: str) -> NewSnapshot:
+        """Return the snapshot to write for it."""
+        return settle(
+            stage.working,
+            self.view,
+            run_id=run_id,
+            truncated=self.truncated,
+            removed=self.removed,
+            summary=self.summary,
+            pins=self.pins,
+        )
+
+
+def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, through: int | None = None) -> Made:
+    """Return what a step that needs no summarizer makes of a stage.
+
+    A step that was asked for by hand does not ask whether tool results take too much of the window. Messages after seq
+    `through` came while a summary was made: the backstop leaves them to the next one.
+    """
+    match step:
+        case Step.TOOL_RESULTS:
+            return _cut_results(stage, policy)
+        case Step.PRUNE:
+            return _prune(stage, policy, by_hand=by_hand)
+        case Step.TRIM:
+            return _trim(stage, policy)
+        case _:
+            return _drop(step, stage, policy, through)
+
+
+def take_strategies(
+    stage: Stage, policy: Policy, names: Sequence[str], load: Callable[[str], ExtraStrategy | None]
+) -> Made:
+    """Return what installed strategies make of a stage, one after another; one that fails changes nothing."""
+    view = stage.view
+    changed: set[int] = set()
+    told: list[str] = []
+    failed = 0
+    for name in names:
+        try:
+            made = shorten(view, load(name), policy, carries_summary=stage.carries_summary)
+        except StrategyError as error:
+            told.append(f"{name} failed: {error}")
+            failed += 1
+            continue
+        view = made.view
+        changed.update(made.changed)
+        told.append(f"{name} shortened {len(made.changed)} and left out {len(made.dropped)} message(s)")
+    changed &= {message.seq for message in view}
+    reason = None if view != stage.view else STRATEGY_FAILED if failed else NOTHING_TO_SHORTEN
+    return _if_worth_it(Made(Step.STRATEGIES, view, reason, "; ".join(told), tuple(sorted(changed))), stage, policy)
+
+
+def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -> Zone | str:
+    """Return the zone that a summary would replace, or the reason why none is made."""
+    zone = summaries.find_zone(stage.view, protected_tail or policy.protected_tail_messages)
+    if zone is None:
+        return ZONE_TOO_SMALL
+    if stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
+        return NOT_SMALLER
+    return zone
+
+
+def find_prefix(stage: Stage, policy: Policy) -> Zone | str:
+    """Return the messages that the API's own summary would replace, or the reason why none is made."""
+    zone = summaries.find_prefix(stage.view, policy.protected_tail_messages)
+    if zone is None:
+        return ZONE_TOO_SMALL
+    if stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
+        return NOT_SMALLER
+    return zone
+
+
+def covered(stage: Stage, zone: Zone, covers: int | None) -> Zone:
+    """Return the part of a zone that a summary of its first `covers` messages stands for; None is all of it."""
+    if covers is None or covers >= zone.stop - zone.start:
+        return zone
+    part = summaries.find_zone(stage.view, len(stage.view) - zone.start - covers)
+    return part or zone._replace(stop=zone.start)
+
+
+def summarize(stage: Stage, zone: Zone, text: str, policy: Policy) -> Made:
+    """Return the view with `text` in the place of the zone."""
+    rebuilt = summaries.rebuild(stage.view, zone, text, previous=stage.working.snapshot.summary)
+    detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
+    made = Made(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=text)
+    return _if_worth_it(made, stage, policy)
+
+
+def pin_first_request(stage: Stage) -> Stage:
+    """Return the stage with what the first message asks among its pins, where nothing was asked after it.
+
+    A summary by text leaves that message where it is; the API's own takes its place as well.
+    """
+    working = stage.working
+    if not stage.view or stage.view[0].seq == WRITTEN or any(pin.source == "latest_request" for pin in working.pins):
+        return stage
+    first = stage.view[0]
+    if working.snapshot.summary is not None:
+        first = summaries.without_summary(first, working.snapshot.summary)
+    asked = latest_request_pin((ViewMessage("assistant", ""), first))
+    return stage if asked is None else replace(stage, working=working._replace(pins=(*working.pins, asked)))
+
+
+def replace_prefix(stage: Stage, zone: Zone, block: dict[str, Any], policy: Policy) -> Made:
+    """Return the view with the API's own summary in the place of what it was made from."""
+    detail = f"Replaced {zone.stop} messages; {threshold_note(stage, policy)}"
+    rebuilt = summaries.replace_prefix(stage.view, zone, block)
+    made = Made(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=block["content"])
+    return _if_worth_it(made, stage, policy)
+
+
+def detail_of(made: Made, stage: Stage) -> str | None:
+    """Return what is written down of a step's cause.
+
+    Thresholds are held against the next call's input, the step's own tokens are those of the messages: where the two
+    differ, both are named.
+    """
+    if made.detail is None or stage.load.input_tokens == stage.tokens:
+        return made.detail
+    return f"{made.detail}; its messages alone were estimated at {stage.tokens:,}"
+
+
+def threshold_note(stage: Stage, policy: Policy) -> str:
+    """Return what a summary's step says of its cause."""
+    return f"Estimated {stage.load.input_tokens:,} tokens, threshold {policy.compaction_threshold_tokens:,}"
+
+
+def _cut_results(stage: Stage, policy: Policy) -> Made:
+    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars)
+    made = Made(
+        Step.TOOL_RESULTS,
+        cut.view,
+        None if cut.results else NOTHING_TO_CUT,
+        diagnostic(cut.results, stage.load.input_tokens, policy.input_token_budget),
+        tuple(stage.view[index].seq for index in cut.indices),
+        results_cut=cut.results,
+    )
+    return _if_worth_it(made, stage, policy)
+
+
+def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
+    def attempt(min_freed_tokens: int) -> Pruned:
+        return prune(
+            stage.view,
+            window_tokens=policy.model_context_tokens,
+            soft_share=0 if by_hand else policy.prune_soft_share,
+            hard_share=policy.prune_hard_share,
+            head_chars=policy.prune_head_chars,
+            tail_chars=policy.prune_tail_chars,
+            min_freed_tokens=min_freed_tokens,
+            allow=policy.prune_allow,
+            deny=policy.prune_deny,
+        )
+
+    least = policy.min_savings_tokens if by_hand else policy.prune_min_freed_tokens
+    pruned = attempt(least)
+    if not pruned.seqs:
+        possible = attempt(0).freed_tokens
+        detail = f"Pruning would free {possible:,} tokens; at least {least:,} are worth it" if possible else None
+        return Made(Step.PRUNE, stage.view, NOT_SMALLER if possible else NOTHING_TO_PRUNE, detail)
+    detail = (
+        f"Pruned {pruned.softened + pruned.cleared:,} old tool result(s): {pruned.softened:,} softened to head and "
+        f"tail, {pruned.cleared:,} cleared, {pruned.freed_tokens:,} tokens freed"
+    )
+    made = Made(Step.PRUNE, pruned.view, None, detail, pruned.seqs, results_cut=pruned.softened + pruned.cleared)
+    return _if_worth_it(made, stage, policy)
+
+
+def _trim(stage: Stage, policy: Policy) -> Made:
+    limit = policy.max_context_bytes
+    # One less: each message counts a comma, and the brackets of the list take one more than that.
+    fitted = fit_history(stage.view, limit - 1, counted_bytes, carries_summary=stage.carries_summary)
+    view = with_own_tail(stage.view, fitted.view)
+    detail = f"Dropped {len(fitted.left_out)} of the oldest messages"
+    if fitted.cut:
+        detail += f" and the middle of {fitted.cut} long text(s)"
+    reason = None
+    if not (fitted.left_out or fitted.cut or fitted.opening_dropped):
+        reason, detail = NOTHING_TO_DROP, "Nothing to drop"
+    made = Made(Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view)))
+    return _if_worth_it(made, stage, policy)
+
+
+def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> Made:
+    """Drop down to the most messages; those after `through` neither count nor go."""
+    limit = policy.max_conversation_messages
+    cut = len(stage.view) - newer_messages(stage.view, through)
+    trim = drop_oldest(stage.view[:cut], lambda count, _: count <= limit, carries_summary=stage.carries_summary)
+    dropped = f"Dropped {len(trim.dropped)} of the oldest messages" if trim.dropped else "Nothing to drop"
+    made = Made(
+        step,
+        (*trim.view, *stage.view[cut:]),
+        None if trim.dropped else NOTHING_TO_DROP,
+        f"{dropped}; the limit is {limit:,} messages",
+        tuple(stage.view[index].seq for index in trim.cut),
+    )
+    return _if_worth_it(made, stage, policy)
+
+
+def newer_messages(view: Sequence[ViewMessage], through: int | None) -> int:
+    """Return how many messages at the end of a view came after seq `through`; None for the newest."""
+    return 0 if through is None else sum(1 for _ in takewhile(lambda message: message.seq > through, reversed(view)))
+
+
+def with_frame(made: Made, stage: Stage, policy: Policy) -> Made:
+    """Return what a step made with the pins that it does not show any more."""
+    pinned = stage.pinned(made.view, policy)
+    detail = made.detail
+    if pinned.dropped:
+        detail = f"{detail}; {len(pinned.dropped)} pinned text(s) found no room"
+    return made._replace(view=pinned.view, pins=pinned.framed, detail=detail)
+
+
+def _if_worth_it(made: Made, stage: Stage, policy: Policy) -> Made:
+    if made.reason is not None:
+        return made
+    framed = with_frame(made, stage, policy)
+    after = stage.estimate(framed.view)
+    if not saves_enough(stage.tokens, after, policy):
+        saved = max(0, stage.tokens - after)
+        detail = f"It would save {saved:,} tokens; at least {max(1, policy.min_savings_tokens):,} are worth it"
+        return made._replace(reason=NOT_SMALLER, detail=detail)
+    return framed

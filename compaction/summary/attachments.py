@@ -1,0 +1,200 @@
+"""Content that is not plain text, as a summarizer reads it: one line that names it, and an excerpt of what it says.
+
+Encoded bytes are never shown: they say nothing to a reader, and a size says it shorter.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from compaction.messages import blocks
+from compaction.private_fields import without_fields, without_keys
+from compaction.summary.frames import one_line, title, visible
+from compaction.tokens import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+CITATIONS: Final = 20
+"""Citations of one text that are named; the others are counted."""
+
+_TEXT_FIELDS: Final = (
+    "title",
+    "url",
+    "source",
+    "file_id",
+    "tool_name",
+    "page_age",
+    "retrieved_at",
+    "error_code",
+    "error_message",
+    "return_code",
+    "text",
+    "stdout",
+    "stderr",
+    "abort_reason",
+    "content",
+    "tool_references",
+    "lines",
+)
+"""What is read of the results of server tools; everything else in them is encoded, or for the API alone."""
+_MAX_NESTING: Final = 8
+_KILO: Final = 1_000
+
+
+class Shown(NamedTuple):
+    """A block as the summarizer reads it: a note of one line, and the untrusted text that comes with it."""
+
+    note: str
+    text: str = ""
+
+
+def attachment(block: Mapping[str, Any], fields: Collection[str] = ()) -> Shown:  # noqa: PLR0911 - one for each kind
+    """Return a block that is neither text, nor thinking, nor a call, nor a result; `fields` are left out of it."""
+    match block.get("type"):
+        case "image":
+            return Shown(f"image{_described(block)}{_origin(block.get('source'))}")
+        case "document":
+            return _document(block, fields)
+        case "search_result":
+            text = result_text(block.get("content"), fields)
+            return Shown(f"search result{_described(block)}{_at(block.get('source'))}, untrusted", text)
+        case "container_upload":
+            return Shown(f"file in the container{_described(block)}{_file(block)}")
+        case "compaction":
+            return Shown("earlier summary made by the API", visible(_string(block.get("content"))))
+        case "tool_reference":
+            return Shown(f"tool {one_line(block.get('tool_name'))}")
+        case kind:
+            name = one_line(kind) if isinstance(kind, str) else "block"
+            where = _at(block.get("url")) or _at(block.get("uri"))
+            return Shown(f"{name}{_described(block)}{where}{_file(block)}, {_size(len(json_text(block)))}, not shown")
+
+
+def citations(block: Mapping[str, Any]) -> list[str]:
+    """Return the sources that a text block cites, one line each and each once; what they say is in the text."""
+    given = block.get("citations")
+    named = [
+        f"cites {title(name)}{_at(cited.get('url')) or _at(cited.get('source'))}{_place(cited)}"
+        for cited in blocks(given if isinstance(given, list) else [])
+        if (name := cited.get("document_title") or cited.get("title") or cited.get("url") or cited.get("type"))
+    ]
+    lines = list(dict.fromkeys(named))
+    hidden = len(lines) - CITATIONS
+    return [*lines[:CITATIONS], f"cites {hidden:,} more"] if hidden > 0 else lines
+
+
+def result_text(content: Any, fields: Collection[str] = ()) -> str:
+    """Return the text of a tool result's content, cleaned and without `fields`."""
+    if isinstance(content, str):
+        return without_fields(visible(content), fields)
+    parts = (
+        without_fields(visible(_string(part.get("text"))), fields)
+        for part in blocks(content)
+        if part.get("type") == "text"
+    )
+    return "\n".join(part for part in parts if part)
+
+
+def server_result_text(content: Any, fields: Collection[str] = ()) -> str:
+    """Return what the result of a server tool says: titles, addresses, output, errors, text of fetched documents."""
+    if isinstance(content, str):
+        return without_fields(visible(content), fields)
+    return "\n".join(_said(without_keys(content, fields), 0))
+
+
+def _said(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, str) and value.strip():
+        yield visible(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield str(value)
+    elif depth > _MAX_NESTING:
+        return
+    elif isinstance(value, list):
+        yield from itertools.chain.from_iterable(_said(part, depth + 1) for part in value)
+    elif isinstance(value, Mapping):
+        if value.get("type") in {"image", "document"}:
+            shown = attachment(value)
+            yield f"({shown.note})"
+            yield from filter(None, [shown.text])
+            return
+        # A result's own name and address belong on one line.
+        lead = " ".join(_lead(key, value.get(key)) for key in _TEXT_FIELDS if _is_short(value.get(key)))
+        if lead.strip():
+            yield lead.strip()
+        for key in _TEXT_FIELDS:
+            if not _is_short(value.get(key)):
+                yield from _said(value.get(key), depth + 1)
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and len(value) <= _KILO and "\n" not in value)
+
+
+def _lead(key: str, value: Any) -> str:
+    return f"{key}={value}" if isinstance(value, int) or key.endswith(("_code", "_id")) else visible(value)
+
+
+def _document(block: Mapping[str, Any], fields: Collection[str]) -> Shown:
+    source = block.get("source")
+    context = visible(_string(block.get("context")))
+    text = ""
+    if isinstance(source, Mapping) and source.get("type") == "text":
+        text = without_fields(visible(_string(source.get("data"))), fields)
+    elif isinstance(source, Mapping) and source.get("type") == "content":
+        text = result_text(source.get("content"), fields)
+    note = f"document{_described(block)}{_origin(source)}"
+    return Shown(f"{note}, untrusted" if text else note, "\n".join(part for part in (context, text) if part))
+
+
+def _origin(source: Any) -> str:  # noqa: PLR0911 - one return for each kind of source
+    """Return where an image or a document comes from, and how large it is if that is known."""
+    if not isinstance(source, Mapping):
+        return ", not shown"
+    media = f", {one_line(source['media_type'])}" if isinstance(source.get("media_type"), str) else ""
+    match source.get("type"):
+        case "base64":
+            return f"{media}, {_size(len(_string(source.get('data'))) * 3 // 4)}, not shown"
+        case "text":
+            return f"{media}, {len(_string(source.get('data'))):,} characters"
+        case "content":
+            return f", {len(result_text(source.get('content'))):,} characters"
+        case "url":
+            return f"{media}{_at(source.get('url'))}, not shown"
+        case "file":
+            return f"{media}{_file(source)}, not shown"
+        case _:
+            return f"{media}, not shown"
+
+
+def _described(block: Mapping[str, Any]) -> str:
+    name = block.get("title") or block.get("name") or block.get("filename")
+    return f" {title(name)}" if isinstance(name, str) and name.strip() else ""
+
+
+def _at(url: Any) -> str:
+    return f" at {one_line(url)}" if isinstance(url, str) and url.strip() and not url.startswith("data:") else ""
+
+
+def _file(block: Mapping[str, Any]) -> str:
+    name = block.get("file_id")
+    return f" {one_line(name)}" if isinstance(name, str) and name else ""
+
+
+def _place(cited: Mapping[str, Any]) -> str:
+    page = cited.get("start_page_number")
+    return f", page {page}" if isinstance(page, int) else ""
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < _KILO:
+            return f"about {count} {unit}"
+        count = round(count / _KILO)
+    return f"about {count} GB"
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,197 @@
+"""Exact identifiers: what kind a value is, and whether a text holds it, trivial formatting aside."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import cached_property
+from itertools import chain
+from typing import Final
+
+from compaction.text.salience import values
+
+
+class Kind(StrEnum):
+    """What an exact value is, by its form alone."""
+
+    URL = "url"
+    EMAIL = "email"
+    PATH = "path"
+    HASH = "hash"
+    HOST = "host"
+    ID = "id"
+    AMOUNT = "amount"
+    DATE = "date"
+    NUMBER = "number"
+    NAME = "name"
+
+
+_MONTH_LIST: Final = "january february march april may june july august september october november december"
+_MONTHS: Final = tuple(_MONTH_LIST.split())
+_CURRENCY: Final = "$\u20ac\u00a3\u00a5"
+_LEAST_ID_DIGITS: Final = 3
+_LEAST_ID_CHARS: Final = 6
+_LONG_NUMBER_DIGITS: Final = 7
+
+_THOUSANDS: Final = re.compile(r"(?<=\d)[,'\u2019\u00a0\u2009\u202f](?=\d{3}(?!\d))")
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+]*://|www\.")
+_URL: Final = re.compile(r"(?:[a-z][a-z0-9+]*://|www\.).+")
+_AMOUNT: Final = re.compile(rf"[{_CURRENCY}].+")
+_EMAIL: Final = re.compile(r"[^@/\s]+@[a-z0-9-]+(?:\.[a-z0-9-]+)+")
+_HEX: Final = re.compile(r"(?=[0-9a-f-]*[0-9])(?=[0-9-]*[a-f])[0-9a-f]{7,}(?:-[0-9a-f]+)*")
+_HOST: Final = re.compile(r"(?=[a-z0-9.-]*[a-z.])[a-z0-9-]+(?:\.[a-z0-9-]+)*:\d{2,5}|\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?")
+_ISO_DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[t ].*)?")
+_OTHER_DATE: Final = re.compile(r"\d{1,4}([./])\d{1,2}\1\d{2,4}")
+_CLOCK: Final = re.compile(r"\d{1,2}:\d\d(?::\d\d)?(?:[ap]m|[+z].*)?")
+_FEW_DIGITS: Final = re.compile(r"(?:19|20)\d\d|[.,]*(?:\d[.,]*){0,3}")
+"""A year, or a number too short to be looked up."""
+_NUMBER: Final = re.compile(r"[\d.,]+")
+_SLASHED: Final = re.compile(r".*/.*")
+_MIXTURE: Final = re.compile(r"(?=.*\d).{4,}")
+_NAME: Final = re.compile(r"(?=.*[_@]).{5,}|(?=.{5})[\w-]{2,}(?:\.[\w-]+)*\.[a-z][a-z0-9]{1,4}")
+_MEASURE: Final = re.compile(r"\d+(?:[.,]\d+)?-?[a-z]+|[\d.]+%|v\d+(?:\.\d+){0,2}")
+"""A number and its unit, such as 24-hour or 16gb, a share, a version: words to a reader, not values to look up."""
+_FRACTION: Final = re.compile(r"\d+(?:\.\d+)?/\d+")
+_PATH: Final = re.compile(r"(?:[^/]+/)+[^/]*(?:\.[a-z][a-z0-9]{0,5}|[0-9_-][^/]*)(?:[:#].*)?|(?:[^/]+/){3,}[^/]+")
+_EXTENSION: Final = re.compile(r"\.[a-z][a-z0-9]{0,5}(?:[:#].*)?$")
+_MIXED: Final = re.compile(r"(?=.*\d)(?=.*[a-z]).*.[A-Z]")
+_DIGITS: Final = re.compile(r"\d")
+
+
+_FORMS: Final[tuple[tuple[re.Pattern[str], Kind | None], ...]] = (
+    (_URL, Kind.URL),
+    (_EMAIL, Kind.EMAIL),
+    (_AMOUNT, Kind.AMOUNT),
+    (_CLOCK, None),
+    (_MEASURE, None),
+    (_ISO_DATE, Kind.DATE),
+    (_OTHER_DATE, Kind.DATE),
+    (_FRACTION, Kind.NUMBER),
+    (_HOST, Kind.HOST),
+    (_HEX, Kind.HASH),
+    (_PATH, Kind.PATH),
+    (_FEW_DIGITS, None),
+    (_NUMBER, Kind.NUMBER),
+    (_SLASHED, None),
+    (_MIXTURE, Kind.ID),
+    (_NAME, Kind.NAME),
+)
+"""The first form that a whole value has tells its kind; None is for what nobody has to keep exactly."""
+
+
+def kind_of(value: str) -> Kind | None:
+    """Return what a lower-case value of `salience.values` is, None for one that nobody has to keep exactly."""
+    return next((kind for form, kind in _FORMS if form.fullmatch(value)), None)
+
+
+def is_strong(value: str) -> bool:
+    """Tell whether `value` is of a kind that nobody comes up with by rounding or by writing a date another way."""
+    digits = len(_DIGITS.findall(value))
+    match kind_of(value):
+        case Kind.URL | Kind.EMAIL | Kind.HASH | Kind.HOST:
+            return True
+        case Kind.PATH:
+            return bool(digits or _EXTENSION.search(value))
+        case Kind.ID:
+            return digits >= _LEAST_ID_DIGITS and len(value) >= _LEAST_ID_CHARS
+        case Kind.NUMBER:
+            return digits >= _LONG_NUMBER_DIGITS and "." not in value and "/" not in value
+        case _:
+            return False
+
+
+def folded(text: str) -> str:
+    """Return `text` in lower case without separators of thousands."""
+    return _THOUSANDS.sub("", text.lower())
+
+
+def spelled(value: str, text: str) -> str:
+    """Return `value`, which is in lower case, as `text` first spells it."""
+    found = re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}", text, re.IGNORECASE)
+    return found[0] if found else value
+
+
+class Text:
+    """A text that values are looked up in; building it takes time linear in its length."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def folded(self) -> str:
+        """The text in lower case without separators of thousands."""
+        return folded(self._text)
+
+    @cached_property
+    def values(self) -> frozenset[str]:
+        """Every exact value, folded."""
+        return frozenset(folded(value) for value in values(self._text))
+
+    @cached_property
+    def _all_digits(self) -> str:
+        return re.sub(r"(?<=\d)[ ().-]+(?=\d)", "", self.folded)
+
+    def holds(self, value: str) -> bool:
+        """Tell whether `value` stands here, exactly but for trivial formatting.
+
+        Case counts only where it carries meaning, in codes that mix both. A date may be written with its month's name.
+        """
+        if _MIXED.match(value) and not _HEX.fullmatch(value.lower()):
+            kind = kind_of(value.lower())
+            if kind is Kind.ID:
+                return _stands(value, self._text)
+        wanted = folded(value)
+        if wanted in self.values or _stands(wanted, self.folded):
+            return True
+        match kind_of(wanted):
+            case Kind.AMOUNT | Kind.NUMBER:
+                number = wanted.lstrip(_CURRENCY)
+                number = number.rstrip("0").rstrip(".") if "." in number else number
+                return bool(re.search(rf"(?<![\d.]){re.escape(number)}(?:\.0+)?(?!\d|\.\d)", self.folded))
+            case Kind.DATE:
+                return any(_stands(form, self.folded) for form in _written_dates(wanted, self.folded))
+            case _:
+                return False
+
+    def knows(self, value: str) -> bool:
+        """Tell whether `value` can come from here: it stands here, is part of what does, or joins what does."""
+        wanted = folded(value)
+        if wanted in self.values or wanted in self.folded:
+            return True
+        if kind_of(wanted) is Kind.PATH:
+            # A file named by its directory and, elsewhere, by its name is one that a reader can put together.
+            return f"/{wanted.rsplit('/', 1)[-1]}" in f"/{self.folded}" or wanted.rsplit("/", 1)[-1] in self.values
+        if kind_of(wanted) is Kind.URL:
+            return _SCHEME.sub("", wanted, count=1).rstrip("/") in self.folded
+        digits = re.sub(r"[ ().+-]", "", wanted)
+        return digits.isdecimal() and digits in self._all_digits
+
+
+def _stands(value: str, text: str) -> bool:
+    """Tell whether `value` stands in `text` as a whole and not as a part of a longer one."""
+    before, after = r"(?<![^\W_])", r"(?![^\W_])"
+    if value[:1].isdigit():
+        before = r"(?<![^\W_])(?<!\d[.,])"
+    if value[-1:].isdigit():
+        after = r"(?![^\W_])(?![.,]\d)"
+    return re.search(f"{before}{re.escape(value)}{after}", text) is not None
+
+
+def _written_dates(value: str, text: str) -> list[str]:
+    """Return other ways to write an ISO date, those without a year only where `text` names the year."""
+    found = _ISO_DATE.fullmatch(value)
+    if not found or not 1 <= int(found[2]) <= len(_MONTHS):
+        return []
+    year, month, day = found[1], found[2], found[3]
+    bare = str(int(day))
+    forms = [f"{year}/{month}/{day}", f"{month}/{day}/{year}", f"{day}.{month}.{year}", f"{day}/{month}/{year}"]
+    if year in text:
+        name = _MONTHS[int(month) - 1]
+        days = [bare, f"{bare}st", f"{bare}nd", f"{bare}rd", f"{bare}th"]
+        forms += chain.from_iterable(
+            (f"{spelling}{gap}{written}", f"{written} {spelling}")
+            for spelling in (name, name[:3])
+            for gap in (" ", ". ")
+            for written in days
+        )
+    return forms

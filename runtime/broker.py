@@ -1,0 +1,125 @@
+"""The broker: task and queue names, and how every process talks to Redis.
+
+A message is a wake-up that carries ids; Postgres has the work. Every setting here was chosen for that: losing or
+repeating a message is harmless, hanging on the broker is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from celery import Celery
+from kombu import Queue
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+    from runtime.settings import Settings
+
+CHECKS: Final = "checks"
+SUMMARIES: Final = "summaries"
+QUEUES: Final = (CHECKS, SUMMARIES)
+CHECK_TASK: Final = "palimpsest.check"
+RUN_TASK: Final = "palimpsest.run"
+DELIVER_TASK: Final = "palimpsest.deliver"
+BATCH_TASK: Final = "palimpsest.batch"
+
+BATCH: Final = 100
+"""Conversations that one check task carries: taking a message from the broker costs a worker as much as 40 checks."""
+SHARE: Final = 50
+"""Conversations of one tenant in a second, or in a sweep, whose wake-ups are as urgent as any; the rest wait LATER."""
+LATER: Final = 9
+"""Priority of messages that are taken only when no others wait (0 is the most urgent, and what a message has)."""
+
+PREFIX: Final = "palimpsest:"
+"""Of every key of the transport."""
+PRIORITIES: Final = (0, 3, 6, 9)
+"""Kombu's own steps: each is a Redis list."""
+_DEPTH_SECONDS: Final = 2.0
+"""Seconds that Redis may take to say how long a queue is."""
+_VISIBILITY_SECONDS: Final = 900
+"""Longer than any task: a task that outlives it is delivered again while it still runs."""
+
+
+def celery_app(settings: Settings, name: str) -> Celery:
+    """Return a Celery application that can send the product's tasks; a worker adds their bodies."""
+    app = Celery(name, broker=settings.broker_url.get_secret_value(), set_as_current=False)
+    app.conf.update(
+        task_queues=[Queue(queue) for queue in QUEUES],
+        task_default_queue=CHECKS,
+        task_create_missing_queues=False,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_publish_retry=False,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        # It would obey whoever can publish on a channel: end workers, slow tasks down, stop taking messages.
+        worker_enable_remote_control=False,
+        worker_soft_shutdown_timeout=30,
+        worker_max_tasks_per_child=10_000,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "visibility_timeout": _VISIBILITY_SECONDS,
+            # The defaults look for the messages of dead workers only every hundred seconds or so.
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            # Seconds that a sender goes on connecting; after that it is for the sweeper.
+            "connect_retries_timeout": 1,
+            "socket_timeout": 10,
+            "socket_connect_timeout": 2,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+            "global_keyprefix": PREFIX,
+            # At a time: books that somebody has filled keep a worker from its work for tenths of a second.
+            "unacked_restore_limit": 1_000,
+        },
+    )
+    return app
+
+
+def _lists(queue: str) -> list[str]:
+    return [queue + (f"\x06\x16{priority}" if priority else "") for priority in PRIORITIES]
+
+
+KEY_TYPES: Final = {
+    **{key: "list" for queue in QUEUES for key in _lists(queue)},
+    **{f"_kombu.binding.{queue}": "set" for queue in QUEUES},
+    "unacked": "hash",
+    "unacked_index": "zset",
+    "unacked_mutex": "string",
+}
+"""Redis types of the transport's keys, without their prefix."""
+
+
+def queue_keys(queue: str) -> list[str]:
+    """Return the Redis lists that a queue consists of, one for each priority; their lengths are its depth."""
+    return [PREFIX + key for key in _lists(queue)]
+
+
+class QueueDepths:
+    """Asks Redis how many messages wait, without ever hanging on it. Safe to use from many threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._client = Redis.from_url(
+            settings.broker_url.get_secret_value(),
+            socket_timeout=_DEPTH_SECONDS,
+            socket_connect_timeout=_DEPTH_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def of(self, queue: str) -> int:
+        """Return the messages of a queue that nobody has taken yet. Raises RedisError."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for key in queue_keys(queue):
+                pipe.llen(key)
+            return sum(pipe.execute())
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._client.close()

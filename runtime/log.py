@@ -1,0 +1,40 @@
+"""Logs: one event a line on stderr, ids and counts only, with the request or run they belong to."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+    from runtime.settings import Settings
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send this process's events, and those of the libraries it uses, to stderr: JSON, or lines for a terminal."""
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    # Libraries speak of themselves (connections, retries); below warnings that is noise, and may show what they carry.
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)

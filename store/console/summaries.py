@@ -1,0 +1,79 @@
+"""What a summary was made from, read again: the originals that it stands for and the summary before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, func, select
+
+from compaction.coverage import Coverage
+from compaction.pins.pinned import Pin
+from store.conversations import conversations, messages, snapshots
+from store.runs import runs
+from store.tables import messages as stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+MOST_BYTES: Final = 4_000_000
+"""Bytes of originals that are read; a larger zone is told of, not shown."""
+WRITERS: Final = ("summary", "extract")
+"""Steps that put a summary into the place of messages."""
+
+
+class Source(NamedTuple):
+    """A run's summary and what it was made from; `zone` is None where that is too large to be read here."""
+
+    run: AnyRow
+    steps: Sequence[AnyRow]
+    """Those that wrote a summary or tried to."""
+    snapshot: AnyRow | None
+    """Where the summary stands; None where there is none, or it is not kept any more."""
+    previous: str | None
+    zone: Sequence[tuple[int, str, Any]] | None
+    """Seq, role and content."""
+    opening: Any
+    """Content of the first message, which stays where it is."""
+    times: Mapping[int, str]
+    pins: Sequence[str]
+    """Texts that somebody pinned and that stand beside the summary."""
+
+
+def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | None:
+    """Return what the summary of a run was made from; None for a run that none was to be made in."""
+    run = runs.get(connection, tenant_id, run_id)
+    steps = [] if run is None else [step for step in runs.steps_of(connection, [run_id]) if step.name in WRITERS]
+    if run is None or not steps or run.block_id is not None:
+        return None
+    if conversations.get(connection, tenant_id, run.conversation_id) is None:
+        return None  # It was erased.
+    version = next((step.snapshot_version for step in reversed(steps) if step.snapshot_version is not None), None)
+    snapshot = None if version is None else snapshots.get(connection, tenant_id, run.conversation_id, version)
+    if snapshot is None:
+        return Source(run, steps, None, None, (), None, {}, ())
+    before = snapshots.get(connection, tenant_id, run.conversation_id, snapshot.parent_version)
+    seqs = _summarized_by(msgspec.convert(snapshot.coverage, Coverage), str(run_id))
+    own = (stored.c.tenant_id == tenant_id, stored.c.conversation_id == run.conversation_id, stored.c.seq.in_(seqs))
+    size = connection.scalar(select(func.coalesce(func.sum(stored.c.bytes), 0)).where(*own)) or 0
+    zone = None
+    if size <= MOST_BYTES:
+        roles = {row.seq: row.role for row in connection.execute(select(stored.c.seq, stored.c.role).where(*own))}
+        contents = messages.contents(connection, run.conversation_id, seqs)
+        zone = [(seq, roles[seq], contents[seq]) for seq in seqs if seq in contents]
+    opening = messages.contents(connection, run.conversation_id, [0]).get(0)
+    times = messages.times(connection, run.conversation_id, seqs[0], seqs[-1]) if seqs else {}
+    pins = [pin.text for pin in msgspec.convert(snapshot.pins or [], list[Pin]) if pin.source == "pinned"]
+    return Source(run, steps, snapshot, before.summary if before else None, zone, opening, times, pins)
+
+
+def _summarized_by(coverage: Coverage, run_id: str) -> list[int]:
+    return [
+        seq
+        for span in coverage
+        if span.fate == "summarized" and span.run_id == run_id
+        for seq in range(span.first, span.last + 1)
+    ]

@@ -1,0 +1,158 @@
+"""Overflows: a smaller context at once, in the transaction of the request that reports one."""
+
+from __future__ import annotations
+
+import time
+from operator import call
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from sqlalchemy import Connection, func, update
+
+from compaction.steps.ladder import Step
+from compaction.steps.overflow import MOST, shrink
+from compaction.steps.snapshot import settle
+from store.conversations import snapshots
+from store.runs import requested
+from store.runs.runs import StepRecord
+from store.tables import conversations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from compaction.policy import Policy
+    from compaction.steps.overflow import Shrunk
+    from compaction.steps.refusals import Refused
+    from compaction.steps.stage import Stage
+
+_c = conversations.c
+
+
+Outcome = Literal["compacted", "shrunk_since", "exhausted", "cannot_shrink", "no_such_version"]
+
+
+class Overflowed(NamedTuple):
+    """What became of an overflow.
+
+    `shrunk_since`: the refused call was made with an older version than the head, and nothing is done. `tokens` are
+    those of the history as it is served, `fixed_tokens` those of system prompt, tools and carried context; both are
+    estimates. `summary_run_id` is the queued run that summarizes what was left out.
+    """
+
+    outcome: Outcome
+    tokens: int = 0
+    fixed_tokens: int = 0
+    run_id: UUID | None = None
+    summary_run_id: UUID | None = None
+
+
+def overflow(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    *,
+    policy: Policy,
+    request_id: UUID,
+    snapshot_version: int | None,
+    refused: Refused | None,
+    summarize: bool,
+    aside: Callable[[Callable[[], tuple[Stage, Shrunk]]], tuple[Stage, Shrunk]] = call,
+) -> Overflowed:
+    """Make the context of a conversation strictly smaller.
+
+    `aside` runs what takes time and needs no database. A pending snapshot and any run that has begun come to nothing,
+    and so do the holds of a restore. With `summarize` a run is queued that puts a summary into the place of what is
+    left out. Raises NoResultFound.
+    """
+    started = time.monotonic()
+    material = snapshots.load(connection, tenant_id, conversation_id, lock="write")
+    if snapshot_version is not None and snapshot_version != material.head_version:
+        if snapshot_version > material.last_version:
+            return Overflowed("no_such_version")
+        if snapshot_version < material.head_version:
+            return Overflowed("shrunk_since")
+
+    def compute() -> tuple[Stage, Shrunk]:
+        stage = material.stage(policy)
+        return stage, shrink(stage, policy, factor=material.factor, overflows=material.overflows, refused=refused)
+
+    stage, shrunk = aside(compute)
+    found = Overflowed("compacted", shrunk.served, -int(-material.fixed_tokens * material.factor // 1))
+    if material.overflows >= MOST:
+        return found._replace(outcome="exhausted")
+    if not shrunk.is_smaller:
+        return found._replace(outcome="cannot_shrink")
+    version = material.last_version + 1
+    left = round(shrunk.estimated * material.token_ratio)
+    step = StepRecord(
+        Step.OVERFLOW,
+        "committed",
+        tokens_before=stage.tokens,
+        tokens_after=left,
+        messages_before=len(stage.view),
+        messages_after=len(shrunk.view),
+        duration_ms=round((time.monotonic() - started) * 1000),
+        detail=_detail(shrunk, refused),
+        snapshot_version=version,
+    )
+    overtaken = requested.overtake(connection, tenant_id, conversation_id)
+    run_id = requested.record(
+        connection,
+        tenant_id,
+        conversation_id,
+        trigger="overflow",
+        policy=policy,
+        request_id=request_id,
+        parent_version=material.head_version,
+        snapshot_version=version,
+        step=step,
+    )
+    new = settle(stage.working, shrunk.view, run_id=str(run_id), truncated=shrunk.truncated, pins=shrunk.pins)
+    snapshots.insert_new(
+        connection,
+        tenant_id,
+        conversation_id,
+        new,
+        version=version,
+        parent_version=material.head_version,
+        run_id=run_id,
+        step=Step.OVERFLOW,
+    )
+    snapshots.move_head(connection, conversation_id, version)
+    connection.execute(
+        update(conversations)
+        .where(_c.id == conversation_id)
+        .values(
+            overflows=_c.overflows + 1,
+            tool_results_hold=0,
+            summary_hold=0,
+            trim_hold=0,
+            results_cut_through=-1,
+            check_due_at=func.coalesce(_c.check_due_at, func.now()),
+        )
+    )
+    queued = None
+    if summarize:
+        base = material.head_version
+        if overtaken is not None and overtaken.base_version is not None and overtaken.parent_version == base:
+            # What the overflow before left out has not been summarized yet.
+            base = overtaken.base_version
+        queued = requested.summarize_overflow(
+            connection,
+            tenant_id,
+            conversation_id,
+            policy=policy,
+            request_id=request_id,
+            base_version=base,
+            parent_version=version,
+            target_tokens=left,
+        )
+    return found._replace(tokens=shrunk.tokens, run_id=run_id, summary_run_id=queued)
+
+
+def _detail(shrunk: Shrunk, refused: Refused | None) -> str:
+    said = f"{refused.tokens:,} tokens, {refused.limit:,} at most" if refused else "no numbers given"
+    return (
+        f"The model refused the prompt ({said}); dropped {shrunk.dropped:,} messages, cut {len(shrunk.truncated):,}; "
+        f"{shrunk.served:,} tokens served before, {shrunk.tokens:,} now"
+    )

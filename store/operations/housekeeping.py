@@ -1,0 +1,65 @@
+"""Removing what its time is over for, across tenants, in bounded batches; see migrations/sql/0003_housekeeping.sql."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Index, text
+
+from store.tables import idempotency_keys, runs, snapshot_parts, webhook_deliveries
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+FIRST: Final = UUID(int=0)
+"""Where a walk over all rows begins."""
+
+Index("ix_runs_tenant_id_id", runs.c.tenant_id, runs.c.id)
+Index("ix_runs_dead", runs.c.tenant_id, runs.c.id, postgresql_where=text("state = 'dead'"))
+Index("ix_snapshots_run_id", snapshot_parts.c.run_id)
+Index("ix_webhook_deliveries_run_id", webhook_deliveries.c.run_id)
+Index("ix_idempotency_keys_created_at", idempotency_keys.c.created_at, postgresql_using="brin")
+
+
+class Pass(NamedTuple):
+    """What a batch of a walk came to: where to go on (None at the end), and how many rows it removed."""
+
+    last_seen: UUID | None
+    removed: int
+
+
+def expire_idempotency_keys(connection: Connection, seconds: float, limit: int) -> int:
+    """Remove keys older than `seconds`; return how many. A turn sent again after that is a new one."""
+    return _removed(connection, "expire_idempotency_keys", seconds, limit)
+
+
+def expire_deliveries(connection: Connection, seconds: float, limit: int) -> int:
+    """Remove webhook deliveries that have ended and are older than `seconds`; return how many."""
+    return _removed(connection, "expire_deliveries", seconds, limit)
+
+
+def expire_batches(connection: Connection, seconds: float, limit: int) -> int:
+    """Remove message batches that were over `seconds` ago; return how many. What they cost is on the steps of runs."""
+    return _removed(connection, "expire_batches", seconds, limit)
+
+
+def expire_runs(connection: Connection, after: UUID, seconds: float, limit: int) -> Pass:
+    """Remove runs that ended more than `seconds` ago, and their steps, but those that a snapshot or delivery names."""
+    return _walk(connection, "expire_runs", after, seconds, limit)
+
+
+def expire_snapshots(connection: Connection, after: UUID, seconds: float, limit: int) -> Pass:
+    """Remove snapshots older than `seconds` that are not on the way to their conversation's head."""
+    return _walk(connection, "expire_snapshots", after, seconds, limit)
+
+
+def _removed(connection: Connection, function: str, seconds: float, limit: int) -> int:
+    statement = text(f"select {function}(:seconds, :limit)")  # a name from above
+    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
+    return removed
+
+
+def _walk(connection: Connection, function: str, after: UUID, seconds: float, limit: int) -> Pass:
+    statement = text(f"select * from {function}(:after, :seconds, :limit)")  # noqa: S608 - a name from above
+    return Pass(*connection.execute(statement, {"after": after, "seconds": seconds, "limit": limit}).one())

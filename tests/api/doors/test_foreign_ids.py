@@ -1,0 +1,181 @@
+"""Another tenant's id is answered exactly as one that nobody has: the same bytes, after the same statements."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+import pytest
+from litestar.routes import HTTPRoute
+from psycopg import sql
+from sqlalchemy import make_url
+
+from api.app import create_app
+from runtime import ids
+from runtime.settings import Settings
+from tests.conftest import make_tenant
+from tests.fuzz.planted import Planted
+from tests.support.service.running_api import running_api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx2
+
+    from cli.local.embedded import EmbeddedPostgres
+
+PREFIXES: Final[dict[str, ids.Prefix]] = {
+    "conversation_id": "conv",
+    "run_id": "run",
+    "pin_id": "pin",
+    "webhook_id": "hook",
+    "delivery_id": "evt",
+    "key_id": "key",
+}
+NUMBERS: Final = {"seq", "version", "position"}
+HELLO: Final = [{"role": "user", "content": "Hello."}]
+BODIES: Final[dict[tuple[str, str], list[Any]]] = {
+    ("PATCH", "/v1/conversations/{conversation_id}"): [{"model": "claude-haiku-4-5"}, {"policy": {}}],
+    ("POST", "/v1/conversations/{conversation_id}/turns"): [
+        {"messages": HELLO},
+        {"messages": HELLO, "expected_next_seq": 0},
+        {"messages": HELLO, "replace_from": 0},
+        {"messages": HELLO, "context": [{"source": "a", "text": "b"}]},
+    ],
+    ("POST", "/v1/conversations/{conversation_id}/context"): [{"user_message": "Hello."}],
+    ("POST", "/v1/conversations/{conversation_id}/pins"): [{"seq": 0}, {"seq": 99}],
+    ("POST", "/v1/conversations/{conversation_id}/restore"): [{"version": 1}, {"version": 99}],
+    ("POST", "/v1/conversations/{conversation_id}/fork"): [{"through_seq": 0}],
+    ("POST", "/v1/conversations/{conversation_id}/compactions"): [{}, {"dry_run": True}],
+    ("POST", "/v1/conversations/{conversation_id}/overflow"): [{}],
+}
+QUERIES: Final = [
+    *((path, name, "conv") for path in ("/v1/conversations", "/v1/erasures") for name in ("after_id", "before_id")),
+    ("/v1/erasures", "conversation_id", "conv"),
+    *(("/v1/runs", name, "run") for name in ("after_id", "before_id")),
+    *(("/v1/webhook-deliveries", name, "evt") for name in ("after_id", "before_id")),
+    ("/v1/conversations", "external_id", ""),
+    ("/v1/conversations", "user_ref", ""),
+    ("/v1/exports", "user_ref", ""),
+]
+STATEMENT: Final = re.compile(
+    r"LOG:  (?:statement|execute [^:]*): (.*?)(?=\n\S+ \S+ \S* ?\[\d+\] |\n\d{4}-|\Z)", re.DOTALL
+)
+OTHERS: Final = re.compile(r"listen |processes|pg_catalog|select 1\b|pg_advisory|assemblies", re.IGNORECASE)
+"""What the process does beside its requests."""
+
+
+class Doors(NamedTuple):
+    """A tenant with something of everything, and another who tries its ids."""
+
+    planted: Planted
+    stranger: httpx2.Client
+    log: Any
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[Any, ...]:
+        """Return everything an answer consists of, but what differs from request to request."""
+        given = {} if body is None else {"json": body}
+        answer = self.stranger.request(method, path, **given)
+        own = {"request-id", "date"}
+        headers = sorted((name, value) for name, value in answer.headers.items() if name not in own)
+        return answer.status_code, headers, answer.text.replace(answer.headers["request-id"], "")
+
+    def statements(self, method: str, path: str, body: Any) -> list[str]:
+        """Return what the database was asked for an answer, without values."""
+        before = len(self.log.read_bytes())
+        self.answer(method, path, body)
+        written = self.log.read_bytes()[before:].decode()
+        return [text for text in map(str.strip, STATEMENT.findall(written)) if not OTHERS.search(text)]
+
+
+@pytest.fixture(scope="module")
+def doors(postgres: EmbeddedPostgres, module_settings: Settings) -> Iterator[Doors]:
+    url = module_settings.database_url.get_secret_value()
+    name = sql.Identifier(str(make_url(url).database))
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(sql.SQL("alter database {} set log_statement = 'all'").format(name))
+    owner, other = make_tenant(url, "acme"), make_tenant(url, "rival")
+    with running_api(module_settings) as api, api.client(owner.key) as client, api.client(other.key) as stranger:
+        planted = Planted(module_settings, owner.id, client)
+        yield Doors(planted, stranger, postgres.directory / "server.log")
+
+
+def routes() -> list[tuple[str, str]]:
+    """Return method and path of each route that takes an id."""
+    return [
+        (method, route.path_format)
+        for route in create_app(Settings()).routes
+        if isinstance(route, HTTPRoute) and route.path_format.startswith("/v1/") and "_id}" in route.path_format
+        for method in sorted(route.methods - {"OPTIONS", "HEAD"})
+    ]
+
+
+def pairs(doors: Doors, method: str, path: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield a foreign path and one that nobody has, with each body."""
+    names = re.findall(r"\{(\w+)\}", path)
+    assert set(names) <= set(PREFIXES) | NUMBERS, "a parameter of which this test does not know what it names"
+    theirs, nobodys = path, path
+    for name in names:
+        if name in NUMBERS:
+            theirs, nobodys = (text.replace(f"{{{name}}}", "0") for text in (theirs, nobodys))
+            continue
+        prefix = PREFIXES[name]
+        found = sorted(each for each in doors.planted.ids if each.startswith(f"{prefix}_"))
+        assert found, f"nothing was planted whose id begins with {prefix}_"
+        theirs = theirs.replace(f"{{{name}}}", found[0])
+        nobodys = nobodys.replace(f"{{{name}}}", ids.external(prefix, ids.new_id()))
+    usual: list[Any] = [{}] if method in {"POST", "PATCH"} else [None]
+    for body in BODIES.get((method, path), usual):
+        yield theirs, nobodys, body
+
+
+@pytest.mark.parametrize(("method", "path"), routes())
+def test_a_foreign_id_answers_as_a_missing_one(doors: Doors, method: str, path: str) -> None:
+    for theirs, nobodys, body in pairs(doors, method, path):
+        foreign, missing = doors.answer(method, theirs, body), doors.answer(method, nobodys, body)
+        assert foreign == missing
+        assert foreign[0] == 404, foreign
+        # The first two calls have had what each connection asks once prepared.
+        executed = doors.statements(method, theirs, body)
+        assert executed == doors.statements(method, nobodys, body)
+        assert executed, "nothing was asked, so nothing was compared"
+    assert doors.planted.changed() == set()
+
+
+@pytest.mark.parametrize(("path", "name", "prefix"), QUERIES)
+def test_a_foreign_id_in_a_query_answers_as_a_missing_one(doors: Doors, path: str, name: str, prefix: Any) -> None:
+    if prefix:
+        theirs = next(each for each in sorted(doors.planted.ids) if each.startswith(f"{prefix}_"))
+        nobodys = ids.external(prefix, ids.new_id())
+    else:
+        theirs, nobodys = f"{name}-{doors.planted.canary}", f"{name}-{'0' * len(doors.planted.canary)}"
+    foreign = doors.answer("GET", f"{path}?{name}={theirs}", None)
+    missing = doors.answer("GET", f"{path}?{name}={nobodys}", None)
+    assert foreign[:2] == missing[:2]
+    assert foreign[2].replace(theirs, nobodys) == missing[2]
+    assert doors.statements("GET", f"{path}?{name}={theirs}", None) == doors.statements(
+        "GET", f"{path}?{name}={nobodys}", None
+    )
+
+
+def test_the_owner_still_has_everything(doors: Doors) -> None:
+    assert doors.planted.changed() == set()
+    assert not doors.planted.reads_differently()
+
+
+def test_a_foreign_key_is_refused_as_a_missing_one(doors: Doors) -> None:
+    (key,) = [each for each in doors.planted.ids if each.startswith("key_")][:1]
+    url = str(doors.stranger.base_url)
+    with doors.stranger.__class__(base_url=url, timeout=30) as nobody:
+        wrong = [f"{key}.{'A' * 43}", f"{ids.external('key', ids.new_id())}.{'A' * 43}"]
+        answers = [nobody.get("/v1/tenant", headers={"authorization": f"Bearer {each}"}) for each in wrong]
+    texts = [answer.text.replace(answer.headers["request-id"], "") for answer in answers]
+    assert texts[0] == texts[1]
+    assert [answer.status_code for answer in answers] == [401, 401]
+
+
+def test_the_log_is_read_as_it_is_written(doors: Doors) -> None:
+    asked = doors.statements("GET", "/v1/tenant", None)
+    assert any("set_config" in each for each in asked)
+    assert all("LOG:" not in each and "DETAIL" not in each for each in asked)

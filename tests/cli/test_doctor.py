@@ -1,0 +1,426 @@
+"""`palimpsest doctor` finds what is wrong: each fault is put into a real installation, and named with its remedy."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+from sqlalchemy import make_url
+from typer.testing import CliRunner, Result
+
+from cli.doctor.database import clock
+from cli.local.embedded import EmbeddedRedis
+from cli.main import app
+from runtime import ids
+from runtime.release import VERSION
+from store.engine import owner_engine
+from store.operations import processes
+from store.operations.processes import Activity, Process
+from tests.api.operations.test_pgbouncer import Pooler, pooled
+from tests.support.servers.loopback_model import LoopbackModel, ok, status
+from tests.support.service.command_line import own_logging
+from tests.support.service.running_api import running_api
+from worker.summarizers.breaker import CircuitBreaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from runtime.settings import Settings
+    from tests.conftest import Tenant
+
+__all__ = ["own_logging", "pooled"]
+
+NOWHERE = "postgresql://127.0.0.1:1/palimpsest"
+SILENT = {
+    "ANTHROPIC_API_KEY": None,
+    "ANTHROPIC_BASE_URL": None,
+    "PALIMPSEST_URL": None,
+    "PALIMPSEST_KEY": None,
+    "PALIMPSEST_HYPOTHESIS": None,
+    "PALIMPSEST_TRANSCRIPTS": None,
+}
+
+
+class Installation(NamedTuple):
+    """A database and a Redis with everything in its place, as processes tell of themselves."""
+
+    settings: Settings
+    url: str
+
+    def run(self, *arguments: str, **more: str | None) -> Result:
+        environment = {
+            "PALIMPSEST_DATABASE_URL": self.url,
+            "PALIMPSEST_BROKER_URL": self.settings.broker_url.get_secret_value(),
+            "PALIMPSEST_SUMMARIZER": "extractive",
+            "COLUMNS": "300",
+            **SILENT,
+            **more,
+        }
+        return CliRunner().invoke(app, ["doctor", *arguments], env=environment)
+
+    def look(self, *arguments: str, **more: str | None) -> dict[str, dict[str, Any]]:
+        """Return the findings by check; the exit code agrees with them."""
+        done = self.run("--json", *arguments, **more)
+        told = json.loads(done.stdout)
+        found = told["findings"]
+        states = [each["state"] for each in found]
+        assert (told["problems"], told["warnings"]) == (states.count("problem"), states.count("warning"))
+        assert done.exit_code == int("problem" in states)
+        assert all((each["why"] and each["mend"]) or each["state"] == "ok" for each in found)
+        return {each["check"]: each for each in found}
+
+    def faults(self, *arguments: str, **more: str | None) -> dict[str, str]:
+        """Return the state of what is not well."""
+        found = self.look(*arguments, **more)
+        return {check: each["state"] for check, each in found.items() if each["state"] != "ok"}
+
+    def change(self, statement: str, *values: object) -> None:
+        """Change the database as its owner."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode(), values or None)
+
+
+def alive(
+    url: str,
+    kind: Any,
+    *queues: str,
+    version: str | None = None,
+    oldest: float | None = None,
+    summarizer: str | None = None,
+) -> None:
+    """Let a process be alive in the database's eyes."""
+    process = Process(ids.new_id(), kind, "host", 7, list(queues), version or VERSION, 2, summarizer)
+    engine = owner_engine(url)
+    with engine.begin() as connection:
+        processes.beat(connection, process, Activity(int(oldest is not None), oldest))
+    engine.dispose()
+
+
+@pytest.fixture
+def installation(make_settings: Callable[..., Settings], database_url: str, broker_url: str) -> Installation:
+    alive(database_url, "worker", "checks", "summaries")
+    alive(database_url, "sweeper")
+    return Installation(make_settings(broker_url=broker_url), database_url)
+
+
+def test_a_variable_that_nothing_reads_is_named_with_the_one_that_was_meant(installation: Installation) -> None:
+    (found,) = [each for each in installation.look(PALIMPSEST_SUMARIZER="none").values() if each["state"] != "ok"]
+    assert (found["check"], found["state"]) == ("variables", "warning")
+    assert "PALIMPSEST_SUMARIZER" in found["what"]
+    assert "PALIMPSEST_SUMMARIZER," in found["mend"]
+    assert installation.faults(PALIMPSEST_INPUT_TOKEN_BUDGET="50000", PALIMPSEST_LEASE_SECONDS="45") == {}
+
+
+def test_a_healthy_installation_has_nothing_wrong(installation: Installation) -> None:
+    found = installation.look()
+    assert {check for check, each in found.items() if each["state"] != "ok"} == set()
+    assert set(found) >= {
+        "settings",
+        "database",
+        "database_clock",
+        "database_connections",
+        "schema",
+        "service_role",
+        "row_level_security",
+        "service_login",
+        "workers_checks",
+        "workers_summaries",
+        "sweeper",
+        "checks",
+        "dead_runs",
+        "broker",
+        "broker_clock",
+        "eviction",
+        "queues",
+        "summarizer",
+    }
+    done = installation.run()
+    assert done.exit_code == 0
+    assert done.stdout.count("✓") == len(found)
+    assert done.stdout.endswith("\n0 problems, 0 warnings\n")
+
+
+def test_it_goes_on_without_the_database(installation: Installation) -> None:
+    found = installation.look(PALIMPSEST_DATABASE_URL=NOWHERE)
+    assert found["database"]["state"] == "problem"
+    assert "PALIMPSEST_DATABASE_URL" in found["database"]["mend"]
+    assert {"broker", "eviction", "queues", "summarizer"} <= set(found)
+    printed = installation.run(PALIMPSEST_DATABASE_URL=NOWHERE)
+    assert (printed.exit_code, printed.stderr) == (1, "")
+    assert "\n    mend: start Postgres" in printed.stdout
+
+
+def test_what_refuses_is_told_apart_from_what_does_not_answer(installation: Installation) -> None:
+    url = make_url(installation.url)
+    told = {
+        "refuses the password of 'palimpsest'": url.set(password="another"),
+        "has no database 'nowhere'": url.set(database="nowhere"),
+        "the database does not answer": make_url(NOWHERE),
+    }
+    for what, wrong in told.items():
+        found = installation.look(PALIMPSEST_DATABASE_URL=wrong.render_as_string(hide_password=False))
+        assert (found["database"]["state"], what in found["database"]["what"]) == ("problem", True), found["database"]
+    broker = urlsplit(installation.settings.broker_url.get_secret_value())
+    for login in ("", ":another@", "nobody:another@"):
+        wrong_url = f"redis://{login}{broker.hostname}:{broker.port}/0"
+        found = installation.look(PALIMPSEST_BROKER_URL=wrong_url)
+        assert "answers, and refuses the login" in found["broker"]["what"]
+    assert "does not answer" in installation.look(PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0")["broker"]["what"]
+
+
+def test_it_goes_on_without_redis(installation: Installation) -> None:
+    assert installation.faults(PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0") == {"broker": "problem"}
+
+
+def test_impossible_settings_are_all_named(installation: Installation) -> None:
+    found = installation.run("--json", PALIMPSEST_PORT="none", PALIMPSEST_LOG_LEVEL="loud")
+    told = json.loads(found.stdout)["findings"]
+    wrong = [each for each in told if each["state"] == "problem"]
+    assert {each["what"].partition(":")[0] for each in wrong} == {"port", "log_level"}
+    assert found.exit_code == 1
+    assert {"database", "schema", "broker", "summarizer"} <= {each["check"] for each in told}, "the rest is looked at"
+
+
+def test_settings_that_show_once_others_hold_are_named_too(installation: Installation) -> None:
+    asked = {
+        "PALIMPSEST_PORT": "none",
+        "PALIMPSEST_DATABASE_URL": "hello",
+        "PALIMPSEST_BROKER_URL": "no-url",
+        "PALIMPSEST_JWT_JWKS": "https://issuer.example/keys",
+        "PALIMPSEST_POLICY": '{"input_token_budgett": 1, "summary_max_tokens": "many"}',
+        "PALIMPSEST_TRIM_THRESHOLD_RATIO": "7",
+    }
+    for printed in (installation.run(**asked).stdout, CliRunner().invoke(app, ["stats"], env=asked).stderr):
+        for word in (
+            *("port: ", "database_url: ", "broker_url: "),
+            *("input_token_budgett", "summary_max_tokens", "trim_threshold_ratio"),
+        ):
+            assert word in printed
+        assert "hello" not in printed
+    known = {name: value for name, value in asked.items() if "POLICY" not in name and "RATIO" not in name}
+    assert "jwt_jwks needs jwt_issuer and jwt_audience" in installation.run(**known).stdout
+
+
+def test_a_database_without_a_schema(empty_database_url: str, installation: Installation) -> None:
+    found = installation.look(PALIMPSEST_DATABASE_URL=empty_database_url)
+    assert found["schema"]["state"] == "problem"
+    assert found["schema"]["mend"] == "palimpsest migrate"
+    assert "workers_checks" not in found
+
+
+@pytest.mark.parametrize(("revision", "state"), [("0001", "problem"), ("9999", "warning")])
+def test_a_schema_of_another_release(installation: Installation, revision: str, state: str) -> None:
+    installation.change("update alembic_version set version_num = %s", revision)
+    assert installation.faults() == {"schema": state}
+
+
+def test_row_level_security_that_somebody_took_off(installation: Installation) -> None:
+    installation.change("alter table messages no force row level security")
+    found = installation.look()
+    assert found["row_level_security"]["state"] == "problem"
+    assert "messages" in found["row_level_security"]["what"]
+    installation.change(found["row_level_security"]["mend"])
+    assert installation.faults() == {}
+
+
+@contextmanager
+def role(installation: Installation, attributes: str) -> Iterator[str]:
+    """Make a role that a service might be told to act in."""
+    name = f"role_{uuid4().hex[:12]}"
+    installation.change(f"create role {name} {attributes}; grant palimpsest_service to {name}")
+    try:
+        yield name
+    finally:
+        installation.change(f"drop owned by {name}; drop role {name}")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"), [("superuser", "is a superuser"), ("bypassrls", "bypasses row-level security")]
+)
+def test_a_role_that_row_level_security_does_not_bind(
+    installation: Installation, tenant: Tenant, attributes: str, reason: str
+) -> None:
+    installation.change("insert into conversations (id, tenant_id) values (%s, %s)", uuid4(), tenant.id)
+    with role(installation, attributes) as name:
+        found = installation.look(PALIMPSEST_DATABASE_ROLE=name)
+        assert reason in found["service_role"]["what"]
+        assert (found["service_role"]["state"], found["isolation"]["state"]) == ("problem", "problem")
+    assert "isolation" not in installation.look()
+
+
+def test_a_role_that_owns_a_table(installation: Installation) -> None:
+    with role(installation, "nologin") as name:
+        installation.change(f"grant create on schema public to {name}")
+        installation.change(f"alter table pins owner to {name}")
+        found = installation.look(PALIMPSEST_DATABASE_ROLE=name)
+        assert "owns 1 of the tables" in found["service_role"]["what"]
+        installation.change("alter table pins owner to current_user")
+
+
+def test_a_role_that_is_not_there(installation: Installation) -> None:
+    faults = installation.faults(PALIMPSEST_DATABASE_ROLE="nobody_at_all")
+    assert faults == {"service_role": "problem", "service_login": "problem"}
+
+
+def test_a_login_that_may_not_take_on_the_role(installation: Installation) -> None:
+    name, password = f"login_{uuid4().hex[:12]}", "only-for-this-test"
+    statement = sql.SQL("create role {} login password {}").format(sql.Identifier(name), password)
+    with psycopg.connect(installation.url, autocommit=True) as connection:
+        connection.execute(statement)
+    url = make_url(installation.url).set(username=name, password=password)
+    try:
+        faults = installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False))
+        assert faults == {"schema": "problem", "service_login": "problem"}
+        installation.change(f"grant palimpsest_service to {name}")
+        assert installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False)) == {}
+        installation.change(f"revoke palimpsest_service from {name}; alter role {name} noinherit")
+        installation.change(f"grant palimpsest_service to {name}")
+        assert installation.faults(PALIMPSEST_DATABASE_URL=url.render_as_string(hide_password=False)) == {}
+    finally:
+        installation.change(f"drop role {name}")
+
+
+def test_nobody_there_to_work(installation: Installation) -> None:
+    installation.change("update processes set seen_at = now() - interval '1 hour'")
+    found = installation.look()
+    faults = {check for check, each in found.items() if each["state"] == "problem"}
+    assert faults == {"workers_checks", "workers_summaries", "sweeper"}
+    assert found["workers_summaries"]["mend"] == "palimpsest worker --queues summaries"
+    alive(installation.url, "worker", "checks")
+    assert set(installation.faults()) == {"workers_summaries", "sweeper"}
+
+
+def test_processes_that_are_odd(installation: Installation) -> None:
+    alive(installation.url, "worker", "checks", version="0.0.1", oldest=9_000)
+    found = installation.look()
+    assert "0.0.1" in found["releases"]["what"]
+    assert " at a task for 9,0" in found["stuck_task"]["what"]  # and what the look took
+
+
+def test_work_that_is_left_behind(installation: Installation, tenant: Tenant) -> None:
+    conversation = uuid4()
+    installation.change(
+        "insert into conversations (id, tenant_id, check_due_at) values (%s, %s, now() - interval '1 hour')",
+        conversation,
+        tenant.id,
+    )
+    for state, minutes in (("running", -1), ("dead", None)):
+        installation.change(
+            "insert into runs (id, tenant_id, conversation_id, trigger, state, queue, policy, lease_expires_at)"
+            " values (%s, %s, %s, 'check', %s, 'checks', '{}', now() + make_interval(mins => %s))",
+            *(uuid4(), tenant.id, conversation, state, minutes),
+        )
+    found = installation.look()
+    faults = {check: each["state"] for check, each in found.items() if each["state"] != "ok"}
+    assert faults == {"checks": "problem", "leases": "warning", "dead_runs": "warning"}
+    assert "--retry-all" in found["dead_runs"]["mend"]
+
+
+def test_system_prompts_and_tools_that_are_over_a_threshold_by_themselves(
+    installation: Installation, tenant: Tenant
+) -> None:
+    with psycopg.connect(installation.url) as connection:
+        for unstored, policy in ((81_000, "{}"), (45_000, "{}"), (45_000, '{"input_token_budget": 0}')):
+            connection.execute(
+                "insert into conversations (id, tenant_id, unstored_tokens, policy) values (%s, %s, %s, %s)",
+                (ids.new_id(), tenant.id, unstored, policy),
+            )
+    found = installation.look()["fixed_tokens"]
+    assert found["state"] == "warning"
+    assert "compaction_threshold_tokens in 1 conversations, over input_token_budget in 2" in found["what"]
+
+
+def test_a_redis_that_forgets(installation: Installation) -> None:
+    with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        assert installation.faults(PALIMPSEST_BROKER_URL=server.url) == {"eviction": "problem"}
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", "100kb")
+        assert installation.faults(PALIMPSEST_BROKER_URL=server.url) == {"broker_memory": "problem"}
+        client.config_set("maxmemory", "0")
+        client.lpush("palimpsest:checks", "x", "y")
+        assert "2 messages wait in checks" in installation.look(PALIMPSEST_BROKER_URL=server.url)["queues"]["what"]
+        client.replicaof("127.0.0.1", "1")
+        assert installation.faults(PALIMPSEST_BROKER_URL=server.url) == {"broker_primary": "problem"}
+
+
+def test_a_pooler_is_seen(installation: Installation, pooled: Pooler) -> None:
+    behind = {"PALIMPSEST_DATABASE_URL": pooled.url, "PALIMPSEST_DATABASE_ROLE": ""}
+    assert installation.faults(**behind) == {"pooler": "warning"}
+    # As a service that asks for its role there is refused.
+    assert installation.faults(PALIMPSEST_DATABASE_URL=pooled.url) == {"pooler": "warning", "service_login": "problem"}
+
+
+@pytest.mark.parametrize(("skew", "state"), [(0.0, "ok"), (1.9, "ok"), (2.1, "warning"), (9_000.0, "warning")])
+def test_clocks_that_differ(skew: float, state: str) -> None:
+    assert clock("database_clock", "the database's clock", skew).state == state
+
+
+def test_a_summarizer_that_cannot_work(installation: Installation) -> None:
+    assert installation.faults(PALIMPSEST_SUMMARIZER="anthropic") == {"summarizer": "problem"}
+    assert installation.faults(PALIMPSEST_SUMMARIZER="none") == {"summarizer": "warning"}
+    chosen = installation.look(PALIMPSEST_SUMMARIZER=None)["summarizer"]
+    assert (chosen["state"], "because ANTHROPIC_API_KEY is not set" in chosen["what"]) == ("ok", True)
+    with_key = installation.look(PALIMPSEST_SUMMARIZER=None, ANTHROPIC_API_KEY="sk-test")
+    assert "claude" in with_key["summarizer"]["what"]
+    assert with_key["breaker"]["state"] == "ok"
+
+
+def test_the_summarizer_is_that_of_the_workers(installation: Installation) -> None:
+    installation.change("update processes set summarizer = 'anthropic', model = 'claude-x' where kind = 'worker'")
+    found = installation.look(PALIMPSEST_SUMMARIZER="none")["summarizer"]
+    assert (found["state"], "'anthropic' with claude-x" in found["what"]) == ("ok", True)
+    alive(installation.url, "worker", "summaries", summarizer="none")
+    found = installation.look()["summarizer"]
+    assert (found["state"], "in different ways" in found["what"]) == ("warning", True)
+    installation.change("update processes set summarizer = 'none', model = null")
+    found = installation.look(PALIMPSEST_SUMMARIZER="extractive")["summarizer"]
+    assert (found["state"], found["what"]) == ("warning", "the workers have no summarizer")
+
+
+def test_a_circuit_that_is_open(
+    installation: Installation, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoopbackModel() as model:
+        asked = {"PALIMPSEST_SUMMARIZER": "anthropic", "ANTHROPIC_API_KEY": "sk-x", "ANTHROPIC_BASE_URL": model.url}
+        assert installation.faults(**asked) == {}
+        for name, value in asked.items():
+            monkeypatch.setenv(name, value)
+        breaker = CircuitBreaker.of(make_settings(broker_url=installation.settings.broker_url, summarizer="anthropic"))
+        breaker.report(breaker.admit(), "model_auth")
+        assert installation.faults(**asked) == {"breaker": "warning"}
+        assert installation.faults(**asked) == {"breaker": "warning"}
+        assert model.requests == []
+
+
+def test_a_model_is_asked_once_where_that_is_wanted(installation: Installation) -> None:
+    with LoopbackModel() as model:
+        asked = {"PALIMPSEST_SUMMARIZER": "anthropic", "ANTHROPIC_API_KEY": "sk-x", "ANTHROPIC_BASE_URL": model.url}
+        model.then(ok("ready"))
+        assert "model" not in installation.look(**asked)
+        found = installation.look("--model", **asked)
+        assert found["model"]["state"] == "ok"
+        assert len(model.requests) == 1
+        model.then(status(401))
+        found = installation.look("--model", **asked)
+        assert (found["model"]["state"], "model_auth" in found["model"]["what"]) == ("problem", True)
+    assert installation.look("--model")["model"]["what"] == "no model is asked for summaries"
+
+
+def test_an_api_is_asked_whether_it_is_ready(installation: Installation) -> None:
+    with running_api(installation.settings) as api:
+        assert installation.look(PALIMPSEST_URL=api.url)["api"]["state"] == "ok"
+        installation.change("delete from processes where kind = 'sweeper'")
+        found = installation.look("--url", api.url)["api"]
+        assert (found["state"], "sweeper missing" in found["what"]) == ("warning", True)
+        installation.change("update alembic_version set version_num = '0001'")
+        assert installation.look("--url", api.url)["api"]["state"] == "problem"
+    assert installation.look("--url", "http://127.0.0.1:1")["api"]["state"] == "problem"
+    assert installation.look("--url", "http://[")["api"]["state"] == "problem"

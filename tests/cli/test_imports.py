@@ -1,0 +1,451 @@
+"""A conversation exported and imported: the same past, the same context, and a future of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from cli.archive.export_file import ExportFileError, check
+from cli.archive.exports import run_export
+from cli.archive.exports import write as export
+from cli.archive.imports import run_import
+from cli.archive.imports import write as import_
+from runtime import ids
+from store.archive import erasures
+from store.archive.erasures import Asking
+from store.conversations import branches, conversations, pins
+from store.engine import owner_engine, transaction
+from store.runs import runs
+from store.tables import messages as messages_table
+from tests.conftest import make_tenant
+from tests.support.conversation_model import Product, Told, Usage
+from tests.support.service.in_process import Workers
+from tests.support.service.stub_summarizer import StubSummarizer
+from tests.support.talk import answer, call, request, result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from runtime.settings import Settings
+    from tests.conftest import Tenant
+    from tests.support.blocks import Message
+
+POLICY: Final[dict[str, Any]] = {
+    "input_token_budget": 500,
+    "tool_result_retention_chars": 100,
+    "compaction_threshold_tokens": 1_200,
+    "protected_tail_messages": 2,
+    "min_savings_tokens": 20,
+}
+ACTS: Final = ("exchange", "tools", "thinking", "edit", "settle", "restore", "pin", "context", "queue", "measured")
+OF_HERE: Final = {"check_due_at", "check_request_id", "external_id"}
+"""Columns of a conversation that an import makes anew."""
+
+
+class Desk(NamedTuple):
+    """A chat product, its workers, and the tenant that a conversation is imported into."""
+
+    product: Product
+    workers: Workers
+    elsewhere: Product
+    workers_elsewhere: Workers
+
+
+@pytest.fixture
+def desk(make_settings: Callable[..., Settings], tenant: Tenant, database_url: str) -> Iterator[Desk]:
+    settings = make_settings()
+    other = make_tenant(database_url, "elsewhere")
+    with Product(settings, tenant.id) as product, Product(settings, other.id) as elsewhere:
+        yield Desk(
+            product,
+            Workers(product, StubSummarizer()),
+            elsewhere,
+            Workers(elsewhere, StubSummarizer("They went on.")),
+        )
+
+
+class Walk:
+    """A conversation that one thing after the other happens to."""
+
+    def __init__(self, product: Product, workers: Workers, told: Told) -> None:
+        self.product, self.workers, self.told = product, workers, told
+        self.number = told.next_seq
+
+    def say(self, messages: Sequence[Message], usage: Usage | None = None, **more: Any) -> None:
+        done, queued = self.product.send(self.told, messages, usage or Usage(), **more)
+        assert done.outcome == "appended"
+        self.told.add(messages, replace_from=more.get("replace_from"))
+        self.workers.woken.extend(queued)
+
+    def act(self, act: str) -> None:  # noqa: C901 - one case for each thing that can happen
+        self.number += 1
+        label, chat = f"mark-{self.number}-", self.product
+        match act:
+            case "exchange":
+                self.say([request(label, 150), answer(label, 150)])
+            case "tools" | "thinking":
+                thinking = act == "thinking"
+                turn = [request(label, 30), call(self.number, thinking=thinking, names=2)]
+                self.say([*turn, result(self.number, 200, names=2)])
+            case "edit" if self.told.next_seq:
+                self.say([request(label, 60)], replace_from=max(0, self.told.next_seq - 3))
+            case "settle":
+                self.workers.settle(self.told.id)
+                self.workers.summarize()
+            case "queue":
+                self.workers.check(self.told.id)
+                self.workers.woken.clear()
+            case "restore":
+                version = chat.row(self.told.id).head_version // 2
+                with chat.database.transaction(chat.tenant_id) as connection:
+                    try:
+                        branches.restore(
+                            connection, chat.tenant_id, self.told.id, version, chat.policy_of(self.told), uuid4()
+                        )
+                    except branches.SupersededError:
+                        connection.rollback()
+            case "pin" if live := self.told.live:
+                with chat.database.transaction(chat.tenant_id) as connection:
+                    pins.add(connection, chat.tenant_id, self.told.id, live[0].seq, f"keep {label}", uuid4())
+            case "context":
+                block = {"source": "crm", "title": label, "text": f"{label} " + "word " * 60}
+                self.say([request(label, 20)], context=[block])
+            case "measured" if self.told.next_seq:
+                self.say([answer(label, 40)], Usage(900, chat.row(self.told.id).head_version))
+            case _:
+                pass
+
+
+def exported(product: Product, conversation: UUID) -> bytes:
+    file = io.BytesIO()
+    with product.database.transaction(product.tenant_id, one_moment=True) as connection:
+        export(connection, product.tenant_id, conversation, file)
+    return file.getvalue()
+
+
+def imported(product: Product, data: bytes, **options: Any) -> UUID:
+    file = io.BytesIO(data)
+    checked = check(file)
+    engine = owner_engine(product.settings.database_url.get_secret_value())
+    with transaction(engine, product.tenant_id) as connection:
+        made = import_(connection, product.tenant_id, checked, file, (product.settings.policy, {}), **options)
+    engine.dispose()
+    return made.id
+
+
+def told_of(data: bytes) -> dict[str, Any]:
+    """Return an export's rows by kind, under ids that count them, without what an import makes anew."""
+    rows = [json.loads(line) for line in data.splitlines()]
+    found: dict[str, Any] = {}
+    own = [row for row in rows if row["type"] == "run" and row["trigger"] == "import"]
+    renamed: dict[str, str] = {}
+    for row in rows[1:-1]:
+        if row in own:
+            continue
+        kind = row.pop("type")
+        if "id" in row:
+            digits = row["id"].rpartition("_")[2]
+            renamed[digits] = renamed[str(UUID(digits))] = f"{kind} {len(renamed)}"
+        for name in OF_HERE & row.keys() if kind == "conversation" else ():
+            del row[name]
+        if kind == "run" and row["state"] in {"queued", "running"}:
+            row |= {"state": "skipped", "reason": "head_moved"}
+        if kind == "run":
+            row.pop("finished_at")
+        found.setdefault(kind, []).append(row)
+    for kind in ("run", "context_block", "pin"):
+        found.get(kind, []).sort(key=lambda row: row["id"])
+    text = json.dumps(found)
+    for old, new in renamed.items():
+        for prefix in ("conv_", "run_", "pin_", ""):
+            text = text.replace(prefix + old, new)
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+# Each example makes a conversation with all its compactions, twice: few of them, each long.
+@hypothesis_settings(max_examples=12)
+@given(st.lists(st.sampled_from(ACTS), min_size=1, max_size=14), st.lists(st.sampled_from(ACTS), max_size=6))
+@example(["thinking", "settle", "thinking", "settle", "tools", "settle", "exchange", "pin", "queue"], ["settle"])
+@example([*["exchange", "tools"] * 4, "settle", "context", "settle", "restore", "edit"], ["exchange", "settle"])
+def test_what_is_imported_is_what_was_exported(desk: Desk, before: list[str], after: list[str]) -> None:
+    told = desk.product.begin_told(POLICY, strict=False)
+    walk = Walk(desk.product, desk.workers, told)
+    for act in before:
+        walk.act(act)
+    data = exported(desk.product, told.id)
+    copy = deepcopy(told)
+    copy.id = imported(desk.elsewhere, data)
+    assert told_of(exported(desk.elsewhere, copy.id)) == told_of(data)
+    if told.stored:
+        mine, theirs = desk.product.context(told.id), desk.elsewhere.context(copy.id)
+        assert theirs == mine
+        assert text_of_messages(desk.elsewhere, copy.id) == text_of_messages(desk.product, told.id)
+    copy.versions.clear()
+    copy.steps.clear()
+    desk.elsewhere.verify(copy)
+    again = Walk(desk.elsewhere, desk.workers_elsewhere, copy)
+    for act in [*after, "settle", "exchange", "settle"]:
+        again.act(act)
+        desk.elsewhere.verify(copy)
+    assert exported(desk.product, told.id) == data or told_of(exported(desk.product, told.id)) == told_of(data)
+
+
+def text_of_messages(product: Product, conversation: UUID) -> bytes:
+    """Return the context's messages byte for byte as they are served."""
+    return product.context_text(conversation).partition(b'"snapshot"')[0]
+
+
+def long_conversation(desk: Desk) -> Told:
+    told = desk.product.begin_told(POLICY, strict=False)
+    walk = Walk(desk.product, desk.workers, told)
+    for act in (
+        "exchange",
+        "tools",
+        "exchange",
+        "exchange",
+        "exchange",
+        "settle",
+        "pin",
+        "context",
+        "exchange",
+        "settle",
+    ):
+        walk.act(act)
+    assert desk.product.row(told.id).head_version
+    return told
+
+
+def test_content_comes_back_byte_for_byte(desk: Desk) -> None:
+    told = desk.product.begin_told(POLICY, strict=False)
+    odd = '[ {"type":"text",\r\n  "text":"\\u00e9 1.0 \u2028 \U0001f642", "n": 1.00} ]'
+    body = f'{{"messages":[{{"role":"user","content":{odd}}}]}}'.encode()
+    desk.product.send(told, [], Usage(), body=body)
+    copy = imported(desk.elsewhere, exported(desk.product, told.id))
+    assert desk.elsewhere.originals(copy) == [(0, "user", odd)]
+
+
+def test_imported_ids_sort_by_the_times_of_the_old_ones(desk: Desk) -> None:
+    told = long_conversation(desk)
+    copy = imported(desk.elsewhere, exported(desk.product, told.id))
+    old, new = desk.product.runs(told.id), desk.elsewhere.runs(copy)[:-1]
+    assert [run.trigger for run in old] == [run.trigger for run in new]
+    assert [run.id.int >> 80 for run in old] == [run.id.int >> 80 for run in new]
+    assert {run.id for run in old}.isdisjoint(run.id for run in new)
+    assert desk.elsewhere.runs(copy)[-1].trigger == "import"
+
+
+def test_what_others_spent_is_not_spent_again(desk: Desk) -> None:
+    told = long_conversation(desk)
+    spent = "select coalesce(sum(model_calls), 0) as calls, coalesce(sum(input_tokens), 0) as tokens from model_usage"
+    (before,) = desk.product.query(spent)
+    assert before.calls
+    data = exported(desk.product, told.id)
+    imported(desk.product, data)
+    imported(desk.elsewhere, data)
+    assert desk.product.query(spent) == [before]
+    assert desk.elsewhere.query(spent) == [(0, 0)]
+
+
+def test_an_external_id_is_kept_where_it_is_free(
+    desk: Desk, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with desk.product.database.transaction(desk.product.tenant_id) as connection:
+        row, _ = conversations.create(connection, desk.product.tenant_id, {"external_id": "ticket 7"})
+    file = tmp_path / "ticket.jsonl"
+    settings = desk.product.settings
+    assert run_export(settings, ids.external("conv", row.id), file, tenant=None) == 0
+    assert (file.stat().st_mode & 0o777, sorted(tmp_path.iterdir())) == (0o600, [file])
+    capsys.readouterr()
+    for tenant, wanted, expected in (("elsewhere", None, "ticket 7"), ("acme", None, None), ("acme", "new", "new")):
+        assert run_import(settings, file, tenant, external_id=wanted, as_json=True) == 0
+        told, noted = capsys.readouterr()
+        assert json.loads(told)["external_id"] == expected
+        assert ("ticket 7" in noted) == (expected is None)
+    assert run_import(settings, file, "acme", external_id="new", as_json=True) == 1
+    assert capsys.readouterr() == ("", "palimpsest: another conversation has the external_id 'new'\n")
+    assert run_import(settings, file, "nobody", external_id=None, as_json=True) == 1
+    assert capsys.readouterr().err == "palimpsest: there is no tenant 'nobody'\n"
+    assert run_export(settings, ids.external("conv", row.id), file, tenant="elsewhere") == 1
+    assert run_export(settings, "conv_x", file, tenant=None) == 1
+    assert run_import(settings, tmp_path / "none", "acme", external_id=None, as_json=True) == 1
+
+
+def test_what_was_erased_does_not_come_back(desk: Desk, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = long_conversation(desk)
+    file = tmp_path / "erased.jsonl"
+    file.write_bytes(exported(desk.product, told.id))
+    with desk.product.database.transaction(desk.product.tenant_id) as connection:
+        erasures.erase(connection, Asking(desk.product.tenant_id, uuid4(), uuid4()), told.id)
+    assert run_import(desk.product.settings, file, "acme", external_id=None, as_json=False) == 1
+    assert "was erased here" in capsys.readouterr().err
+    assert run_export(desk.product.settings, ids.external("conv", told.id), file, tenant=None) == 1
+
+
+def counted(desk: Desk) -> int:
+    """Return the messages of the tenant that is imported into."""
+    (row,) = desk.elsewhere.query("select count(*) as rows from messages")
+    found: int = row.rows
+    return found
+
+
+def resealed(lines: list[bytes]) -> bytes:
+    """Return lines with an end that agrees with them: a file that somebody made."""
+    body = b"".join(lines)
+    end = {"type": "end", "lines": len(lines), "sha256": hashlib.sha256(body).hexdigest()}
+    return body + json.dumps(end).encode() + b"\n"
+
+
+def changed(line: bytes, **values: Any) -> bytes:
+    return json.dumps(json.loads(line) | values).encode() + b"\n"
+
+
+def test_a_file_cut_anywhere_is_refused(desk: Desk) -> None:
+    data = exported(desk.product, long_conversation(desk).id)
+    ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
+    for end in [0, 1, 30, *ends[:-1], *(place + 20 for place in ends[:-1]), len(data) - 2]:
+        with pytest.raises(ExportFileError) as told:
+            check(io.BytesIO(data[:end]))
+        assert told.value.line in {data[:end].count(b"\n") + 1, data[:end].count(b"\n")}
+    check(io.BytesIO(data))
+
+
+def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
+    data = exported(desk.product, long_conversation(desk).id)
+    lines = data.splitlines(keepends=True)[:-1]
+    kinds = [json.loads(line)["type"] for line in lines]
+    message, snapshot, run, step = (kinds.index(kind) for kind in ("message", "snapshot", "run", "run_step"))
+
+    newest = len(kinds) - 1 - kinds[::-1].index("message")
+    begun_by_the_assistant = {"messages": [{"role": "assistant", "content": "Hello."}], "seqs": [0]}
+
+    def put(place: int, line: bytes) -> bytes:
+        return resealed([*lines[:place], line, *lines[place + 1 :]])
+
+    bad: list[tuple[int, str, bytes]] = [
+        (len(lines) + 1, "checksum", data.replace(b"mark-1-", b"mark-9-", 1)),
+        (len(lines), "lines were written", b"".join([*lines[:-1], data.splitlines(keepends=True)[-1]])),
+        (message + 2, "message that is missing", resealed([*lines[: message + 1], *lines[message + 2 :]])),
+        (len(lines), "newest messages are missing", resealed([*lines[:newest], *lines[newest + 1 :]])),
+        (message + 1, "content/0/text", put(message, changed(lines[message], content=[{"type": "text"}]))),
+        (message + 1, "content", put(message, changed(lines[message], content=7))),
+        (snapshot + 1, "one for each", put(snapshot, changed(lines[snapshot], messages=[]))),
+        (snapshot + 1, "begin with the user", put(snapshot, changed(lines[snapshot], **begun_by_the_assistant))),
+        (len(lines) + 2, "after the end", data + b"{}\n"),
+        (1, "header", resealed(lines[1:])),
+        (1, "version 2", put(0, changed(lines[0], version=2))),
+        (1, "'other'", put(0, changed(lines[0], format="other"))),
+        (2, "conversation is expected", resealed([lines[0], *lines[2:]])),
+        (2, "head_version", put(1, changed(lines[1], head_version=99))),
+        (message + 1, "malformed", put(message, b"no json\n")),
+        (message + 1, "role", put(message, changed(lines[message], role="system"))),
+        (message + 1, "seq", put(message, changed(lines[message], seq="0"))),
+        (message + 1, "beyond", put(message, changed(lines[message], seq=9_999))),
+        (
+            message + 1,
+            "another conversation",
+            put(message, changed(lines[message], conversation_id="conv_" + "0" * 32)),
+        ),
+        (message + 2, "out of order", put(message + 1, lines[message])),
+        (message + 1, "not known", put(message, changed(lines[message], type="tale"))),
+        (message + 1, "exact text", put(message, changed(lines[message], content_text='"else"'))),
+        (snapshot + 1, "coverage", put(snapshot, changed(lines[snapshot], coverage=[[0, 1, "lost", None]]))),
+        (snapshot + 1, "not in the file", put(snapshot, changed(lines[snapshot], run_id="run_" + "0" * 32))),
+        (snapshot + 1, "not before version", put(snapshot, changed(lines[snapshot], parent_version=1))),
+        (snapshot + 1, "not before version", put(snapshot, changed(lines[snapshot], parent_version=-1))),
+        (run + 1, "state", put(run, changed(lines[run], state="odd"))),
+        (step + 1, "not in the file", put(step, changed(lines[step], run_id="run_" + "0" * 32))),
+        (message + 1, "utf-8", put(message, lines[message].replace(b"mark", b"\xff\xff", 1))),
+    ]
+    for number, reason, file in bad:
+        with pytest.raises(ExportFileError) as told:
+            check(io.BytesIO(file))
+        assert (told.value.line, reason in str(told.value)) == (number, True), str(told.value)
+    assert counted(desk) == 0
+
+
+def test_what_the_database_refuses_leaves_nothing_half_written(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = exported(desk.product, long_conversation(desk).id).splitlines(keepends=True)[:-1]
+    place = next(place for place, line in enumerate(lines) if json.loads(line)["type"] == "context_block")
+    lines[place] = changed(lines[place], title="\0")
+    file = tmp_path / "nul.jsonl"
+    file.write_bytes(resealed(lines))
+    capsys.readouterr()
+    assert run_import(desk.product.settings, file, "elsewhere", external_id=None, as_json=False) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"line {place + 1}: the database refused" in err
+    assert err.count("\n") == 1
+    assert counted(desk) == 0
+    assert desk.elsewhere.query("select id from conversations") == []
+
+
+def test_an_export_is_of_one_moment(desk: Desk) -> None:
+    told = long_conversation(desk)
+    engine = owner_engine(desk.product.settings.database_url.get_secret_value())
+    file = io.BytesIO()
+    with transaction(engine, desk.product.tenant_id, one_moment=True) as connection:
+        stored = connection.scalar(select(func.count()).select_from(messages_table))
+        Walk(desk.product, desk.workers, told).act("exchange")
+        export(connection, desk.product.tenant_id, told.id, file)
+    engine.dispose()
+    assert check(io.BytesIO(file.getvalue())).messages == stored
+
+
+def test_the_commands_pass_a_conversation_on(desk: Desk) -> None:
+    told = long_conversation(desk)
+    environment = {
+        **os.environ,
+        "PALIMPSEST_DATABASE_URL": desk.product.settings.database_url.get_secret_value(),
+        "PALIMPSEST_SUMMARIZER": "extractive",
+    }
+
+    def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "cli.main", *arguments],
+            input=stdin,
+            capture_output=True,
+            check=True,
+            env=environment,
+        )
+
+    data = command("export", ids.external("conv", told.id)).stdout
+    assert data.splitlines()[1:-1] == exported(desk.product, told.id).splitlines()[1:-1]
+    done = command("import", "-", "--tenant", "elsewhere", stdin=data)
+    made = ids.parse("conv", done.stdout.decode().strip())
+    assert made is not None
+    assert desk.elsewhere.context(made) == desk.product.context(told.id)
+    assert b"Checking" not in done.stderr, "nobody sits before it"
+    environment["TTY_COMPATIBLE"] = "1"
+    shown = command("export", ids.external("conv", told.id))
+    assert (shown.stdout.splitlines()[1:-1], b"Exporting: " in shown.stderr) == (data.splitlines()[1:-1], True)
+    assert b"Checking and importing" in command("import", "-", "--tenant", "elsewhere", stdin=data).stderr
+
+
+def test_dead_runs_come_back_dead(desk: Desk) -> None:
+    told = desk.product.begin_told(POLICY, strict=False)
+    walk = Walk(desk.product, desk.workers, told)
+    for _ in range(5):
+        walk.act("exchange")
+    lease = desk.workers.hand_over(told.id)
+    with desk.product.database.transaction(desk.product.tenant_id) as connection:
+        runs.give_back(connection, lease, "OperationalError")
+        assert runs.requeue(connection, lease.run_id, max_attempts=1) == "dead"
+    copy = imported(desk.elsewhere, exported(desk.product, told.id))
+    assert [(run.state, run.error) for run in desk.elsewhere.runs(copy)][:1] == [("dead", "OperationalError")]

@@ -1,0 +1,368 @@
+"""The commands about a whole installation: runs, figures, help, completion, and failures in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import make_url
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from runtime import ids
+from runtime.release import VERSION
+from tests.conftest import make_tenant
+from tests.support.service.command_line import own_logging
+from tests.support.service.in_process import Chat, Workers
+from tests.support.service.stub_summarizer import StubSummarizer
+from tests.support.talk import call, exchanges, request, result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from uuid import UUID
+
+    from runtime.settings import Settings
+    from tests.conftest import Tenant
+    from tests.support.service.running_api import Service
+
+__all__ = ["own_logging"]
+
+NOWHERE = "postgresql://127.0.0.1:1/palimpsest"
+
+
+@pytest.fixture
+def chat(make_settings: Callable[..., Settings], tenant: Tenant, broker_url: str) -> Iterator[Chat]:
+    with Chat(make_settings(broker_url=broker_url), tenant.id) as made:
+        yield made
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    return {
+        "PALIMPSEST_DATABASE_URL": settings.database_url.get_secret_value(),
+        "PALIMPSEST_BROKER_URL": settings.broker_url.get_secret_value(),
+        "PALIMPSEST_LOG_LEVEL": "error",
+        "COLUMNS": "60",
+    }
+
+
+def run(chat: Chat, *arguments: str, code: int = 0, **more: str) -> Result:
+    done = CliRunner().invoke(app, list(arguments), env=environment(chat.settings) | more)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def as_json(chat: Chat, *arguments: str) -> Any:
+    done = run(chat, *arguments, "--json")
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def summarized(chat: Chat) -> UUID:
+    """A conversation with a summary that a model was paid for."""
+    conversation = chat.begin({"input_token_budget": 0})
+    chat.append(conversation, exchanges(12, 200))
+    Workers(chat, StubSummarizer()).settle(conversation)
+    return conversation
+
+
+def cut(chat: Chat) -> UUID:
+    """A conversation with an old tool result that was cut."""
+    conversation = chat.begin()
+    for number in range(2):
+        chat.append(conversation, [request("look", 20), call(number), result(number, 1_500)])
+    Workers(chat).settle(conversation)
+    return conversation
+
+
+def test_runs_are_listed_by_conversation_and_state(chat: Chat) -> None:
+    first, second = summarized(chat), cut(chat)
+    found = as_json(chat, "runs")
+    assert {run["conversation_id"] for run in found} == {ids.external("conv", each) for each in (first, second)}
+    for conversation in (first, second):
+        name = ids.external("conv", conversation)
+        own = [ids.external("run", run.id) for run in reversed(chat.runs(conversation))]
+        assert [run["id"] for run in as_json(chat, "runs", "--conversation", name)] == own
+    states = Counter(run["state"] for run in found)
+    for state in ("committed", "skipped", "failed", "dead"):
+        assert len(as_json(chat, "runs", "--state", state)) == states[state]
+    assert as_json(chat, "runs", "--dead") == []
+    assert run(chat, "runs", "--conversation", "conv_x", code=1).stderr.count("\n") == 1
+
+
+def test_one_run_is_shown_in_full(chat: Chat) -> None:
+    conversation = summarized(chat)
+    row = next(run for run in chat.runs(conversation) if run.state == "committed")
+    name = ids.external("run", row.id)
+    found = as_json(chat, "runs", name)
+    assert (found["id"], found["state"], found["tenant"]) == (name, "committed", "acme")
+    (step,) = found["steps"]
+    assert (step["name"], step["summarizer"], step["model"], step["model_calls"]) == (
+        "summary",
+        "stub",
+        "stub-model",
+        1,
+    )
+    assert found["policy"]["compaction_threshold_tokens"] == 4_000
+    (listed,) = [line.split() for line in run(chat, "runs").stdout.splitlines() if name in line]
+    assert listed[:3] == [name, "acme", "committed"]
+    printed = run(chat, "runs", name).stdout
+    assert "stub-model" in printed
+    assert "1,000" in printed
+    assert run(chat, "runs", "run_x", code=1).stderr == "palimpsest: there is no run 'run_x'\n"
+    assert run(chat, "runs", ids.external("run", conversation), code=1).stdout == ""
+
+
+@pytest.mark.usefixtures("within_a_day")
+def test_stats_add_up(chat: Chat, database_url: str) -> None:
+    summarized(chat)
+    conversation = cut(chat)
+    chat.append(conversation, [request("instead", 10)], replace_from=3)
+    other = make_tenant(database_url, "rival")
+    with Chat(chat.settings, other.id) as rival:
+        summarized(rival)
+    found = as_json(chat, "stats", "--days", "2")
+    assert (found["tenants"], found["conversations"], found["messages"]) == (2, 3, 24 + 7 + 24)
+    assert found["tokens_stored"] - found["tokens_served"] == found["tokens_saved_per_call"] > 0
+    mine = as_json(chat, "stats", "--tenant", "acme")
+    theirs = as_json(chat, "stats", "--tenant", "rival")
+    sums = ("conversations", "messages", "tokens_stored", "tokens_served", "tokens_saved", "tokens_saved_per_call")
+    for name in sums:
+        assert found[name] == mine[name] + theirs[name]
+    stored = chat.query("select sum(tokens) as tokens from messages where superseded_at is null")
+    assert mine["tokens_stored"] == stored[0].tokens
+    assert mine["tokens_served"] == chat.query("select sum(context_tokens) as n from conversations")[0].n
+    runs = {(each["state"], each["reason"]): each["runs"] for each in mine["runs"]}
+    told = chat.query("select state, reason, count(*) as runs from runs group by 1, 2")
+    assert runs == {(row.state, row.reason): row.runs for row in told}
+    today, yesterday = found["days"]
+    assert today["day"] > yesterday["day"]
+    assert (today["model_calls"], today["model_input_tokens"], today["model_output_tokens"]) == (2, 2_000, 100)
+    assert today["runs"] == sum(each["runs"] for each in mine["runs"] + theirs["runs"])
+    assert not any(yesterday[name] for name in ("runs", "model_calls", "tokens_saved"))
+    assert len(mine["days"]) == 30
+    assert found["queues"] == {"checks": 0, "summaries": 0}
+    assert found["processes"] == []
+    assert found["backlog"]["due_checks"] == 1
+    assert run(chat, "stats", "--tenant", "nobody", code=1).stderr == "palimpsest: there is no tenant 'nobody'\n"
+    printed = run(chat, "stats").stdout
+    assert f"{found['tokens_served']:,}, {found['tokens_saved_per_call']:,} less" in printed
+
+
+def test_stats_do_without_redis(chat: Chat) -> None:
+    done = run(chat, "stats", "--json", PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0")
+    assert json.loads(done.stdout)["queues"] == {"checks": None, "summaries": None}
+    assert "unknown" in run(chat, "stats", PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0").stdout
+
+
+@pytest.mark.usefixtures("within_a_day")
+def test_stats_of_a_tenant_by_the_api(service: Service) -> None:
+    key = service.client.headers["authorization"].removeprefix("Bearer ")
+    asked = {"PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": key, "PALIMPSEST_DATABASE_URL": NOWHERE}
+    found = json.loads(CliRunner().invoke(app, ["stats", "--json"], env=asked).stdout)
+    assert found["usage"]["today"] == service.client.get("/v1/tenant/usage").json()["today"]
+    assert found["services"]["database"] == "ok"
+    printed = CliRunner().invoke(app, ["stats"], env=asked)
+    assert printed.exit_code == 0
+    assert printed.stdout.startswith("Today: 0 tokens")
+    # A tenant that is named is looked up: the API would tell of the key's own.
+    named = CliRunner().invoke(app, ["stats", "--tenant", "acme"], env=asked)
+    assert named.exit_code == 1
+    assert named.stderr.startswith("palimpsest: the database cannot be reached")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["runs"],
+        ["runs", "run_" + "0" * 32],
+        ["stats"],
+        ["export", "conv_" + "0" * 32],
+        ["keys", "list", "--tenant", "acme"],
+        ["tenants", "list"],
+        ["migrate"],
+    ],
+)
+def test_a_database_that_cannot_be_reached_is_told_in_one_line(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, arguments, env={"PALIMPSEST_DATABASE_URL": NOWHERE})
+    assert done.exit_code == 1
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.output
+    assert done.stderr.startswith("palimpsest: the database ")
+
+
+def test_an_empty_database_is_told_in_one_line(empty_database_url: str) -> None:
+    for arguments in (["runs"], ["stats"], ["tenants", "list"]):
+        done = CliRunner().invoke(app, arguments, env={"PALIMPSEST_DATABASE_URL": empty_database_url})
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "run `palimpsest migrate`" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_login_that_may_not_is_told_in_one_line(chat: Chat) -> None:
+    # Whoever may nothing but connect.
+    url = make_url(chat.settings.database_url.get_secret_value())
+    limited = url.update_query_dict({"options": "-c role=pg_read_server_files"})
+    done = run(chat, "runs", code=1, PALIMPSEST_DATABASE_URL=limited.render_as_string(hide_password=False))
+    assert done.stderr.startswith("palimpsest: the database's login may not do this")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_api_that_cannot_listen_ends_with_1(chat: Chat) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main", "api", "--port", str(taken.getsockname()[1])],
+            env=os.environ | environment(chat.settings),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "address already in use" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["prod [/eu]", "[red]prod", ":smile:", "\x1b]0;prod\x07\x9b2J"])
+def test_names_are_shown_as_they_are(chat: Chat, name: str) -> None:
+    shown = "".join(each for each in name if each.isprintable())
+    run(chat, "keys", "create", "--tenant", name, "--name", name)
+    for arguments in (["keys", "list", "--tenant", name], ["tenants", "list"]):
+        told = run(chat, *arguments, COLUMNS="200").stdout
+        assert shown in told
+        assert not {"\x1b", "\x07", "\x9b"} & set(told)
+    told = run(chat, "runs", "--tenant", f"no {name}", code=1).stderr
+    assert not {"\x1b", "\x07", "\x9b"} & set(told)
+
+
+class Page(BaseHTTPRequestHandler):
+    """Another service: answers with a page, whatever is asked."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "15")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html>")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
+        pass
+
+
+@pytest.mark.parametrize("command", ["snapshots", "inspect"])
+def test_another_services_answer_is_told_in_one_line(command: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), Page) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever, 0.01)
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(app, [command, "conv_" + "0" * 32, "--url", url, "--key", "k"])
+        server.shutdown()
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.output
+    assert done.stderr.startswith("palimpsest: 200 bad_answer: this is no answer of the API: ")
+
+
+def test_a_url_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text('[{"role": "user", "content": "Hello."}]')
+    for command in (["snapshots", "conv_" + "0" * 32], ["stats"], ["demo"], ["replay", str(file)]):
+        done = CliRunner().invoke(app, [*command, "--url", "http://localhost:80x", "--key", "k"])
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.output
+        assert done.stderr.startswith("palimpsest: the API's URL cannot be read: ")
+
+
+def test_a_revision_that_is_not_there_is_told_in_one_line(chat: Chat) -> None:
+    done = run(chat, "migrate", "9999", code=1)
+    assert done.stdout == ""
+    assert done.stderr.startswith("palimpsest: the schema cannot be brought to '9999': ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"{VERSION}\n")
+
+
+def test_impossible_settings_end_with_2() -> None:
+    done = CliRunner().invoke(app, ["stats"], env={"PALIMPSEST_PORT": "none"})
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("palimpsest: port: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["keys", "list", "--tenant", "t"], ["api"], ["worker"], ["sweeper"], ["migrate"], ["runs"], ["tenants", "list"]],
+    ids=lambda arguments: arguments[0],
+)
+@pytest.mark.parametrize(
+    "url", ["hello", "mysql://localhost/x", "postgresql://localhost:port/x", "postgresql://localhost:99999999/x"]
+)
+def test_a_database_url_that_is_none_is_told_in_one_line(arguments: list[str], url: str) -> None:
+    done = CliRunner().invoke(app, arguments, env={"PALIMPSEST_DATABASE_URL": url})
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    assert done.stderr.startswith("palimpsest: database_url: ")
+    assert url not in done.stderr
+
+
+def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command with the words that call it."""
+    command = command or get_command(app)
+    found: Mapping[str, Any] = getattr(command, "commands", {})
+    if path and not found:
+        yield path, command
+    for name, inner in found.items():
+        yield from commands(inner, (*path, name))
+
+
+def test_every_command_says_what_it_does_and_stands_in_a_panel() -> None:
+    for path, command in commands():
+        assert command.help, path
+        assert len(path) > 1 or command.rich_help_panel, path
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), (path, parameter.name)
+
+
+def test_whatever_prints_a_table_prints_json() -> None:
+    tables = {path for path, command in commands() if any("--json" in parameter.opts for parameter in command.params)}
+    own = {("inspect",), ("snapshots",), ("diff",), ("restore",), ("runs",), ("stats",), ("doctor",), ("import",)}
+    assert own | {("replay",), ("demo",), ("keys", "list"), ("tenants", "list"), ("tenants", "limits")} <= tables
+
+
+@pytest.mark.parametrize(("shell", "line"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])
+def test_completion_can_be_installed(shell: str, line: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "cli.main", "--show-completion", shell],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+    )
+    assert line in done.stdout
+
+
+def test_commands_complete_themselves() -> None:
+    done = subprocess.run(
+        ["palimpsest"],
+        executable=f"{sys.prefix}/bin/palimpsest",
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "_PALIMPSEST_COMPLETE": "complete_bash", "COMP_WORDS": "palimpsest d", "COMP_CWORD": "1"},
+    )
+    assert done.stdout.split() == ["demo", "diff", "doctor"]
+
+
+def test_a_reader_that_has_had_enough_is_no_failure_to_tell(chat: Chat) -> None:
+    conversation = ids.external("conv", summarized(chat))
+    script = f"{sys.executable} -P -m cli.main export {conversation} | head -c 10"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        check=True,
+        env={**os.environ, **environment(chat.settings)},
+    )
+    assert (len(done.stdout), done.stderr) == (10, b"")

@@ -1,0 +1,35 @@
+"""The LangChain middleware: its own tests, in a venv that has LangChain, against a running API."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support.places import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.service.running_api import Service
+
+CLIENTS: Final = ROOT / "clients"
+VENV: Final = CLIENTS / ".cache/langchain"
+
+
+def test_the_adapter_passes_its_own_tests(service: Service) -> None:
+    if not (VENV / ".installed").exists():
+        pytest.skip("LangChain is not installed; make clients does that")
+    environment = {
+        **os.environ,
+        "PALIMPSEST_URL": service.api.url,
+        "PALIMPSEST_KEY": str(service.client.headers["authorization"]).removeprefix("Bearer "),
+        "PYTHONPATH": os.pathsep.join([str(CLIENTS / "python"), str(CLIENTS / "langchain")]),
+    }
+    command: list[str | Path] = [VENV / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    done = subprocess.run(
+        command, cwd=CLIENTS / "langchain", env=environment, capture_output=True, text=True, check=False, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,437 @@
+"""The Python client against a running API: the two calls around a model call, and a service that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from palimpsest_client import (
+    ApiError,
+    AsyncClient,
+    AuthenticationError,
+    Client,
+    ConflictError,
+    InvalidError,
+    KeptTurn,
+    NotFoundError,
+    Outbox,
+    OutboxFullError,
+    OverflowExhaustedError,
+    RateLimitedError,
+    UnexpectedSeqError,
+    UnreachableError,
+)
+from pydantic import BaseModel
+
+from tests.support.eventually import eventually
+from tests.support.servers.faulty_proxy import FaultyProxy, Refused
+from tests.support.servers.tcp_gate import gate
+from tests.support.service.in_process_worker import work
+from tests.support.service.proxied_client import client, conversation, key, labels, proxy
+from tests.support.talk import answer, exchanges, request
+
+if TYPE_CHECKING:
+    from palimpsest_client import Context
+
+    from tests.support.service.running_api import Service
+
+__all__ = ["client", "conversation", "key", "proxy"]
+
+OWN = [request("what I remember myself")]
+BUSY = Refused(503, {"retry-after": "0"})
+TOO_LONG = "prompt is too long: 10000 tokens > 8000 maximum"
+
+
+def stored(client: Client, conversation: str) -> list[str]:
+    return [each["content"].partition(":")[0] for each in client.list_messages(conversation, limit=100).data]
+
+
+class ModelUsage(BaseModel):
+    """As the SDK has it."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int | None = None
+    service_tier: str = "standard"
+
+
+class TextBlock(BaseModel):
+    """As the SDK has it."""
+
+    type: str
+    text: str
+    citations: list[str] | None = None
+
+
+def test_the_two_calls(client: Client, conversation: str) -> None:
+    empty = client.context(conversation)
+    assert (empty.messages, empty.version, empty.last_seq, empty.is_fallback) == ([], 0, -1, False)
+    reply = {"role": "assistant", "content": [TextBlock(type="text", text="hello")]}
+    usage = ModelUsage(input_tokens=11, output_tokens=3)
+    turn = client.append(conversation, [request("hi"), reply], usage=usage, snapshot_version=empty.version)
+    assert (turn.first_seq, turn.last_seq, turn.replayed) == (0, 1, False)
+    context = client.context(conversation)
+    assert context.messages == [
+        request("hi"),
+        {"role": "assistant", "content": [{"type": "text", "text": "hello"}]},
+    ]
+    assert context.tokens is not None
+    assert context.tokens["measured"] == 11
+
+
+def test_a_context_that_has_not_changed_is_not_sent_again(
+    client: Client, conversation: str, proxy: FaultyProxy
+) -> None:
+    client.append(conversation, exchanges(3, 50))
+    first = client.context(conversation)
+    whole = list(first.messages)
+    first.messages.append(request("the caller's own"))
+    second = client.context(conversation)
+    assert second.messages == whole
+    assert "if-none-match" in proxy.seen[-1].headers
+    client.append(conversation, [request("more")])
+    assert labels(client.context(conversation)) == [*labels(second), "more"]
+
+
+def test_a_lost_answer_does_not_make_a_second_turn(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    proxy.then("lose", BUSY)
+    turn = client.append(conversation, [request("once")])
+    assert turn.replayed
+    sent = [each for each in proxy.seen if each.path.endswith("/turns")]
+    assert len(sent) == 3
+    assert len({(each.headers["idempotency-key"], each.body) for each in sent}) == 1
+    assert stored(client, conversation) == ["once"]
+
+
+def test_a_turn_under_a_key_of_the_callers_own_is_stored_once(client: Client, conversation: str) -> None:
+    first = client.deliver(conversation, exchanges(1, 20), idempotency_key="reply-1")
+    again = client.deliver(conversation, exchanges(1, 20), idempotency_key="reply-1")
+    assert first is not None
+    assert again == replace(first, replayed=True)
+    assert client.context(conversation).last_seq == 1
+
+
+def test_what_may_not_be_done_twice_is_not_sent_twice(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    client.append(conversation, exchanges(2, 50))
+    proxy.then("lose")
+    with pytest.raises(UnreachableError):
+        client.fork(conversation, 1)
+    assert sum(each.path.endswith("/fork") for each in proxy.seen) == 1
+    proxy.then(BUSY)
+    assert client.fork(conversation, 1)["last_seq"] == 1
+
+
+def test_a_wait_that_is_too_long_is_reported(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    proxy.then(Refused(429, {"retry-after": "3600"}, b'{"code": "rate_limited", "detail": "slowly"}'))
+    with pytest.raises(RateLimitedError) as caught:
+        client.append(conversation, [request("quick")])
+    assert (caught.value.retry_after, caught.value.code) == (3600, "rate_limited")
+    assert stored(client, conversation) == []
+
+
+def test_errors_are_typed(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    with pytest.raises(NotFoundError) as missing:
+        client.get_conversation("conv_nobody/../x")
+    assert (missing.value.status, missing.value.code) == (404, "not_found")
+    assert missing.value.request_id
+    with pytest.raises(InvalidError) as invalid:
+        client.change_conversation(conversation, policy={"no_such_key": 1})
+    assert invalid.value.pointer == "/policy/no_such_key"
+    with pytest.raises(UnexpectedSeqError) as moved:
+        client.append(conversation, [request("late")], expected_next_seq=7)
+    assert moved.value.next_seq == 0
+    assert isinstance(moved.value, ConflictError)
+    with Client(proxy.url, "wrong") as stranger, pytest.raises(AuthenticationError):
+        stranger.context(conversation)
+    proxy.then(Refused(404, {"content-type": "text/html"}, b"<h1>nothing here</h1>"))
+    with pytest.raises(ApiError, match="nothing here"):
+        client.context(conversation)
+
+
+def test_the_callers_own_history_stands_in(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    proxy.always = "drop"
+    with pytest.raises(UnreachableError):
+        client.context(conversation)
+    found = client.context(conversation, fallback=lambda: OWN)
+    assert (found.messages, found.is_fallback, found.version) == (OWN, True, 0)
+    assert isinstance(found.error, UnreachableError)
+    asked = len(proxy.seen)
+    assert client.context(conversation, fallback=lambda: OWN).is_fallback
+    assert len(proxy.seen) == asked  # nobody waits for a service that has just failed
+    proxy.always = None
+    assert eventually(lambda: not client.context(conversation, fallback=lambda: OWN).is_fallback)
+
+
+def test_nobody_waits_for_a_service_that_hangs(service: Service, key: str, client: Client, conversation: str) -> None:
+    with (
+        gate(int(service.api.url.rpartition(":")[2])) as silent,
+        Client(f"http://127.0.0.1:{silent.port}", key) as slow,
+    ):
+        silent.silence()
+        assert slow.context(conversation, fallback=lambda: OWN, timeout=0.2).is_fallback
+        assert slow.deliver(conversation, [request("a")], timeout=0.2) is None
+        silent.open()
+        assert eventually(lambda: slow.flush() == 0)
+    assert stored(client, conversation) == ["a"]
+
+
+def test_an_answer_that_does_not_end_is_given_up(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    proxy.always = "trickle"
+    found = client.context(conversation, fallback=lambda: OWN, timeout=0.3)
+    assert isinstance(found.error, UnreachableError)
+
+
+def test_what_is_no_json_is_refused_at_once(client: Client, conversation: str) -> None:
+    for content in (object(), "\ud800", [{"type": "text", "text": "x", "at": float("nan")}]):
+        with pytest.raises((TypeError, ValueError)):
+            client.deliver(conversation, [{"role": "user", "content": content}])
+    assert len(client.outbox) == 0
+
+
+def test_turns_wait_and_are_sent_in_order_and_once(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    client.append(conversation, [request("a")])
+    proxy.always = "lose"  # the service stores it, and nobody learns of it
+    assert client.deliver(conversation, [answer("b")]) is None
+    proxy.always = "drop"
+    assert client.deliver(conversation, [request("c")]) is None
+    assert client.deliver(conversation, [answer("d")]) is None
+    assert len(client.outbox) == 3
+    assert client.flush() == 3
+    proxy.always = None
+    eventually(lambda: not client.context(conversation, fallback=list).is_fallback)
+    context = client.context(conversation)
+    assert labels(context) == ["a", "b", "c", "d"]
+    assert (len(client.outbox), context.kept) == (0, 0)
+    turn = client.deliver(conversation, [request("e")])
+    assert turn is not None
+    assert turn.first_seq == 4
+    assert stored(client, conversation) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_context_has_the_turns_that_wait(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    client.append(conversation, [request("a")])
+    assert client.context(conversation).version == 0
+    # Reading is well, writing is not.
+    proxy.then(*[BUSY] * 3)
+    assert client.deliver(conversation, [answer("b")]) is None
+    client.core._caller._away_until = 0
+    proxy.then(*[BUSY] * 3)
+    found = client.context(conversation)
+    assert (labels(found), found.kept) == (["a", "b"], 1)
+    # An edit can't be shown, so the caller's history is asked for.
+    client.core._caller._away_until = 0
+    proxy.then(*[BUSY] * 3)
+    assert client.deliver(conversation, [request("x")], replace_from=0) is None
+    client.core._caller._away_until = 0
+    proxy.then(*[BUSY] * 3)
+    assert client.context(conversation, fallback=lambda: OWN).messages == OWN
+    client.core._caller._away_until = 0
+    assert client.flush() == 0
+    assert labels(client.context(conversation)) == ["x"]
+
+
+def test_others_may_write_meanwhile(client: Client, conversation: str, proxy: FaultyProxy, service: Service) -> None:
+    client.append(conversation, [request("a")])
+    proxy.always = "drop"
+    assert client.deliver(conversation, [answer("mine")]) is None
+    service.append(f"/v1/conversations/{conversation}", request("theirs"))
+    proxy.always = None
+    assert eventually(lambda: client.flush() == 0)
+    assert stored(client, conversation) == ["a", "theirs", "mine"]
+    proxy.always = "drop"
+    assert client.deliver(conversation, [answer("only here")], expected_next_seq=3) is None
+    service.append(f"/v1/conversations/{conversation}", request("theirs again"))
+    proxy.always = None
+    assert eventually(lambda: client.flush() == 0)
+    ((turn, error),) = client.outbox.refused
+    assert turn.body["messages"] == [answer("only here")]
+    assert isinstance(error, UnexpectedSeqError)
+
+
+def test_a_turn_is_found_after_its_key_is_forgotten(
+    client: Client, conversation: str, proxy: FaultyProxy, service: Service
+) -> None:
+    client.append(conversation, [request("a")])
+    proxy.always = "lose"
+    assert client.deliver(conversation, [answer("b"), request("c")]) is None
+    import psycopg  # noqa: PLC0415 - only this test looks behind the API
+
+    with psycopg.connect(service.database_url, autocommit=True) as connection:
+        connection.execute("delete from idempotency_keys")
+    proxy.always = None
+    assert eventually(lambda: client.flush() == 0)
+    assert stored(client, conversation) == ["a", "b", "c"]
+    assert client.outbox.refused == []
+
+
+def test_kept_turns_survive_a_restart_of_the_caller(
+    client: Client, conversation: str, proxy: FaultyProxy, key: str
+) -> None:
+    table: dict[str, KeptTurn] = {}
+    outbox = Outbox(
+        on_kept=lambda turn, _: table.update({turn.idempotency_key: turn}),
+        on_sent=lambda turn: table.__delitem__(turn.idempotency_key),
+    )
+    with Client(proxy.url, key, outbox=outbox) as before:
+        proxy.always = "lose"
+        before.deliver(conversation, [request("a")])
+        before.deliver(conversation, [answer("b")])
+    proxy.always = None
+    assert len(table) == 2
+    restored = Outbox(on_sent=lambda turn: table.__delitem__(turn.idempotency_key))
+    restored.restore(table.values())
+    with Client(proxy.url, key, outbox=restored) as after:
+        assert after.flush() == 0
+    assert stored(client, conversation) == ["a", "b"]
+    assert table == {}
+
+
+def test_a_turn_that_the_service_refuses_does_not_hold_up_the_others(
+    client: Client, conversation: str, proxy: FaultyProxy
+) -> None:
+    with pytest.raises(InvalidError):
+        client.deliver(conversation, [{"role": "nobody", "content": "x"}])
+    assert (len(client.outbox), client.outbox.refused) == (0, [])
+    proxy.always = "drop"
+    client.deliver(conversation, [{"role": "nobody", "content": "x"}])
+    client.deliver(conversation, [request("good")])
+    proxy.always = None
+    assert eventually(lambda: client.flush() == 0)
+    assert [type(error) for _, error in client.outbox.refused] == [InvalidError]
+    assert stored(client, conversation) == ["good"]
+
+
+def test_the_outbox_is_bounded(proxy: FaultyProxy, key: str, conversation: str) -> None:
+    proxy.always = "drop"
+    with Client(proxy.url, key, outbox=Outbox(limit=1)) as client:
+        assert client.deliver(conversation, [request("a")]) is None
+        with pytest.raises(OutboxFullError) as caught:
+            client.deliver(conversation, [request("b")])
+    assert caught.value.turn.body["messages"] == [request("b")]
+
+
+def test_threads_keep_the_order_of_a_conversation(client: Client, proxy: FaultyProxy) -> None:
+    conversations = [client.create_conversation()["id"] for _ in range(3)]
+    proxy.then("lose", "drop", None, "lose", None, BUSY, None, None, "lose")
+
+    def talk(conversation: str) -> None:
+        for number in range(5):
+            client.deliver(conversation, [request(f"{number}")])
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(talk, conversations))
+    assert eventually(lambda: client.flush() == 0)
+    for each in conversations:
+        assert stored(client, each) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_model_that_refuses_gets_a_smaller_context(client: Client, conversation: str) -> None:
+    client.append(conversation, exchanges(20, 200))
+    sizes: list[int] = []
+
+    def call(context: Context) -> str:
+        sizes.append(len(context.messages))
+        if len(sizes) < 3:
+            raise RuntimeError(TOO_LONG)
+        return "well"
+
+    done = client.call_model(conversation, call)
+    assert (done.result, len(done.context.messages)) == ("well", sizes[-1])
+    assert sizes == sorted(set(sizes), reverse=True)
+    client.append(conversation, [answer("taken")], snapshot_version=done.context.version)
+
+    def never(context: Context) -> None:
+        raise RuntimeError(TOO_LONG)
+
+    with pytest.raises((RuntimeError, OverflowExhaustedError)):
+        client.call_model(conversation, never)
+
+    def broken(context: Context) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        client.call_model(conversation, broken)
+
+
+def test_everything_else(client: Client, service: Service) -> None:
+    made = client.create_conversation(external_id="a/ü b", user_ref="u/1", system="Be brief.", metadata={"a": 1})
+    conversation = made["id"]
+    assert client.create_conversation(external_id="a/ü b")["id"] == conversation
+    assert [each["id"] for each in client.list_conversations(user_ref="u/1").data] == [conversation]
+    assert client.change_conversation(conversation, model=None, metadata={"b": 2})["metadata"] == {"b": 2}
+    client.append(conversation, exchanges(30, 200))
+    payload = client.payload(conversation, user_message="and now?", max_output_tokens=100)
+    assert (payload["system"], payload["reserved_output"]) == ("Be brief.", 100)
+    assert payload["messages"][-1] == {"role": "user", "content": "and now?"}
+    pinned = client.pin(conversation, 0, text="request 0")
+    assert [each["id"] for each in client.list_pins(conversation)["data"]] == [pinned["id"]]
+    client.unpin(conversation, pinned["id"])
+    assert client.list_pins(conversation)["data"] == []
+    plan = client.plan_compaction(conversation, strategy="drop", policy={"max_conversation_messages": 10})
+    assert plan["messages_after"] < plan["messages_before"]
+    run = client.compact(conversation, strategy="drop", policy={"max_conversation_messages": 10})
+    work(service.settings, f"/v1/conversations/{conversation}")
+    ended = client.wait_for_run(run["run_id"])
+    assert ended["state"] == "committed"
+    assert client.get_run(run["run_id"])["steps"] == ended["steps"]
+    assert run["run_id"] in [each["id"] for each in client.list_runs(conversation, limit=10).data]
+    version = ended["snapshot_version"]
+    assert version is not None
+    assert client.context(conversation).version == client.list_snapshots(conversation).data[0]["version"]
+    assert client.get_snapshot(conversation, version)["coverage"][0]["fate"] == "dropped"
+    assert client.restore(conversation, 0)["context_messages"] == 60
+    assert client.fork(conversation, 9)["last_seq"] == 9
+    assert client.erase_conversation(conversation)["conversation_id"] == conversation
+    assert client.erase_user("u/1") == {"conversations": 1}  # the fork
+
+
+def test_asyncio(proxy: FaultyProxy, key: str) -> None:
+    async def talk() -> None:
+        async with AsyncClient(proxy.url, key) as client:
+            conversation = (await client.create_conversation())["id"]
+            await client.append(conversation, exchanges(20, 200))
+            first = (await client.context(conversation)).messages
+            assert (await client.context(conversation)).messages == first
+
+            async def model(context: Context) -> int:
+                if len(context.messages) == 40:
+                    raise RuntimeError(TOO_LONG)
+                return len(context.messages)
+
+            done = await client.call_model(conversation, model)
+            assert 0 < done.result < 40
+            proxy.always = "lose"
+
+            async def own() -> list[dict[str, Any]]:
+                return OWN
+
+            assert (await client.context(conversation, fallback=own)).messages == OWN
+            kept = await asyncio.gather(*(client.deliver(conversation, [request(f"{n}")]) for n in range(3)))
+            assert kept == [None, None, None]
+            proxy.always = None
+            client.core._caller._away_until = 0
+            assert await client.flush() == 0
+            page = await client.list_messages(conversation, after=39, limit=10)
+            assert [each["content"][0] for each in page.data] == ["0", "1", "2"]
+
+    asyncio.run(talk())
+
+
+def test_a_turn_that_is_cut_off_is_kept(proxy: FaultyProxy, key: str, conversation: str, client: Client) -> None:
+    async def talk() -> None:
+        async with AsyncClient(proxy.url, key) as other:
+            proxy.then(Refused(503, {"retry-after": "2"}))
+            sending = asyncio.create_task(other.deliver(conversation, [request("cut off")]))
+            while not any(each.path.endswith("/turns") for each in proxy.seen):  # noqa: ASYNC110 - another thread's list
+                await asyncio.sleep(0.01)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert len(other.outbox) == 1
+            assert await other.flush() == 0
+
+    asyncio.run(talk())
+    assert stored(client, conversation) == ["cut off"]

@@ -1,0 +1,187 @@
+"""The Python client's turns that wait: nobody waits long for them, and each is stored once and shown once."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from palimpsest_client import AsyncClient, Client, KeptTurn, Outbox, UnexpectedSeqError, UnreachableError
+
+from tests.support.eventually import eventually
+from tests.support.servers.faulty_proxy import FaultyProxy, Refused
+from tests.support.service.proxied_client import client, conversation, key, labels, proxy
+from tests.support.talk import answer, request
+
+if TYPE_CHECKING:
+    from tests.support.service.running_api import Service
+
+__all__ = ["client", "conversation", "key", "proxy"]
+
+OWN = [request("what I remember myself")]
+SHAPES = [
+    Refused(308, {}),
+    Refused(200, {}),
+    Refused(200, {}, b"null"),
+    Refused(200, {}, b"[]"),
+    Refused(200, {}, b"{}"),
+    Refused(200, {}, b'{"messages": ["x"], "snapshot": null, "last_seq": 1, "tokens": {}, "warnings": []}'),
+    Refused(200, {}, b'{"messages": [], "snapshot": null, "last_seq": "x", "tokens": {}, "warnings": []}'),
+]
+
+
+def stored(service: Service, conversation: str) -> list[str]:
+    path = f"/v1/conversations/{conversation}/messages"
+    return [each["content"].partition(":")[0] for each in service.client.get(path).json()["data"]]
+
+
+def kept(conversation: str, *texts: str) -> Outbox:
+    outbox = Outbox()
+    outbox.restore(KeptTurn(conversation, f"key-{text}", {"messages": [request(text)]}) for text in texts)
+    return outbox
+
+
+def test_nobody_waits_for_turns_that_are_being_sent(proxy: FaultyProxy, key: str, conversation: str) -> None:
+    answers = threading.Event()
+    proxy.always = answers.wait
+    with Client(proxy.url, key, outbox=kept(conversation, "a")) as client, ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(client.flush)
+        try:
+            eventually(lambda: proxy.seen)
+            found = client.context(conversation, fallback=lambda: OWN, timeout=0.4)
+            assert (found.messages, found.is_fallback) == (OWN, True)
+            with pytest.raises(UnreachableError, match="still being sent"):
+                client.context(conversation, timeout=0.4)
+            assert not flushing.done()
+        finally:
+            answers.set()
+        assert flushing.result() == 0
+
+
+def test_no_task_waits_for_turns_that_are_being_sent(proxy: FaultyProxy, key: str, conversation: str) -> None:
+    answers = threading.Event()
+    proxy.always = answers.wait
+
+    async def talk() -> None:
+        async with AsyncClient(proxy.url, key, outbox=kept(conversation, "a")) as client:
+            flushing = asyncio.create_task(client.flush())
+            try:
+                await asyncio.to_thread(eventually, lambda: proxy.seen)
+                assert (await client.context(conversation, fallback=lambda: OWN, timeout=0.4)).is_fallback
+                assert not flushing.done()
+            finally:
+                answers.set()
+            assert await flushing == 0
+            assert labels(await client.context(conversation)) == ["a"]
+
+    asyncio.run(talk())
+
+
+def test_turns_that_wait_share_the_time_of_a_context(proxy: FaultyProxy, key: str, conversation: str) -> None:
+    # Each of them takes a second, and there are two for sending.
+    proxy.then(*[Refused(503, {"retry-after": "1"}), None] * 3)
+    with Client(proxy.url, key, outbox=kept(conversation, "a", "b", "c")) as client:
+        found = client.context(conversation, timeout=4)
+        assert labels(found) == ["a", "b", "c"]
+        assert found.kept > 0
+        proxy.faults.clear()
+        assert client.flush() == 0
+
+
+def test_a_turn_is_stored_however_often_others_overtake_it(
+    client: Client, conversation: str, proxy: FaultyProxy, service: Service
+) -> None:
+    def overtake() -> None:
+        service.append(f"/v1/conversations/{conversation}", request("theirs"))
+
+    client.append(conversation, [request("a")])
+    proxy.then(*[overtake] * 4)
+    turn = client.deliver(conversation, [answer("mine")])
+    assert turn is not None
+    assert stored(service, conversation)[turn.first_seq :] == ["mine"]
+    proxy.always = overtake
+    assert client.deliver(conversation, [answer("mine too")]) is None
+    proxy.always = None
+    assert client.flush() == 0
+    assert client.outbox.refused == []
+    assert stored(service, conversation)[-1] == "mine too"
+
+
+def test_a_key_that_may_not_read_originals_leaves_no_turn_behind(
+    conversation: str, proxy: FaultyProxy, service: Service
+) -> None:
+    made = service.client.post("/v1/keys", json={"name": "chat", "scopes": ["turns:write", "context:read"]})
+    with Client(proxy.url, made.json()["key"]) as client:
+        client.append(conversation, [request("a")])
+        proxy.always = "drop"
+        assert client.deliver(conversation, [answer("mine")]) is None
+        service.append(f"/v1/conversations/{conversation}", request("theirs"))
+        proxy.always = None
+        assert eventually(lambda: client.flush() == 0)
+    assert stored(service, conversation) == ["a", "theirs", "mine"]
+
+
+def test_a_turn_whose_answer_was_lost_is_shown_once(
+    client: Client, conversation: str, proxy: FaultyProxy, service: Service
+) -> None:
+    client.append(conversation, [request("a")])
+    proxy.always = "lose"
+    assert client.deliver(conversation, [answer("b")]) is None
+    assert client.deliver(conversation, [answer("b")]) is None  # the same again, and this one was not sent
+    proxy.always = None
+    client.core._caller._away_until = math.inf
+    found = client.context(conversation)
+    assert (labels(found), found.kept) == (["a", "b", "b"], 1)
+    service.append(f"/v1/conversations/{conversation}", request("theirs"))
+    client.core._caller._away_until = math.inf
+    assert labels(client.context(conversation)) == ["a", "b", "theirs", "b"]
+    client.core._caller._away_until = 0
+    assert client.flush() == 0
+    assert stored(service, conversation) == ["a", "b", "theirs", "b"]
+
+
+def test_a_turn_under_a_key_of_the_callers_own_is_shown_once(
+    client: Client, conversation: str, proxy: FaultyProxy
+) -> None:
+    proxy.always = "lose"
+    assert client.deliver(conversation, [request("a"), answer("b")], idempotency_key="reply-1") is None
+    proxy.always = None
+    client.core._caller._away_until = math.inf
+    found = client.context(conversation)
+    assert (labels(found), found.kept) == (["a", "b"], 0)
+
+
+def test_the_same_words_of_two_processes_are_two_turns(
+    client: Client, conversation: str, proxy: FaultyProxy, service: Service, key: str
+) -> None:
+    client.append(conversation, [request("a")])
+    with Client(proxy.url, key) as other:
+        other.context(conversation)
+        for process in (client, other):
+            turn = process.deliver(conversation, [request("ok")])
+            assert turn is not None
+            assert not turn.replayed
+        with pytest.raises(UnexpectedSeqError):
+            other.deliver(conversation, [request("ok")], expected_next_seq=1)
+    assert stored(service, conversation) == ["a", "ok", "ok"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_not_the_services_answer_is_none(
+    client: Client, conversation: str, proxy: FaultyProxy, service: Service, shape: Refused
+) -> None:
+    proxy.always = shape
+    found = client.context(conversation, fallback=lambda: OWN)
+    assert (found.messages, found.is_fallback) == (OWN, True)
+    assert isinstance(found.error, UnreachableError)
+    client.core._caller._away_until = 0
+    assert client.deliver(conversation, [request("a")]) is None
+    client.core._caller._away_until = 0
+    assert client.flush() == 1
+    client.core._caller._away_until = 0
+    proxy.always = None
+    assert client.flush() == 0
+    assert stored(service, conversation) == ["a"]

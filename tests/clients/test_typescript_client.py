@@ -1,0 +1,66 @@
+"""The TypeScript client: its types are the OpenAPI document's, and its own tests pass against a running API."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support.places import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.service.running_api import Service
+
+CLIENTS: Final = ROOT / "clients"
+SCRIPT_SECONDS: Final = 80
+
+
+def test_the_types_are_the_documents() -> None:
+    generated = subprocess.run(
+        [sys.executable, CLIENTS / "typescript/generate_schema.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    kept = (CLIENTS / "typescript/src/schema.ts").read_text()
+    assert generated.stdout == kept, "the API has changed: make clients writes clients/typescript/src/schema.ts anew"
+
+
+def npm(package: str, service: Service, *scripts: str) -> str:
+    """Run scripts of a package, its tests against the API; return what the last one printed."""
+    missing = None
+    if shutil.which("npm") is None:
+        missing = "there is no Node here"
+    elif not (CLIENTS / package / "node_modules/.installed").exists():
+        missing = "its packages are not installed; make clients does that"
+    if missing:
+        pytest.skip(f"{package} is not tested: {missing}")
+    key = str(service.client.headers["authorization"]).removeprefix("Bearer ")
+    printed = ""
+    for script in scripts:
+        done = subprocess.run(
+            ["npm", "run", "--silent", script],
+            cwd=CLIENTS / package,
+            env={**os.environ, "PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": key},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SCRIPT_SECONDS,
+        )
+        printed = done.stdout + done.stderr
+        assert done.returncode == 0, printed
+    return printed
+
+
+def test_the_client_passes_its_own_tests(service: Service) -> None:
+    assert "everything else" in npm("typescript", service, "build", "test")
+
+
+def test_the_adapter_of_the_ai_sdk_passes_its_own_tests(service: Service) -> None:
+    npm("typescript", service, "build")
+    assert "a stream" in npm("ai-sdk", service, "build", "test")

@@ -1,0 +1,452 @@
+"""Repair: whatever was stored, the Messages API takes the view, and what was sound stays the same objects."""
+
+from __future__ import annotations
+
+import copy
+import json
+from itertools import pairwise, takewhile
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.messages import acceptable
+from compaction.pins.pinned import latest_request_pin
+from compaction.repair import LATE, NO_RESULT, NOTHING, OPENING, ORPHANED, Repairs, mend, repair
+from compaction.soundness import is_sound
+from compaction.view import MARKER, OUT_OF_PLACE, WRITTEN, View, ViewMessage
+from tests.support.blocks import document_block, image_block, text_block, unknown_block
+from tests.support.client_faults import Fault
+from tests.support.messages_api import problems
+from tests.support.strategies import any_conversations, valid_conversations
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+SERVER_CALL = {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}
+SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": "srv", "content": []}
+OPEN = ("user", "hello")
+
+MALFORMED: list[Any] = [
+    "loose text",
+    None,
+    {"text": "no type"},
+    {"type": 3},
+    {"type": "text"},
+    {"type": "text", "text": None},
+    {"type": "image"},
+    {"type": "document", "source": "report.pdf"},
+    {"type": "thinking", "thinking": "unsigned"},
+    {"type": "redacted_thinking"},
+    {"type": "tool_use", "id": "a", "name": "not a name", "input": {}},
+    {"type": "tool_use", "id": "a", "name": "fetch", "input": "{}"},
+    {"type": "tool_use", "name": "fetch", "input": {}},
+    {"type": "tool_result", "content": "no id"},
+    {"type": "tool_result", "tool_use_id": "a", "content": 17},
+    {"type": "tool_result", "tool_use_id": "a", "content": None},
+    {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "tool_use", "id": "x"}, "loose", {"type": 3}]},
+    {"type": "tool_result", "tool_use_id": ["a"], "content": "unhashable"},
+    {"type": "server_tool_use", "id": "", "name": "web_search", "input": {}},
+    {"type": "web_search_tool_result", "tool_use_id": ["a"], "content": []},
+    {"type": "mcp_tool_use", "id": "m", "name": "x", "input": {}},
+]
+
+
+def call(identifier: str = "a") -> dict[str, Any]:
+    return {"type": "tool_use", "id": identifier, "name": "fetch", "input": {}}
+
+
+def result(identifier: str = "a", content: Any = "found") -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": identifier, "content": content}
+
+
+def missing(identifier: str = "a") -> dict[str, Any]:
+    return result(identifier, NO_RESULT) | {"is_error": True}
+
+
+def view_of(*messages: tuple[str, Any]) -> View:
+    return tuple(
+        ViewMessage(role, json.loads(json.dumps(content)), seq) for seq, (role, content) in enumerate(messages)
+    )
+
+
+def conversation_view(conversation: list[dict[str, Any]]) -> View:
+    return tuple(ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(conversation))
+
+
+def repaired(*messages: tuple[str, Any]) -> list[tuple[str, Any]]:
+    view, _ = repair(view_of(*messages))
+    sent = [message.as_message() for message in view]
+    assert problems(sent) == []
+    return [(message.role, message.content) for message in view]
+
+
+def same(before: View, after: View) -> bool:
+    return len(before) == len(after) and all(old is new for old, new in zip(before, after, strict=True))
+
+
+@given(any_conversations())
+def test_whatever_was_stored_the_api_takes_the_view(conversation: list[dict[str, Any]]) -> None:
+    stored = copy.deepcopy(conversation)
+    view, _ = repair(conversation_view(conversation))
+    sent = [message.as_message() for message in view]
+    assert sent == [] or problems(sent) == []
+    assert conversation == stored
+
+
+@given(any_conversations(max_faults=6, max_exchanges=3))
+def test_repairing_again_changes_nothing(conversation: list[dict[str, Any]]) -> None:
+    once, _ = repair(conversation_view(conversation))
+    again, repairs = repair(once)
+    assert same(once, again)
+    assert repairs.warnings() == []
+
+
+@given(valid_conversations())
+def test_what_is_valid_comes_back_as_the_same_objects(conversation: list[dict[str, Any]]) -> None:
+    assert problems(conversation) == []
+    view = conversation_view(conversation)
+    after, repairs = repair(view)
+    assert same(view, after)
+    assert repairs.warnings() == []
+
+
+@given(any_conversations(max_faults=2, max_exchanges=3))
+def test_what_looks_sound_is_left_alone_by_mending(conversation: list[dict[str, Any]]) -> None:
+    view = conversation_view(conversation)
+
+    mended, repairs = mend(view)
+
+    if is_sound(view):
+        assert same(view, mended)
+        assert repairs == Repairs()
+
+
+@given(valid_conversations())
+def test_what_is_valid_looks_sound_where_roles_alternate(conversation: list[dict[str, Any]]) -> None:
+    view = conversation_view(conversation)
+    alternate = all(before.role != after.role for before, after in pairwise(view))
+
+    assert is_sound(view) or not alternate or not all(map(_is_common, view))
+
+
+def _is_common(message: ViewMessage) -> bool:
+    kinds = {block["type"] for block in message.content} if isinstance(message.content, list) else set()
+    return kinds <= {"text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result"}
+
+
+def test_a_tool_loop_looks_sound_and_one_with_a_gap_does_not() -> None:
+    loop = [
+        OPEN,
+        ("assistant", [THOUGHT, text_block("so"), call("a"), call("b")]),
+        ("user", [result("b"), result("a"), image_block()]),
+        ("assistant", "done"),
+        ("user", "more"),
+        ("assistant", [call("a")]),
+    ]
+
+    assert is_sound(view_of(*loop))
+    assert not any(is_sound(view_of(*loop[:gap], *loop[gap + 1 :])) for gap in (0, 1, 2))
+
+
+@given(any_conversations(max_faults=6))
+def test_the_text_of_a_users_message_is_never_lost(conversation: list[dict[str, Any]]) -> None:
+    after, _ = repair(conversation_view(conversation))
+    assert user_texts([message.as_message() for message in after if message.seq != WRITTEN]) == user_texts(conversation)
+
+
+def user_texts(messages: list[dict[str, Any]]) -> list[str]:
+    found: list[str] = []
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "user" and isinstance(content, str):
+            found.append(content)
+        elif message["role"] == "user":
+            found += [str(block["text"]) for block in content if block["type"] == "text"]
+    return [text for text in found if text.strip() and not text.startswith(OUT_OF_PLACE)]
+
+
+NEWEST: list[Any] = [
+    "and?",
+    "",
+    [],
+    [{"type": "tool_result", "tool_use_id": "toolu_nowhere", "content": "orphan"}],
+    [{"type": "tool_result", "tool_use_id": "toolu_nowhere", "content": [image_block()]}],
+    [{"type": "tool_result", "tool_use_id": "toolu_nowhere"}, text_block("and?")],
+    [{"type": "thinking", "thinking": "not the user's", "signature": "s"}],
+    *([block] for block in MALFORMED),
+]
+
+
+@given(any_conversations(max_faults=4), st.sampled_from(NEWEST) | st.integers(0, 50))
+def test_the_view_ends_with_the_newest_message_of_the_user_whatever_it_is(
+    conversation: list[dict[str, Any]], newest: Any
+) -> None:
+    """An index stands for the results of some call in the conversation: late, a second time, or in time."""
+    if isinstance(newest, int):
+        calls = [block["id"] for block in blocks_of(conversation, "tool_use")] or ["toolu_nowhere"]
+        newest = [{"type": "tool_result", "tool_use_id": calls[newest % len(calls)], "content": f"said {newest}"}]
+    view = conversation_view([*conversation, {"role": "user", "content": newest}])
+    after, _ = repair(view)
+    assert problems([message.as_message() for message in after]) == []
+    assert repair(after)[0] == after
+    waits = bool(blocks_of([message.as_message() for message in after[-1:]], "tool_use")) and not said_by(view[-1])
+    assert not after or after[-1].role == "user" or waits
+    said = {str(block["content"]) for block in view[-1].content if isinstance(block, dict) and "content" in block}
+    shown = json.dumps([message.as_message() for message in after])
+    for text in said & {"orphan", *(f"said {number}" for number in range(51))}:
+        assert text in shown
+    # Without a stand-in nothing but the end is another.
+    bare, _ = repair(view, ends_with_newest=False)
+    assert after[: len(bare) - 1] == bare[:-1]
+    assert len(after) - len(bare) in {0, 1}
+    assert len({message.seq for message in after if message.seq != WRITTEN}) == sum(
+        message.seq != WRITTEN for message in after
+    )
+
+
+def said_by(message: ViewMessage) -> bool:
+    """Tell whether a message from the user has any block that the API would take somewhere."""
+    content = message.content
+    return bool(content.strip()) if isinstance(content, str) else any(acceptable("user", block) for block in content)
+
+
+def test_what_stands_for_the_newest_message_says_what_it_said() -> None:
+    asked = (OPEN, ("assistant", [call()]), ("user", "wait"), ("assistant", "fine"))
+    for newest, expected in (
+        ([result(content="found")], LATE),
+        ([result("x", "found")], f"{ORPHANED}\nfound"),
+        ([result("x", [text_block("a"), image_block(), text_block("b")])], f"{ORPHANED}\na\nb"),
+        ([result("x", "y" * 9_000)], f"{ORPHANED}\n{'y' * 2_000}{MARKER}"),
+        ([result("x", [image_block()])], NOTHING),
+        ("", NOTHING),
+    ):
+        after, repairs = repair(view_of(*asked, ("user", newest)))
+        assert (after[-1].role, after[-1].content, after[-1].seq) == ("user", expected, 4)
+        assert repairs.warnings()[-1] == "the newest message has no place where it was sent; a text stands for it"
+        assert latest_request_pin(after) == latest_request_pin(after[:-1])
+    # As soon as another message follows, it is gone again, and what was thought next with it.
+    after, _ = repair(view_of(*asked, ("user", [result("x")]), ("assistant", [THOUGHT, text_block("so")])))
+    assert [message.content for message in after[-2:]] == ["fine", [text_block("so")]]
+
+
+@given(
+    any_conversations(
+        faults=[Fault.MISPLACED_RESULT, Fault.RESULT_AFTER_TEXT, Fault.SWAP], max_faults=1, max_exchanges=3
+    )
+)
+def test_no_result_whose_call_is_there_is_lost_by_being_out_of_place(conversation: list[dict[str, Any]]) -> None:
+    view, repairs = repair(conversation_view(conversation))
+    calls = blocks_of(conversation, "tool_use")
+    results = blocks_of(conversation, "tool_result")
+    identifiers = [block["id"] for block in calls]
+    if len(set(identifiers)) < len(identifiers):
+        return
+    shown = {
+        block["tool_use_id"]: block for block in blocks_of([message.as_message() for message in view], "tool_result")
+    }
+    answer = list(takewhile(lambda message: message.role == "assistant", reversed(view)))
+    open_ids = {block["id"] for block in blocks_of([message.as_message() for message in answer], "tool_use")}
+    for block in results:
+        if block["tool_use_id"] in identifiers and block["tool_use_id"] not in open_ids:
+            assert shown[block["tool_use_id"]] == block
+    assert repairs.missing_results == len(set(identifiers) - {block["tool_use_id"] for block in results} - open_ids)
+
+
+def blocks_of(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [
+        block
+        for message in messages
+        if isinstance(message["content"], list)
+        for block in message["content"]
+        if block["type"] == kind
+    ]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.lists(st.sampled_from(MALFORMED))), max_size=6))
+def test_malformed_blocks_are_mended_or_left_out(messages: list[tuple[str, Any]]) -> None:
+    repaired(OPEN, ("assistant", [call()]), *messages, ("user", [result()]))
+
+
+def test_a_result_moves_to_its_call() -> None:
+    late = [result("b"), text_block("by the way")]
+    assert repaired(
+        OPEN, ("assistant", [call("a"), call("b")]), ("user", [result("a")]), ("assistant", "so"), ("user", late)
+    ) == [
+        OPEN,
+        ("assistant", [call("a"), call("b")]),
+        ("user", [result("a"), result("b")]),
+        ("assistant", "so"),
+        ("user", [text_block("by the way")]),
+    ]
+
+
+def test_a_result_that_was_stored_before_its_call_moves_after_it() -> None:
+    assert repaired(OPEN, ("user", [result()]), ("assistant", [call()]), ("user", "and?")) == [
+        OPEN,
+        ("assistant", [call()]),
+        ("user", [result(), text_block("and?")]),
+    ]
+
+
+def test_a_second_answer_to_one_call_is_not_taken_for_an_early_one_to_the_next() -> None:
+    answers = [result(content="first"), result(content="again")]
+    after = repaired(OPEN, ("assistant", [call()]), ("user", answers), ("assistant", [call()]), ("user", "and?"))
+    assert after[2] == ("user", answers[:1])
+    assert after[4] == ("user", [missing(), text_block("and?")])
+
+
+def test_a_result_goes_before_the_text_of_its_message() -> None:
+    assert repaired(OPEN, ("assistant", [call()]), ("user", [text_block("here"), result()])) == [
+        OPEN,
+        ("assistant", [call()]),
+        ("user", [result(), text_block("here")]),
+    ]
+
+
+def test_results_in_neighbouring_messages_stay_where_they_are() -> None:
+    view = view_of(OPEN, ("assistant", [call("a"), call("b")]), ("user", [result("b")]), ("user", [result("a")]))
+    assert same(view, repair(view)[0])
+
+
+def test_a_call_without_a_result_gets_an_error_and_a_trailing_one_stays_open() -> None:
+    assert repaired(OPEN, ("assistant", [call()]), ("user", "never mind"), ("assistant", [call("b")])) == [
+        OPEN,
+        ("assistant", [call()]),
+        ("user", [missing(), text_block("never mind")]),
+        ("assistant", [call("b")]),
+    ]
+
+
+def test_a_result_without_a_call_and_a_second_one_are_left_out() -> None:
+    assert repaired(OPEN, ("assistant", [call()]), ("user", [result(), result(content="twice"), result("x")])) == [
+        OPEN,
+        ("assistant", [call()]),
+        ("user", [result()]),
+    ]
+
+
+def test_ids_that_start_over_are_told_apart_by_place() -> None:
+    first, second = result(content="first"), result(content="second")
+    view = view_of(OPEN, ("assistant", [call()]), ("user", [first]), ("assistant", [call()]), ("user", [second]))
+    assert same(view, repair(view)[0])
+    lost = repaired(OPEN, ("assistant", [call()]), ("user", "?"), ("assistant", [call()]), ("user", [second]))
+    assert lost[2] == ("user", [missing(), text_block("?")])
+    assert lost[4] == ("user", [second])
+
+
+def test_a_repeated_call_in_one_answer_is_left_out_across_neighbours() -> None:
+    assert repaired(OPEN, ("assistant", [call()]), ("assistant", [text_block("so"), call()]), ("user", [result()])) == [
+        OPEN,
+        ("assistant", [text_block("so"), call()]),
+        ("user", [result()]),
+    ]
+
+
+def test_calls_end_an_answer_and_thinking_does_not() -> None:
+    assert repaired(OPEN, ("assistant", [call(), text_block("so")]), ("user", [result()]))[1] == (
+        "assistant",
+        [text_block("so"), call()],
+    )
+    assert repaired(OPEN, ("assistant", [text_block("so"), THOUGHT])) == [OPEN, ("assistant", [text_block("so")])]
+    assert repaired(OPEN, ("assistant", [THOUGHT])) == [OPEN]
+
+
+def test_thinking_does_not_end_an_answer_whose_server_call_is_left_out() -> None:
+    assert repaired(OPEN, ("assistant", [text_block("so"), THOUGHT, SERVER_CALL]), ("user", "and?"))[1] == (
+        "assistant",
+        [text_block("so")],
+    )
+
+
+def test_a_conversation_begins_with_the_user() -> None:
+    view, repairs = repair(view_of(("assistant", "hello"), ("user", "hi")))
+    assert (view[0].role, view[0].content, view[0].seq) == ("user", OPENING, WRITTEN)
+    assert repairs.opened
+    assert repaired(("user", [result()]), ("assistant", "hello"))[0] == ("user", OPENING)
+
+
+@pytest.mark.parametrize("blank", ["", " \n\t", [], [text_block("")], [text_block(" "), text_block("\n")]])
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_empty_messages_are_left_out(role: str, blank: Any) -> None:
+    assert repaired(OPEN, (role, blank), ("assistant", "hello")) == [OPEN, ("assistant", "hello")]
+    assert repair(view_of((role, blank)))[0] == ()
+
+
+def test_blocks_in_the_wrong_role_are_left_out() -> None:
+    assert repaired(
+        ("user", [call(), THOUGHT, SERVER_CALL, SERVER_RESULT, text_block("hello")]),
+        ("assistant", [image_block(), document_block(), result(), text_block("hi"), unknown_block()]),
+    ) == [("user", [text_block("hello")]), ("assistant", [text_block("hi"), unknown_block()])]
+
+
+def test_an_error_keeps_its_text_alone() -> None:
+    failed = result(content=[text_block("no such page"), image_block()]) | {"is_error": True}
+    assert repaired(OPEN, ("assistant", [call()]), ("user", [failed]))[2] == (
+        "user",
+        [failed | {"content": [text_block("no such page")]}],
+    )
+
+
+def test_server_tools_are_paired_in_order_inside_an_answer() -> None:
+    right = ("assistant", [SERVER_CALL, SERVER_RESULT, text_block("so")])
+    assert repaired(OPEN, right, ("user", "and?"))[1] == right
+    wrong = ("assistant", [SERVER_RESULT, SERVER_CALL, text_block("so")])
+    assert repaired(OPEN, wrong, ("user", "and?"))[1] == ("assistant", [text_block("so")])
+    twice = ("assistant", [SERVER_CALL, SERVER_RESULT, SERVER_CALL, SERVER_RESULT])
+    assert repaired(OPEN, twice, ("user", "and?"))[1] == ("assistant", [SERVER_CALL, SERVER_RESULT])
+
+
+def test_a_server_call_may_be_unfinished_in_the_last_answer_alone() -> None:
+    unfinished = ("assistant", [text_block("let me look"), SERVER_CALL])
+    assert repaired(OPEN, unfinished)[1] == unfinished
+    assert repaired(OPEN, unfinished, ("user", "well?"))[1] == ("assistant", [text_block("let me look")])
+    mcp = ("assistant", [text_block("let me look"), SERVER_CALL | {"type": "mcp_tool_use"}])
+    assert repaired(OPEN, mcp, ("user", "well?"))[1] == ("assistant", [text_block("let me look")])
+
+
+def test_answers_that_an_orphan_parted_are_paired_as_the_one_they_become() -> None:
+    answer = ("assistant", [SERVER_CALL, SERVER_RESULT])
+    assert repaired(OPEN, answer, ("user", [result("nowhere")]), answer, ("user", "and?")) == [
+        OPEN,
+        answer,
+        ("user", "and?"),
+    ]
+
+
+def test_thinking_from_before_a_late_result_is_left_out() -> None:
+    view = view_of(
+        OPEN,
+        ("assistant", [THOUGHT, call()]),
+        ("user", "while we wait: what is the time?"),
+        ("assistant", [THOUGHT, text_block("noon")]),
+        ("user", [result()]),
+        ("assistant", [THOUGHT, text_block("found it")]),
+    )
+    after, repairs = repair(view)
+    assert [message.content for message in after] == [
+        "hello",
+        [THOUGHT, call()],
+        [result(), text_block("while we wait: what is the time?")],
+        [text_block("noon")],
+        # What was thought next saw a text in the place of the result.
+        [text_block("found it")],
+    ]
+    assert repairs.stale_thinking == 2
+
+
+def test_the_warnings_say_what_was_mended() -> None:
+    _, repairs = repair(
+        view_of(
+            ("assistant", [call("a"), call("b"), text_block("")]),
+            ("user", "wait"),
+            ("assistant", [THOUGHT, text_block("well")]),
+            ("user", [result("a"), result("x")]),
+        )
+    )
+    assert (repairs.moved_results, repairs.missing_results, repairs.dropped_blocks, repairs.stale_thinking) == (
+        1,
+        1,
+        2,
+        1,
+    )
+    assert len(repairs.warnings()) == 6

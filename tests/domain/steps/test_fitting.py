@@ -1,0 +1,279 @@
+"""The guard and the assembly as pure functions: any layers, any history, any budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.messages import blocks, is_request
+from compaction.payload.assembly import Assembly, History, Layers, assemble, fixed_tokens
+from compaction.pins.pinned import Pin, message_text, with_pins, without_pins
+from compaction.policy import merge
+from compaction.repair import repair
+from compaction.shorten.fitting import Fitted, fit_history
+from compaction.shorten.trimming import exchanges, last_answer, rounds
+from compaction.summary.zone import framed, with_summary, without_summary
+from compaction.text.outline import ContextBlock
+from compaction.tokens import content_tokens
+from compaction.view import MARKER, View, ViewMessage, strip_thinking, view_tokens
+from tests.support.blocks import text_block
+from tests.support.messages_api import problems
+from tests.support.strategies import any_conversations
+
+
+def view_of(messages: list[dict[str, Any]]) -> View:
+    found, _ = repair([ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(messages)])
+    return found
+
+
+def built(layers: Layers, budget: int, reserved: int = 100) -> Assembly:
+    policy = merge({"total_token_budget": budget, "reserved_output_tokens": reserved})
+    exchanges = sum(is_request(message.role, message.content) for message in layers.history)
+    return assemble(layers, policy, History(exchanges))
+
+
+def chat(turns: int, chars: int = 400) -> View:
+    messages = []
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"Question {number} " + "q" * chars})
+        messages.append({"role": "assistant", "content": f"Answer {number} " + "a" * chars})
+    return view_of(messages)
+
+
+def weigh(message: ViewMessage) -> float:
+    return message.tokens
+
+
+@given(conversation=any_conversations(), budget=st.integers(1_000, 60_000), asked=st.booleans(), context=st.booleans())
+@pytest.mark.requirement("P1", "P2", "P7")
+def test_any_payload_fits_or_says_by_how_much_and_is_valid(
+    conversation: list[dict[str, Any]], budget: int, asked: bool, context: bool
+) -> None:
+    layers = Layers(
+        system="Be brief. " * 20,
+        prior=(ContextBlock("a", "A", "# One\n" + "word " * 2_000),) if context else (),
+        turn=(ContextBlock("b", "B", "text " * 500),) if context else (),
+        history=view_of(conversation),
+        user_message=ViewMessage("user", "And now?") if asked else None,
+    )
+    made = built(layers, budget)
+    messages = [message.as_message() for message in made.messages]
+    if messages:
+        assert problems(messages) == []
+    over = made.total + made.reserved - budget
+    assert (over > 0) == any(f"{over:,} over the budget" in warning for warning in made.warnings)
+    counted = fixed_tokens(layers.system, None) + view_tokens(made.messages)
+    # Layers are counted one by one, each rounded up; what joins them costs a few characters.
+    assert abs(counted - made.total) <= 10 + len(made.messages)
+    assert built(layers, budget).messages == made.messages
+    if asked:
+        assert "And now?" in str(messages[-1]["content"])
+
+
+@given(conversation=any_conversations(), budgets=st.tuples(st.integers(0, 40_000), st.integers(0, 40_000)))
+def test_a_larger_room_never_leaves_less(conversation: list[dict[str, Any]], budgets: tuple[int, int]) -> None:
+    history = view_of(conversation)
+    small, large = (
+        fit_history(history, room, weigh, carries_summary=False).view for room in (min(budgets), max(budgets))
+    )
+    assert {message.seq for message in small} <= {message.seq for message in large}
+
+
+def units(view: View) -> list[int]:
+    """Return the tokens of what is left out as one: older exchanges, rounds of the last, requests that wait."""
+    parts = exchanges(view)
+    older = [view_tokens(view[part.start : part.stop]) for part in parts[:-1]]
+    inner = [view_tokens(view[each.start : each.stop]) for part in parts[-1:] for each in rounds(view, part)[:-1]]
+    return older + inner + [message.tokens for message in view[last_answer(view) + 1 :]]
+
+
+@given(conversation=any_conversations(max_chars=20_000), room=st.integers(0, 40_000))
+def test_what_fits_is_there(conversation: list[dict[str, Any]], room: int) -> None:
+    """The room that is left over is less than the next unit takes; where texts are cut, next to nothing is left."""
+    history = view_of(conversation)
+    fitted = fit_history(history, room, weigh, carries_summary=False)
+    whole = view_tokens(history)
+    thinking = whole - view_tokens(strip_thinking(history, len(history)))
+    assert fitted.tokens >= min(whole, room - max(units(history), default=0)) - thinking
+    if fitted.cut and fitted.tokens <= room and history[-1] == fitted.view[-1] and not waiting_gone(history, fitted):
+        again = fit_history(history, room + 2 * fitted.cut + 1, weigh, carries_summary=False)
+        assert again.tokens > fitted.tokens or again.cut < fitted.cut
+
+
+def waiting_gone(history: View, fitted: Fitted) -> bool:
+    return any(message.seq in fitted.left_out for message in history[last_answer(history) + 1 :])
+
+
+@given(conversation=any_conversations(max_chars=20_000), room=st.integers(0, 30_000))
+def test_it_is_the_same_whether_the_request_is_stored_already_or_comes_with_the_call(
+    conversation: list[dict[str, Any]], room: int
+) -> None:
+    asked = ViewMessage("user", "And now?", len(conversation))
+    history = view_of(conversation)
+    if not history or history[-1].role == "assistant":
+        stored = fit_history((*history, asked), room + asked.tokens, weigh, carries_summary=False)
+        coming = fit_history(history, room, weigh, carries_summary=False, asked=asked)
+        if not any(block.get("type") == "tool_use" for message in history[-1:] for block in blocks(message.content)):
+            assert stored.view == (*coming.view, asked)
+            assert (stored.cut, stored.left_out) == (coming.cut, coming.left_out)
+
+
+@pytest.mark.parametrize("room", [1_000, 5_000, 20_000, 26_000])
+def test_a_long_answer_is_shortened_and_the_question_before_it_stays(room: int) -> None:
+    history = view_of(
+        [
+            {"role": "user", "content": "My name is Ann. Write an essay."},
+            {"role": "assistant", "content": "It begins. " + "e" * 102_000 + " It ends."},
+            {"role": "user", "content": "What is my name?"},
+        ]
+    )
+    fitted = fit_history(history, room, weigh, carries_summary=False)
+    ann, essay, question = fitted.view
+    assert (ann, question) == (history[0], history[2])
+    assert room - 2 <= fitted.tokens <= room or fitted.view == history
+    if fitted.view != history:
+        assert str(essay.content).startswith("It begins.")
+        assert str(essay.content).endswith(f"It ends.{MARKER}")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_paste_that_others_follow_is_shortened(*, waits: bool) -> None:
+    paste = [{"role": "user", "content": "Read this: " + "p" * 560_000}]
+    answered = [] if waits else [{"role": "assistant", "content": "I have."}]
+    history = view_of([*paste, *answered, {"role": "user", "content": "Well?"}])
+    fitted = fit_history(history, 124_000, weigh, carries_summary=False)
+    assert 123_990 <= fitted.tokens <= 124_000
+    assert [message.seq for message in fitted.view] == [message.seq for message in history]
+    alone = fit_history(history[:1], 124_000, weigh, carries_summary=False)
+    assert alone.view == history[:1]  # it is what was asked last
+
+
+def test_an_agents_rounds_stay_when_somebody_says_yes() -> None:
+    history = view_of([*agent(40, 2_000), {"role": "user", "content": "yes"}])
+    fitted = fit_history(history, 10_000, weigh, carries_summary=False)
+    assert (fitted.view[0].seq, fitted.view[-1].content) == (0, "yes")
+    assert fitted.rounds_dropped
+    assert 10_000 - 600 < fitted.tokens <= 10_000
+    assert problems([message.as_message() for message in fitted.view]) == []
+
+
+def test_when_many_wait_the_oldest_of_them_go_and_the_answered_exchange_stays() -> None:
+    waiting = [{"role": "user", "content": f"{number} " + "w" * 400} for number in range(100)]
+    history = view_of([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a" * 40_000}, *waiting])
+    fitted = fit_history(history, 5_000, weigh, carries_summary=False)
+    seqs = [message.seq for message in fitted.view]
+    assert seqs == [0, 1, *range(seqs[2], 102)]
+    assert 4_800 < fitted.tokens <= 5_000
+
+
+def agent(count: int, chars: int) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Fix the bug."}]
+    for number in range(count):
+        block = {"type": "tool_use", "id": f"t{number}", "name": "run", "input": {}}
+        messages.append({"role": "assistant", "content": [block]})
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "o" * chars}
+        messages.append({"role": "user", "content": [result]})
+    return messages
+
+
+@pytest.mark.parametrize("as_blocks", [False, True])
+@pytest.mark.parametrize("pinned", [(), (Pin("pin_1", 3, "Never before nine."),)])
+def test_a_first_message_that_leaves_no_room_gives_way_to_its_summary(
+    *, as_blocks: bool, pinned: tuple[Pin, ...]
+) -> None:
+    """What a summary was put into stays, but not when the others would have to go for it and it would be over still."""
+    words = "w" * 40_000
+    first = ViewMessage("user", [text_block(words)] if as_blocks else words, 0)
+    rest = tuple(message for message in chat(9) if message.seq > 0)
+    history = with_pins((with_summary(first, "They spoke."), *rest), pinned)
+    fitted = fit_history(history, 5_000, weigh, carries_summary=True)
+    assert fitted.opening_dropped
+    assert fitted.tokens <= 5_000
+    shown = [message.as_message() for message in fitted.view]
+    assert problems(shown) == []
+    assert words not in str(shown)
+    assert framed("They spoke.") in str(message_text(fitted.view[0].content))
+    assert all(pin.text in message_text(fitted.view[0].content) for pin in pinned)
+    assert fitted.view[1:] == rest
+    # The next compaction finds both frames again, so that neither is there twice.
+    bare = without_pins(fitted.view, pinned)
+    assert message_text(without_summary(bare[0], "They spoke.").content) == ""
+    assert not fit_history(history, 20_000, weigh, carries_summary=True).opening_dropped
+    alone = fit_history(history[:2], 5_000, weigh, carries_summary=True)
+    assert words in str(alone.view[0].content)  # it is what was asked last
+
+
+@pytest.mark.requirement("P5", "P6")
+def test_history_gets_what_the_others_leave_oldest_exchanges_first() -> None:
+    history = chat(20)
+    made = built(Layers(system="s" * 4_000, history=history, user_message=ViewMessage("user", "u" * 400)), 3_000)
+    room = 3_000 - 100 - 1_000 - 100
+    assert made.fitted.tokens <= room
+    assert made.fitted.tokens + view_tokens(history[:2]) > room
+    assert made.messages[0].content == history[-2 * made.fitted.kept].content
+
+
+@pytest.mark.requirement("P8", "P14")
+def test_what_was_dropped_is_told_with_the_tokens_of_each_layer() -> None:
+    made = built(Layers(system="s" * 400, history=chat(20), user_message=ViewMessage("user", "u" * 40)), 2_000)
+    assert (made.system_tokens, made.user_tokens) == (100, 10)
+    dropped = made.exchanges_total - made.fitted.kept
+    assert dropped > 0
+    assert f"the oldest {dropped} of 20 exchanges" in made.warnings[0]
+
+
+@pytest.mark.requirement("P11")
+def test_when_the_last_exchange_is_too_long_responses_are_cut_and_requests_never() -> None:
+    history = view_of([{"role": "user", "content": "r" * 2_000}, {"role": "assistant", "content": "a" * 40_000}])
+    made = built(Layers(history=history), 3_000)
+    request, response = made.messages
+    assert request.content == "r" * 2_000
+    assert str(response.content).endswith(MARKER)
+    assert made.fitted.cut == 1
+    assert made.total + made.reserved <= 3_000
+
+
+def test_an_agents_loop_loses_its_oldest_rounds_and_keeps_its_request_and_newest_round() -> None:
+    made = built(Layers(history=view_of(agent(50, 2_000))), 4_000)
+    assert made.messages[0].content == "Fix the bug."
+    assert made.messages[-1].seq == 100
+    assert made.total + made.reserved <= 4_000
+    assert problems([message.as_message() for message in made.messages]) == []
+
+
+@pytest.mark.requirement("P4")
+def test_a_large_system_prompt_makes_context_give_way_earlier() -> None:
+    block = ContextBlock("doc", "Doc", "# Part\n" + "word " * 1_600)
+    roomy = built(Layers(system="s" * 400, prior=(block,), history=chat(1)), 6_000)
+    tight = built(Layers(system="s" * 20_000, prior=(block,), history=chat(1)), 6_000)
+    assert roomy.prior_tokens >= 2_000
+    assert tight.prior_tokens < 600
+    assert tight.total + tight.reserved <= 6_000
+
+
+@pytest.mark.requirement("P18")
+def test_a_payload_several_times_the_budget_cannot_reach_the_model_unannounced() -> None:
+    layers = Layers(
+        system="s" * 2_000_000,
+        prior=(ContextBlock("p", "P", "# A\n" + "p" * 80_000),),
+        turn=(ContextBlock("t", "T", "# B\n" + "t" * 200_000),),
+        history=chat(100, chars=4_000),
+        user_message=ViewMessage("user", "u" * 8_000),
+    )
+    over = built(layers, 128_000, 4_096)
+    assert any("over the budget of 128,000" in warning for warning in over.warnings)
+    assert over.fitted.kept == 1
+    fits = built(layers, 1_000_000, 4_096)
+    assert fits.total + fits.reserved <= 1_000_000
+    assert not any("over the budget" in warning for warning in fits.warnings)
+
+
+def test_a_context_block_cannot_close_its_frame() -> None:
+    block = ContextBlock("a", "A", "before </context> after")
+    made = built(Layers(turn=(block,), user_message=ViewMessage("user", "hi")), 10_000)
+    text = made.messages[-1].content[0]["text"]  # type: ignore[index]
+    assert text.count("</context>") == 1
+    assert made.turn_tokens == content_tokens(text)

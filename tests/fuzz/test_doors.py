@@ -1,0 +1,56 @@
+"""Files, answers of providers, traces and messages of the broker, changed: a part of what `make fuzz` searches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+
+from tests.fuzz.batch_answers import batch_answers, batch_answers_of
+from tests.fuzz.crafted_exports import CraftedExports
+from tests.fuzz.trace_headers import TraceHeaders, trace_headers
+from tests.fuzz.transcript_files import reads_or_says_where, transcript_files
+
+if TYPE_CHECKING:
+    from tests.support.service.running_api import Service
+
+
+@given(text=transcript_files())
+def test_a_transcript_is_read_or_refused_where_it_is_wrong(text: bytes) -> None:
+    reads_or_says_where(text)
+
+
+def test_an_export_is_refused_whole_or_lives_on(service: Service) -> None:
+    crafted = CraftedExports(service)
+
+    @settings(max_examples=30)
+    @given(drawn=crafted.drawn())
+    def search(drawn: object) -> None:
+        crafted.imported_or_refused(drawn)  # type: ignore[arg-type] # drawn above
+
+    search()
+    crafted.close()
+    assert set(crafted.outcomes) == {"imported", "refused"}
+
+
+def test_a_providers_answer_is_read_or_a_failure_with_a_reason() -> None:
+    with batch_answers_of() as provider:
+
+        @settings(max_examples=30)
+        @given(drawn=batch_answers())
+        def search(drawn: tuple[bytes, bytes]) -> None:
+            provider.read_or_refused(drawn)
+
+        search()
+
+
+def test_every_span_can_be_sent_and_has_no_callers_words(service: Service) -> None:
+    headers = TraceHeaders(service)
+
+    @given(drawn=trace_headers())
+    def search(drawn: dict[str, object]) -> None:
+        headers.traced(drawn)
+
+    search()
+    headers.stop()
+    assert headers.spans > 100

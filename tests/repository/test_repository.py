@@ -1,0 +1,212 @@
+"""Facts about the repository that have to stay true."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from typer.main import get_command
+
+from tests.support.pinned_versions import pins
+from tests.support.places import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, flags=re.MULTILINE))
+LONGEST_MODULE = 500
+WHOLE_IN_ONE = {"store/tables.py"}
+"""Modules that are one thing, and longer than others: looked up, not read through."""
+MOST_MODULES = 16
+"""In a folder; more make a reader search."""
+
+# Places and hosts of one machine; written so that this line does not match itself.
+FOREIGN = re.compile(
+    r"/(?:work|root|home)/|/opt/(?:pypi|wheels)|py(?:pi)\.org|python(?:hosted)\.org|(?:extra-)?index(?:-)url"
+    r"|shared/(?:seeds|reference|DESIGN|CONTRACT)"
+)
+
+
+def repository_files() -> list[Path]:
+    """Every text file that belongs to the repository, whatever else a checkout has collected."""
+    folders = [*PACKAGES, "tests", "bench", "docs", ".ci"]
+    suffixes = {".py", ".md", ".sql", ".toml", ".ini", ".yml", ".txt", ".mako", ".json", ".jsonl", ""}
+    nested = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    top = [path for path in ROOT.iterdir() if not path.name.startswith((".env", ".git"))]
+    generated = {"__pycache__", "out"}
+    return sorted(path for path in [*nested, *top] if path.is_file() and not generated & set(path.parts))
+
+
+def generated(page: str) -> str:
+    """What docs/<page>.py prints now."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / f"{page}.py")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows(page: str) -> list[list[str]]:
+    """The body rows of every table in docs/<page>.md, as cells."""
+    lines = [line for line in (ROOT / "docs" / f"{page}.md").read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return [row for row in cells if row[0] not in {"id", "variable", "key"} and set(row[0]) != {"-"}]
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    folders = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for package in (*PACKAGES, "bench", "tests")
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    assert {folder: modules for folder, modules in folders.items() if modules > MOST_MODULES} == {}
+
+
+def test_no_module_is_longer_than_a_reader_can_hold() -> None:
+    modules = [
+        path for package in {*PACKAGES, "bench", "docs"} - {"migrations"} for path in (ROOT / package).rglob("*.py")
+    ]
+    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in modules}
+    assert {module: length for module, length in lengths.items() if length > LONGEST_MODULE}.keys() == WHOLE_IN_ONE
+
+
+def test_no_module_is_named_for_nothing() -> None:
+    names = {path.stem for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert not names & {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+
+
+def test_every_top_level_package_is_shipped_linted_and_typed() -> None:
+    found = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "bench", "docs"}
+    assert found == set(PACKAGES)
+    assert found == set(PYPROJECT["tool"]["mypy"]["packages"])
+    assert found == set(PYPROJECT["tool"]["importlinter"]["root_packages"])
+
+
+def test_make_explains_every_target_and_has_the_promised_ones() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (help .*)$", MAKEFILE, flags=re.MULTILINE)
+    assert set(phony.split()) == TARGETS
+    assert {"help", "setup", "demo", "test", "check", "bench", "serve", "clean"} <= TARGETS
+
+
+def test_the_files_that_make_runs_exist() -> None:
+    scripts = set(re.findall(r"(?:bench/\w+\.py|\.ci/\w+(?:\.py)?)", MAKEFILE)) | {".ci/run"}
+    assert {script for script in scripts if not (ROOT / script).is_file()} == set()
+    assert all(os.access(ROOT / script, os.X_OK) for script in scripts if re.fullmatch(r"\.ci/\w+", script))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/deployment.md", "docs/architecture.md"])
+def test_the_commands_that_a_page_shows_exist(page: str) -> None:
+    from cli.main import app  # noqa: PLC0415 - the other tests need no command line
+
+    text = (ROOT / page).read_text()
+    code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL))
+    assert set(re.findall(r"\bmake (?:-C \S+ )?([a-z]+)", code)) <= TARGETS
+    command: Any = get_command(app)
+    used = set(re.findall(r"(?:^|[`/ ])palimpsest ([a-z]+)\b", code, flags=re.MULTILINE))
+    assert used <= set(command.commands)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for path in repository_files():
+        if path.suffix == ".md":
+            for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", path.read_text()):
+                assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"
+
+
+def test_the_modules_that_a_page_names_exist() -> None:
+    named = {
+        module
+        for path in repository_files()
+        if path.suffix == ".md"
+        for module in re.findall(rf"`((?:{'|'.join(PACKAGES)}|tests|docs|bench)/[\w/]+\.\w+)`", path.read_text())
+    }
+    assert {module for module in named if not (ROOT / module).is_file()} == set()
+
+
+def test_requirements_are_each_shown_by_a_test() -> None:
+    shown = {row[0]: row[2] for row in rows("requirements")}
+    expected = {f"T{number}" for number in range(1, 11)} | {f"S{number}" for number in range(1, 16)}
+    assert expected <= set(shown)
+    assert {id_ for id_, tests in shown.items() if not tests} == set()
+
+
+def test_tests_name_only_requirements_that_exist() -> None:
+    known = {row[0] for row in rows("requirements")}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="mark"), attr="requirement"), args=args):
+                    named = {ast.literal_eval(argument) for argument in args}
+                    assert named <= known, f"{path.relative_to(ROOT)} names {sorted(named - known)}"
+
+
+@pytest.mark.parametrize("page", ["requirements", "settings"])
+def test_generated_pages_are_current(page: str) -> None:
+    assert (ROOT / "docs" / f"{page}.md").read_text() == generated(page), "run `make docs`"
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert [row[0] for row in rows("settings") if not row[-1]] == []
+
+
+def test_nothing_names_the_machine_it_was_written_on() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in repository_files()
+        for line in path.read_text(errors="replace").splitlines()
+        if FOREIGN.search(line)
+    ]
+    assert found == []
+
+
+def declared() -> list[Requirement]:
+    project = PYPROJECT["project"]
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    return [Requirement(line) for line in [*project["dependencies"], *extras]]
+
+
+def test_constraints_pin_every_dependency_to_a_version_it_allows() -> None:
+    versions = {(pin.name, pin.version) for pin in pins("constraints.txt")}
+    wrong = [
+        str(need)
+        for need in declared()
+        if not any(name == canonicalize_name(need.name) and version in need.specifier for name, version in versions)
+    ]
+    assert wrong == []
+
+
+def test_every_dependency_has_its_reason_written_down() -> None:
+    text = (ROOT / "docs" / "decisions" / "0002-dependencies.md").read_text().lower()
+    assert {need.name for need in declared() if f"`{need.name.lower()}`" not in text} == set()
+
+
+def test_decisions_are_numbered_and_state_their_status() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
+    for path in decisions:
+        text = path.read_text()
+        assert re.match(r"# \d+\. \S", text)
+        assert re.search(r"^Status: (accepted|superseded by \d{4})$", text, flags=re.MULTILINE)
+
+
+def test_the_changelog_has_room_for_the_next_release_and_the_groups_of_the_first() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## \[(.+?)\]", text, re.MULTILINE)[:2] == ["Unreleased", PYPROJECT["project"]["version"]]
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= {
+        "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security",
+    }  # fmt: skip
+    released = text.partition(f"## [{PYPROJECT['project']['version']}]")[2].partition("\n## ")[0]
+    assert {"Added", "Security"} <= set(re.findall(r"^### (.+)$", released, re.MULTILINE))

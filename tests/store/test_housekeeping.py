@@ -1,0 +1,405 @@
+"""What its time is over for goes, in small batches and across tenants; everything else stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege, RestrictViolation
+from pydantic import ValidationError
+from sqlalchemy import text
+
+from compaction.policy import merge
+from runtime import ids
+from store.conversations import branches
+from store.runs.runs import requeue
+from store.tables import CLOSED, OPEN
+from store.tenants import webhooks
+from tests.conftest import make_tenant
+from tests.support.service.in_process import Chat, Workers, chat, head
+from tests.support.service.stub_summarizer import StubSummarizer
+from tests.support.talk import exchanges, request, rounds
+from worker.database import Database
+from worker.sweeping import housekeeping
+from worker.sweeping.housekeeping import Housekeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from runtime.settings import Settings
+
+__all__ = ["chat"]
+
+
+@pytest.fixture
+def clean(make_settings: Callable[..., Settings]) -> Iterator[Callable[..., dict[str, int]]]:
+    """Return a function that does a round of housekeeping with the settings that it is given."""
+    made: list[Database] = []
+
+    def clean(**fields: Any) -> dict[str, int]:
+        settings = make_settings(**fields)
+        made.append(Database(settings, "test"))
+        return {name: count for name, count in Housekeeper(settings, made[-1]).round().items() if count}
+
+    yield clean
+    for database in made:
+        database.close()
+
+
+@pytest.fixture
+def owner(database_url: str) -> Iterator[Callable[..., list[Any]]]:
+    """Return a function that runs a statement as a superuser whom no trigger stops: to let time have passed."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("set session_replication_role = replica")
+
+        def run(statement: str) -> list[Any]:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+        yield run
+
+
+def count(chat: Chat, table: str) -> int:
+    found: int = chat.query(f"select count(*) from {table}")[0][0]  # noqa: S608 - a table of the test's
+    return found
+
+
+def older_id(days: int, number: int = 0) -> str:
+    """Return, as SQL, an id like one that was made so many days ago."""
+    return f"(substr(first_id_at(now() - interval '{days} days')::text, 1, 24) || lpad('{number}', 12, '0'))::uuid"
+
+
+class TestIdempotencyKeys:
+    def keyed(self, chat: Chat, number: int, hours: float) -> None:
+        chat.query(
+            """
+            insert into idempotency_keys
+                (tenant_id, conversation_id, key, body_hash, first_seq, last_seq, context_tokens, queued, created_at)
+            select :t, gen_random_uuid(), 'k' || n, '', 0, 0, 0, false, now() - make_interval(secs => :s)
+            from generate_series(1, :n) as n
+            """,
+            t=chat.tenant_id,
+            s=hours * 3_600,
+            n=number,
+        )
+
+    def test_a_day_by_default(self, chat: Chat, clean: Callable[..., dict[str, int]], database_url: str) -> None:
+        self.keyed(chat, 3, 23.9)
+        self.keyed(chat, 2, 24.1)
+        with Chat(chat.settings, make_tenant(database_url, "rival").id) as other:
+            self.keyed(other, 4, 24.1)
+            assert clean() == {"idempotency_keys": 6}
+            assert (count(chat, "idempotency_keys"), count(other, "idempotency_keys")) == (3, 0)
+        assert clean() == {}
+        assert clean(idempotency_key_hours=12) == {"idempotency_keys": 3}
+
+    def test_in_batches_and_no_more_than_so_many_in_a_round(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(housekeeping, "BATCH", 10)
+        monkeypatch.setattr(housekeeping, "BATCHES", 3)
+        self.keyed(chat, 45, 48)
+        assert clean() == {"idempotency_keys": 30}
+        assert clean() == {"idempotency_keys": 15}
+
+    def test_a_round_that_leaves_some_is_followed_by_the_next_at_once(
+        self, chat: Chat, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(housekeeping, "BATCH", 10)
+        monkeypatch.setattr(housekeeping, "BATCHES", 2)
+        self.keyed(chat, 45, 48)
+        housekeeper = Housekeeper(make_settings(), Database(make_settings(), "test"), lambda: 0.0)
+        assert [housekeeper.round().get("idempotency_keys") for _ in range(4)] == [20, 20, 5, None]
+
+    def test_rows_that_somebody_has_locked_are_passed_over(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], database_url: str
+    ) -> None:
+        self.keyed(chat, 3, 48)
+        with psycopg.connect(database_url) as connection:
+            connection.execute("select from idempotency_keys where key = 'k2' for update")
+            assert clean() == {"idempotency_keys": 2}
+        assert clean() == {"idempotency_keys": 1}
+
+
+class TestBatches:
+    def batch(self, chat: Chat, state: str, days: int, *, over: int | None) -> None:
+        """Write down a batch that was made and was over so many days ago."""
+        chat.query(
+            "insert into model_batches (id, tenant_id, conversation_id, state, finished_at)"  # noqa: S608 - see older_id
+            f" values ({older_id(days)}, :t, :c, :s, now() - make_interval(days => :o))",
+            t=chat.tenant_id,
+            c=chat.begin(),
+            s=state,
+            o=over,
+        )
+
+    def test_those_that_are_over_for_a_month_by_default(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], database_url: str
+    ) -> None:
+        with Chat(chat.settings, make_tenant(database_url, "rival").id) as other:
+            for whose in (chat, other):
+                for number, state in enumerate(CLOSED):
+                    self.batch(whose, state, 40 + number, over=31)
+                    self.batch(whose, state, 50 + number, over=29)
+                for number, state in enumerate(OPEN):
+                    self.batch(whose, state, 60 + number, over=None)
+            assert clean(batch_retention_days=0) == {}
+            assert clean() == {"model_batches": 2 * len(CLOSED)}
+            left = other.query("select state, finished_at from model_batches")
+        assert sorted(row.state for row in left) == sorted(CLOSED + OPEN)
+        assert clean(batch_retention_days=3) == {"model_batches": 2 * len(CLOSED)}
+        assert clean() == {}
+
+    def test_not_while_one_may_be_looked_for(self, make_settings: Callable[..., Settings]) -> None:
+        with pytest.raises(ValidationError, match="at least 3"):
+            make_settings(batch_retention_days=2.9)
+
+
+class TestRuns:
+    def settled(self, chat: Chat) -> UUID:
+        """Return a conversation with a run that committed a snapshot, and one that was skipped."""
+        conversation = chat.begin()
+        chat.append(conversation, [request("go"), *rounds(6, 600)])
+        Workers(chat).settle(conversation)
+        skipped = self.run(chat, conversation)
+        chat.query("update runs set state = 'skipped', finished_at = now() where id = :r", r=skipped)
+        return conversation
+
+    def run(self, chat: Chat, conversation: UUID) -> UUID:
+        identifier = ids.new_id()
+        chat.query(
+            "insert into runs (id, tenant_id, conversation_id, trigger, state, queue, policy)"
+            " values (:i, :t, :c, 'check', 'queued', 'checks', '{}')",
+            i=identifier,
+            t=chat.tenant_id,
+            c=conversation,
+        )
+        chat.query(
+            "insert into run_steps (tenant_id, run_id, step_no, name, state, attempt, tokens_before, tokens_after,"
+            " messages_before, messages_after, duration_ms) values (:t, :i, 1, 'summary', 'skipped', 1, 1, 1, 1, 1, 1)",
+            i=identifier,
+            t=chat.tenant_id,
+        )
+        return identifier
+
+    def let_pass(self, owner: Callable[..., list[Any]], days: int) -> None:
+        """Let every run be that much older, in its id as well."""
+        new = older_id(days).replace("'0'", "n::text", 1)
+        numbered = "select id, row_number() over (order by id) as n from runs"
+        owner(f"create temp table aged as select id, {new} as new from ({numbered}) as numbered")  # noqa: S608
+        for table in ("run_steps", "snapshot_parts", "webhook_deliveries"):
+            owner(f"update {table} as t set run_id = aged.new from aged where t.run_id = aged.id")  # noqa: S608
+        owner(
+            f"update runs as r set id = aged.new, finished_at = finished_at - interval '{days} days'"  # noqa: S608
+            " from aged where r.id = aged.id"
+        )
+        owner("drop table aged")
+
+    def test_they_are_kept_for_good_unless_somebody_says_so(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        self.settled(chat)
+        self.let_pass(owner, 1_000)
+        assert clean() == {}
+        assert (count(chat, "runs"), count(chat, "run_steps")) == (2, 2)
+
+    def test_what_nothing_names_any_more_goes_with_its_steps(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        self.settled(chat)
+        self.let_pass(owner, 8)
+        self.settled(chat)
+        assert clean(run_retention_days=9) == {}
+        assert clean(run_retention_days=7) == {"runs": 1}
+        left = chat.query("select state, snapshot_version from runs order by id")
+        assert [row.state for row in left] == ["committed", "committed", "skipped"]
+        assert clean(run_retention_days=7) == {}
+        assert count(chat, "run_steps") == 3
+        assert owner("select from snapshots where run_id not in (select id from runs)") == []
+
+    def test_a_run_that_is_not_over_stays_and_so_does_one_that_a_delivery_names(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        with chat.database.transaction(chat.tenant_id) as connection:
+            webhooks.add(connection, chat.tenant_id, "https://hooks.example.com/", webhooks.EVENTS)
+        self.run(chat, chat.begin())
+        dead = self.run(chat, chat.begin())
+        with chat.database.transaction(chat.tenant_id) as connection:
+            assert requeue(connection, dead, max_attempts=0) == "dead"
+        self.let_pass(owner, 100)
+        assert clean(run_retention_days=1) == {}
+        owner("update webhook_deliveries set state = 'delivered', finished_at = now()")
+        owner(f"update webhook_deliveries set id = {older_id(31)}")  # noqa: S608 - the test's own
+        assert clean(run_retention_days=1) == {"webhook_deliveries": 1, "runs": 1}
+        assert [row.state for row in chat.query("select state from runs")] == ["queued"]
+
+    def test_a_walk_goes_on_where_the_last_round_left_off(
+        self,
+        chat: Chat,
+        owner: Callable[..., list[Any]],
+        make_settings: Callable[..., Settings],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Runs that have to stay do not keep those behind them from their turn."""
+        monkeypatch.setattr(housekeeping, "BATCH", 2)
+        monkeypatch.setattr(housekeeping, "BATCHES", 1)
+        for _ in range(3):
+            self.run(chat, chat.begin())
+        for _ in range(3):
+            run = self.run(chat, chat.begin())
+            chat.query("update runs set state = 'skipped', finished_at = now() where id = :r", r=run)
+        self.let_pass(owner, 8)
+        now = [0.0]
+        database = Database(make_settings(), "test")
+        housekeeper = Housekeeper(make_settings(run_retention_days=7), database, lambda: now[0])
+        removed = []
+        for _ in range(4):
+            removed.append(housekeeper.round()["runs"])
+            assert housekeeper.round() == {}  # it is not time yet
+            now[0] += 60
+        assert removed == [0, 1, 2, 0]
+        database.close()
+
+
+class TestDeliveries:
+    def test_those_that_have_ended_go_after_thirty_days(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        with chat.database.transaction(chat.tenant_id) as connection:
+            made = webhooks.add(connection, chat.tenant_id, "https://hooks.example.com/", webhooks.EVENTS)
+        assert made is not None
+        conversation = chat.begin()
+        chat.append(conversation, [request("go"), *rounds(6, 600)])
+        Workers(chat).settle(conversation)
+        (template,) = chat.query("select * from webhook_deliveries")
+        states = {1: "delivered", 2: "dead", 3: "pending", 4: "delivered"}
+        for number, state in states.items():
+            days = 29 if number == 4 else 31
+            chat.query(
+                "insert into webhook_deliveries"  # noqa: S608 - a literal of older_id
+                " (id, tenant_id, webhook_id, run_id, run_finished_at, event, body, state)"
+                f" values ({older_id(days, number)}, :t, :w, :r, now() + make_interval(secs => :n), :e, '', :s)",
+                t=chat.tenant_id,
+                w=made[0].id,
+                r=template.run_id,
+                n=number,
+                e=f"event {number}",
+                s=state,
+            )
+        assert clean() == {"webhook_deliveries": 2}
+        left = chat.query("select event from webhook_deliveries where id <> :i order by event", i=template.id)
+        assert [row.event for row in left] == ["event 3", "event 4"]
+        assert clean(webhook_delivery_retention_days=0) == {}
+        assert clean(webhook_delivery_retention_days=28) == {"webhook_deliveries": 1}
+
+
+class TestSnapshots:
+    def edited(self, chat: Chat) -> UUID:
+        """Return a conversation with three snapshots, of which an edit has left the last two aside, and a new head."""
+        conversation = chat.begin({"input_token_budget": 0})
+        workers = Workers(chat, StubSummarizer())
+        for start in (0, 12, 24):
+            chat.append(conversation, exchanges(12, 200, start=start))
+            workers.settle(conversation)
+        assert head(chat, conversation).version == 3
+        with chat.database.transaction(chat.tenant_id) as connection:
+            connection.execute(text("select supersede(:c, :s)"), {"c": conversation, "s": 24})
+        assert head(chat, conversation).version == 1
+        chat.append(conversation, exchanges(12, 200, start=50))
+        workers.settle(conversation)
+        assert head(chat, conversation).version == 4
+        return conversation
+
+    def versions(self, chat: Chat, conversation: UUID) -> list[int]:
+        rows = chat.query("select version from snapshots where conversation_id = :c order by version", c=conversation)
+        return [row.version for row in rows]
+
+    def test_they_are_kept_for_good_unless_somebody_says_so(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        conversation = self.edited(chat)
+        owner("update snapshot_parts set created_at = now() - interval '1000 days'")
+        assert clean() == {}
+        assert self.versions(chat, conversation) == [1, 2, 3, 4]
+
+    def test_what_is_not_on_the_way_to_the_head_goes_from_its_end(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        conversation, other = self.edited(chat), self.edited(chat)
+        context = chat.context(conversation)
+        assert clean(snapshot_retention_days=7) == {}
+        owner(
+            "update snapshot_parts set created_at = now() - interval '8 days'"  # noqa: S608
+            f" where conversation_id = '{conversation}'"
+        )
+        assert clean(snapshot_retention_days=7) == {"snapshots": 1}
+        assert self.versions(chat, conversation) == [1, 2, 4]  # whatever is left has its parent
+        assert clean(snapshot_retention_days=7) == {"snapshots": 1}
+        assert self.versions(chat, conversation) == [1, 4]
+        assert clean(snapshot_retention_days=7) == {}
+        assert self.versions(chat, other) == [1, 2, 3, 4]
+        assert chat.context(conversation) == context
+        Workers(chat, StubSummarizer()).settle(conversation)
+        chat.append(conversation, exchanges(12, 200, start=80))
+        Workers(chat, StubSummarizer()).settle(conversation)
+        assert head(chat, conversation).version == 5
+
+    def test_what_a_restore_came_from_is_on_the_way_to_its_head(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        conversation = self.edited(chat)
+        with chat.database.transaction(chat.tenant_id) as connection:
+            branches.restore(connection, chat.tenant_id, conversation, 1, merge({}), ids.new_id())
+        owner("update snapshot_parts set created_at = now() - interval '8 days'")
+        assert clean(snapshot_retention_days=7) == {"snapshots": 1}
+        assert clean(snapshot_retention_days=7) == {"snapshots": 1}
+        assert self.versions(chat, conversation) == [1, 4, 5]
+
+    def test_a_conversation_that_is_being_worked_on_has_its_turn_later(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]], database_url: str
+    ) -> None:
+        conversation = self.edited(chat)
+        owner("update snapshot_parts set created_at = now() - interval '8 days'")
+        chat.append(conversation, exchanges(12, 200, start=80))
+        lease = Workers(chat, StubSummarizer()).begin(conversation)
+        assert clean(snapshot_retention_days=7) == {}
+        Workers(chat, StubSummarizer()).compactor.execute(lease)
+        chat.query("update runs set state = 'skipped', finished_at = now() where finished_at is null")
+        with psycopg.connect(database_url) as connection:
+            connection.execute("select from conversations for update")
+            assert clean(snapshot_retention_days=7) == {}
+        assert clean(snapshot_retention_days=7) == {"snapshots": 1}
+
+    def test_nobody_else_can_remove_one(self, chat: Chat, database_url: str) -> None:
+        self.edited(chat)
+        claims = "select set_config('palimpsest.retention', 'snapshots', true)"
+        with psycopg.connect(database_url) as connection:
+            connection.execute(claims)
+            with pytest.raises(RestrictViolation):
+                connection.execute("delete from snapshot_parts")
+            connection.rollback()
+            connection.execute("set role palimpsest_background")
+            with pytest.raises(RestrictViolation):  # not without saying what it is for
+                connection.execute("delete from snapshot_parts")
+            connection.rollback()
+            connection.execute("set role palimpsest_service")
+            connection.execute(claims)
+            with pytest.raises(InsufficientPrivilege):
+                connection.execute("delete from snapshot_parts")
+            connection.rollback()
+            connection.execute("set role palimpsest_background")
+            connection.execute(claims)
+            with pytest.raises(RestrictViolation):  # that takes an erasure
+                connection.execute("delete from messages")
+
+
+def test_processes_that_are_gone_are_forgotten(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:
+    for seconds in (599, 601):
+        chat.query(
+            "insert into processes (id, kind, host, pid, queues, version, slots, seen_at)"
+            " values (gen_random_uuid(), 'worker', 'h', 1, '{}', '1', 1, now() - make_interval(secs => :s))",
+            s=seconds - 30 if seconds < 600 else seconds,
+        )
+    assert clean() == {"processes": 1}

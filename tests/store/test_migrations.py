@@ -1,0 +1,170 @@
+"""The schema's migrations on a real server: up, down, up again, together, and in nobody's way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from psycopg import sql
+from pydantic import SecretStr
+from sqlalchemy import CheckConstraint, make_url
+from sqlalchemy.exc import OperationalError
+
+from migrations.run import current_revision, downgrade, upgrade
+from runtime.settings import Settings
+from store.engine import owner_engine, service_engine, transaction
+from store.tables import metadata
+from store.tenants import api_keys, tenants
+from tests.conftest import create_database, drop_database, make_tenant
+from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.local.embedded import EmbeddedPostgres
+
+LEFT = """
+select c.relname from pg_class as c where c.relnamespace = 'public'::regnamespace
+union all select p.proname from pg_proc as p where p.pronamespace = 'public'::regnamespace
+"""
+UPGRADE = "import sys; from migrations.run import upgrade; upgrade(sys.argv[1])"
+
+
+def query(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+def revision(url: str) -> str | None:
+    engine = owner_engine(url)
+    with engine.connect() as connection:
+        found = current_revision(connection)
+    engine.dispose()
+    return found
+
+
+def test_upgrade_downgrade_and_upgrade_again(empty_database_url: str) -> None:
+    url = empty_database_url
+    assert revision(url) is None
+    upgrade(url)
+    assert revision(url) is not None
+    before = sorted(query(url, LEFT))
+    engine = owner_engine(url)
+    with engine.begin() as connection:
+        tenants.create_tenant(connection, "somebody")
+    engine.dispose()
+    downgrade(url, "base")
+    assert {name for (name,) in query(url, LEFT)} <= {"alembic_version", "alembic_version_pkc"}
+    upgrade(url)
+    assert sorted(query(url, LEFT)) == before
+    upgrade(url)
+    assert query(url, "select count(*) from tenants") == [(0,)]
+
+
+def test_migrations_and_tables_agree(database_url: str) -> None:
+    engine = owner_engine(database_url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_check_constraints_agree(database_url: str) -> None:
+    """Alembic does not compare these."""
+    stored = query(
+        database_url,
+        "select conrelid::regclass::text, conname from pg_constraint"
+        " where contype = 'c' and connamespace = 'public'::regnamespace",
+    )
+    declared = {
+        (table.name, str(constraint.name))
+        for table in metadata.tables.values()
+        for constraint in table.constraints
+        if isinstance(constraint, CheckConstraint)
+    }
+    assert set(stored) == declared
+
+
+def test_processes_that_migrate_at_once(postgres: EmbeddedPostgres) -> None:
+    """Several on one database and on two of one server, which share the roles."""
+    names = [f"test_{uuid4().hex}" for _ in range(2)]
+    urls = [create_database(postgres.url, name) for name in names]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", UPGRADE, url], stderr=subprocess.PIPE, text=True)
+        for url in (urls[0], urls[1], urls[0])
+    ]
+    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+    assert [code for _, code in ended] == [0, 0, 0], ended
+    assert {revision(url) for url in urls} == {revision(urls[0])} != {None}
+    for name in names:
+        drop_database(postgres.url, name)
+
+
+def test_a_migration_gives_up_on_a_table_in_use(database_url: str) -> None:
+    with psycopg.connect(database_url) as reader:
+        reader.execute("select count(*) from tenants")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            downgrade(database_url, "base")
+    assert revision(database_url) is not None
+    assert query(database_url, "select count(*) from conversations") == [(0,)]
+
+
+def test_a_migration_waits_its_turn_however_long(empty_database_url: str) -> None:
+    """The timeout is for tables; the other process may take all the time it needs."""
+    url = empty_database_url
+    with psycopg.connect(url, autocommit=True) as first:
+        first.execute("select pg_advisory_lock(hashtext('palimpsest.migrations'))")
+        second = Thread(target=upgrade, args=(url,))
+        second.start()
+        eventually(
+            lambda: (
+                first.execute(
+                    "select from pg_stat_activity where application_name = 'palimpsest-admin'"
+                    " and datname = current_database() and now() - backend_start > interval '4.5 seconds'"
+                ).fetchone()
+                is not None
+            )
+        )
+        assert revision(url) is None
+        first.execute("select pg_advisory_unlock_all()")
+        second.join(30)
+    assert revision(url) is not None
+
+
+@contextmanager
+def login(server_url: str) -> Iterator[str]:
+    """A login without privileges but the service's roles, and a database of its own: the database's URL."""
+    name = f"test_{uuid4().hex}"
+    url = create_database(server_url, name)
+    with psycopg.connect(url, autocommit=True) as connection:
+        create = sql.SQL("create role {} login password 'x' nosuperuser nocreaterole")
+        connection.execute(create.format(sql.Identifier(name)))
+        connection.execute(sql.SQL("alter database {0} owner to {0}").format(sql.Identifier(name)))
+        grant = sql.SQL("grant palimpsest_service, palimpsest_background to {}")
+        connection.execute(grant.format(sql.Identifier(name)))
+    yield make_url(url).set(username=name, password="x").render_as_string(hide_password=False)
+    drop_database(server_url, name)
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
+
+
+def test_an_ordinary_login_migrates_and_serves(postgres: EmbeddedPostgres, template: str) -> None:
+    """Managed servers give out no superuser, and row-level security binds the owner: keys are made all the same."""
+    with login(postgres.url) as url:
+        upgrade(url)
+        for _ in range(2):
+            made = make_tenant(url, "acme")
+        service = service_engine(Settings(database_url=SecretStr(url)), "test")
+        with transaction(service, made.id) as connection:
+            assert len(api_keys.all_of(connection, made.id)) == 2
+        service.dispose()
+        downgrade(url, "base")
+        assert revision(url) is None

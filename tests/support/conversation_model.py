@@ -1,0 +1,423 @@
+"""The truth about a conversation, kept in plain Python beside the service, and what has to hold of the service by it.
+
+The numbers are those of the design's invariants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID, uuid4
+
+from sqlalchemy import text
+
+from compaction.messages import has_thinking, is_request, message_facts, turn_facts
+from compaction.payload.context_blocks import prepare
+from compaction.policy import Policy, merge
+from compaction.tokens import content_tokens
+from store import hot_path
+from store.conversations.context_blocks import new_blocks
+from tests.support.messages_api import ThinkingLedger, alternates, problems
+from tests.support.service.in_process import SMALL, Chat
+from tests.support.service.stepped_workers import MAX_ATTEMPTS
+from tests.support.stored_turns import stored_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from store.tables import AnyRow
+    from tests.support.blocks import Message
+
+_MARK: Final = re.compile(r"mark-\d+-")
+_SNAPSHOTS: Final = "select * from snapshots where conversation_id = :c"
+OVER: Final = "over the budget"
+
+
+def marks(value: object) -> set[str]:
+    """Return the marks in a text, a message, or anything made of them."""
+    return set(_MARK.findall(json.dumps(value)))
+
+
+def markings(value: object) -> str:
+    """Return the first marks in anything, as text."""
+    return ", ".join(sorted(marks(value))[:30]) or "nothing"
+
+
+class Stored(NamedTuple):
+    """A message as it was sent."""
+
+    seq: int
+    message: Message
+    live: bool = True
+
+    @property
+    def text(self) -> str:
+        """The content as the JSON text that was sent."""
+        return json.dumps(self.message["content"], ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What decides about a conversation's head."""
+
+    version: int
+    pending: int | None
+
+
+@dataclass
+class Told:
+    """A conversation as those who take part in it know it."""
+
+    id: UUID
+    policy: dict[str, Any]
+    strict: bool
+    """Everything sent is as the Messages API wants it, and what the model thought is signed for what it saw."""
+    stored: list[Stored] = field(default_factory=list)
+    next_seq: int = 0
+    fixed_tokens: int = 0
+    ledger: ThinkingLedger = field(default_factory=ThinkingLedger)
+    sent: dict[str, tuple[bytes, hot_path.Appended]] = field(default_factory=dict)
+    """Bodies and answers by idempotency key."""
+    read: tuple[int, list[Message]] | None = None
+    """Version and messages of the context that the next turn was made with, None for the one at its time."""
+    versions: set[int] = field(default_factory=set)
+    """Snapshots that were looked at."""
+    steps: set[tuple[UUID, int]] = field(default_factory=set)
+    restored: int | None = None
+    """The head that a restore made and that nothing has given a reason to leave since."""
+
+    @property
+    def live(self) -> list[Stored]:
+        """What was not replaced."""
+        return [each for each in self.stored if each.live]
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages that were not replaced."""
+        return [each.message for each in self.stored if each.live]
+
+    @property
+    def replaced_marks(self) -> set[str]:
+        """Marks of what was replaced, without those that what is live has too."""
+        return marks([s.message for s in self.stored if not s.live]) - marks(self.messages)
+
+    def cut(self, seq: int) -> list[Message]:
+        """Return what is live before message `seq`."""
+        return [each.message for each in self.live if each.seq < seq]
+
+    def add(self, messages: Iterable[Message], *, replace_from: int | None = None) -> None:
+        """Take down what was appended."""
+        if replace_from is not None:
+            self.stored = [each._replace(live=each.live and each.seq < replace_from) for each in self.stored]
+        for message in messages:
+            self.stored.append(Stored(self.next_seq, message))
+            self.next_seq += 1
+        self.read = None
+        self.restored = None
+
+    def fork(self, identifier: UUID, through: int) -> Told:
+        """Return the conversation that branches off after message `through`."""
+        return Told(
+            identifier,
+            self.policy,
+            self.strict,
+            [each for each in self.live if each.seq <= through],
+            through + 1,
+            self.fixed_tokens,
+            self.ledger,
+        )
+
+
+class Usage(NamedTuple):
+    """What a chat product reports of its model call."""
+
+    input_tokens: int | None = None
+    version: int | None = None
+
+
+class Product(Chat):
+    """A chat product that says everything a turn may carry."""
+
+    quoted = staticmethod(markings)
+
+    def begin_told(self, policy: Mapping[str, Any], *, strict: bool) -> Told:
+        """Begin a conversation and its truth."""
+        merged = SMALL | dict(policy)
+        return Told(self.begin(policy), merged, strict)
+
+    def policy_of(self, told: Told) -> Policy:
+        """Return the policy in force."""
+        return merge(self.settings.policy, told.policy)
+
+    def send(
+        self,
+        told: Told,
+        messages: Sequence[Message],
+        usage: Usage,
+        *,
+        replace_from: int | None = None,
+        context: Sequence[Mapping[str, str]] = (),
+        key: str | None = None,
+        body: bytes | None = None,
+    ) -> tuple[hot_path.Appended, list[UUID]]:
+        """Append a turn, or the `body` of one again; return the answer and the runs that were queued with it."""
+        if body is None:
+            parts: dict[str, Any] = {"messages": list(messages), "context": list(context)}
+            if usage.input_tokens is not None:
+                parts["usage"] = {"input_tokens": usage.input_tokens, "output_tokens": 7}
+            if usage.version is not None:
+                parts["snapshot_version"] = usage.version
+            if replace_from is not None:
+                parts["replace_from"] = replace_from
+            body = json.dumps(parts, ensure_ascii=False).encode()
+        turn = stored_turn(body)
+        policy = self.policy_of(told)
+        blocks = new_blocks(prepare(turn.context, policy), policy) if turn.context else None
+        done = self._await(
+            hot_path.append_turn(
+                self._pool,
+                tenant_id=self.tenant_id,
+                conversation_id=told.id,
+                request_id=uuid4(),
+                contents=turn.contents,
+                facts=turn.facts,
+                usage=turn.usage,
+                result_cap=merge(self.settings.policy).max_tool_result_chars,
+                expected_seq=None,
+                replace_from=turn.replace_from,
+                idempotency_key=key,
+                body_hash=hashlib.sha256(body).digest() if key else None,
+                context=blocks.context if blocks else None,
+                policy=merge(self.settings.policy),
+            )
+        )
+        if key is not None and done.outcome == "appended":
+            told.sent[key] = (body, done)
+        return done, list(blocks.run_ids) if blocks else []
+
+    def head_of(self, told: Told) -> Head:
+        """Return where the head is."""
+        row = self.row(told.id)
+        return Head(row.head_version, row.pending_version)
+
+    def verify(self, told: Told) -> None:
+        """Check everything that has to hold of a conversation at any time."""
+        found = self._look(told)
+        _nothing_is_lost(told, found)
+        _everything_is_covered(told, found)
+        _what_was_committed_is_smaller(told, found)
+        _counters_are_a_recount(told, found)
+        _runs_are_bounded(found)
+        if told.stored:
+            _the_context_is_right(told, found, self.context(told.id))
+
+    def _look(self, told: Told) -> _Found:
+        with self.database.transaction(self.tenant_id) as connection:
+
+            def ask(statement: str, **values: Any) -> Sequence[AnyRow]:
+                return connection.execute(text(statement), {"c": told.id, **values}).all()
+
+            (row,) = ask("select * from conversations where id = :c")
+            new = ask(
+                f"{_SNAPSHOTS} and version <> all(:seen) order by version",
+                seen=list(told.versions),
+            )
+            return _Found(
+                row=row,
+                messages=ask(
+                    "select m.*, content::text as body from messages as m where conversation_id = :c order by seq"
+                ),
+                head=next(
+                    iter(ask(f"{_SNAPSHOTS} and version = :v", v=row.head_version)),
+                    None,
+                ),
+                new=new,
+                runs={run.id: run for run in ask("select * from runs where conversation_id = :c")},
+                named={
+                    row.id
+                    for row in ask(
+                        "select id from runs where id = any(:ids)",
+                        ids=[UUID(run) for snapshot in new for _, _, _, run in snapshot.coverage if run],
+                    )
+                },
+                steps=ask(
+                    "select s.* from run_steps as s join runs as r on r.id = s.run_id where r.conversation_id = :c"
+                ),
+                carried=ask(
+                    "select coalesce(sum(outline_tokens), 0) as tokens from context_blocks"
+                    " where conversation_id = :c and carried_until is null and superseded_at is null"
+                )[0].tokens,
+                shown=ask(
+                    "select coalesce(sum(shown_tokens(tokens, view_tokens, result_chars, :cap)), 0) as tokens"
+                    " from messages where conversation_id = :c and seq > :covers and superseded_at is null",
+                    cap=row.result_cap,
+                    covers=row.covers_through,
+                )[0].tokens,
+            )
+
+
+class _Found(NamedTuple):
+    row: AnyRow
+    messages: Sequence[AnyRow]
+    head: AnyRow | None
+    new: Sequence[AnyRow]
+    runs: Mapping[UUID, AnyRow]
+    named: set[UUID]
+    """Runs that the new snapshots name and that exist."""
+    steps: Sequence[AnyRow]
+    carried: int
+    shown: int
+
+
+def _nothing_is_lost(told: Told, found: _Found) -> None:
+    """1: every original byte for byte, what was replaced included."""
+    stored = [(row.seq, row.role, row.body, row.superseded_at is None) for row in found.messages]
+    assert stored == [(each.seq, each.message["role"], each.text, each.live) for each in told.stored]
+
+
+def _everything_is_covered(told: Told, found: _Found) -> None:
+    """2: every snapshot, when it is first seen, and the head always."""
+    for snapshot in found.new:
+        _covers_what_is_live(told, snapshot)
+        gone = _seqs(snapshot, {"summarized", "dropped"})
+        shown = {seq for seq in snapshot.seqs if seq >= 0}
+        assert shown.isdisjoint(gone)
+        assert shown <= set(_seqs(snapshot))
+        if told.strict:
+            assert shown | set(gone) == set(_seqs(snapshot))
+        for _, _, fate, run in snapshot.coverage:
+            assert (run is None) == (fate == "kept")
+            assert run is None or UUID(run) in found.named
+        assert told.replaced_marks.isdisjoint(marks([snapshot.messages, snapshot.summary]))
+        told.versions.add(snapshot.version)
+    assert (found.head is None) == (found.row.head_version == 0)
+    if found.head is not None:
+        _covers_what_is_live(told, found.head)
+    assert found.row.covers_through == (found.head.covers_through if found.head else -1)
+    assert found.row.pending_version is None or found.row.pending_version in told.versions
+    assert found.row.last_version >= max(told.versions, default=0)
+
+
+def _covers_what_is_live(told: Told, snapshot: AnyRow) -> None:
+    assert _seqs(snapshot) == [each.seq for each in told.live if each.seq <= snapshot.covers_through]
+
+
+def _seqs(snapshot: AnyRow, fates: set[str] | None = None) -> list[int]:
+    return [
+        seq
+        for first, last, fate, _ in snapshot.coverage
+        if fates is None or fate in fates
+        for seq in range(first, last + 1)
+    ]
+
+
+def _what_was_committed_is_smaller(told: Told, found: _Found) -> None:
+    """6 and 7; an emergency may save less than is worth a run, and its summary follows within the same room."""
+    for step in found.steps:
+        if (step.run_id, step.step_no) in told.steps:
+            continue
+        told.steps.add((step.run_id, step.step_no))
+        run = found.runs[step.run_id]
+        if run.block_id is not None:
+            continue
+        if step.state != "committed":
+            assert (step.snapshot_version, step.tokens_after) == (None, step.tokens_before)
+            assert step.reason
+            continue
+        assert step.snapshot_version in told.versions
+        if step.name == "pin":
+            continue
+        if step.name == "overflow":
+            assert step.tokens_after <= step.tokens_before
+        elif run.trigger == "overflow":
+            assert step.tokens_after <= run.target_tokens
+        else:
+            assert step.tokens_before - step.tokens_after >= max(1, run.policy["min_savings_tokens"])
+
+
+def _counters_are_a_recount(told: Told, found: _Found) -> None:
+    """9: what the conversation's row says, counted anew from the other tables."""
+    row, head = found.row, found.head
+    tail = [each for each in told.live if each.seq > row.covers_through]
+    rows = {each.seq: each for each in found.messages}
+    facts = [message_facts(each.message["role"], each.message["content"]) for each in told.live]
+    last = turn_facts(facts[-1:]) if facts else None
+    requests = [each.seq for each, about in zip(told.live, facts, strict=True) if about.is_request]
+    expected = {
+        "next_seq": told.next_seq,
+        "context_tokens": (head.tokens if head else 0) + found.shown,
+        "context_messages": (head.message_count if head else 0) + len(tail),
+        "context_bytes": (head.bytes if head else 0) + sum(rows[each.seq].bytes for each in tail),
+        "context_exchanges": (head.exchanges if head else 0)
+        + sum(is_request(each.message["role"], each.message["content"]) for each in tail),
+        "fixed_tokens": told.fixed_tokens + found.carried,
+        "carried_tokens": found.carried,
+        "last_request": max(requests, default=-1),
+        "newest_result": max(
+            (each.seq for each, about in zip(told.live, facts, strict=True) if about.result_chars), default=-1
+        ),
+        "open_calls": list(last.trailing_calls) if last else [],
+        "in_loop": bool(last and last.ends_in_loop),
+        "loop_has_thinking": any(
+            has_thinking(each.message["role"], each.message["content"])
+            for each in told.live
+            if each.seq > max(requests, default=-1)
+        ),
+    }
+    wrong = {name: (getattr(row, name), value) for name, value in expected.items() if getattr(row, name) != value}
+    assert not wrong, wrong
+    if head is not None:
+        assert head.tokens == sum(content_tokens(message["content"]) for message in head.messages)
+    assert row.measured_tokens is None or row.measured_tokens > 0
+
+
+def _runs_are_bounded(found: _Found) -> None:
+    own = found.runs.values()
+    assert sum(run.state in {"queued", "running"} and run.block_id is None for run in own) <= 1
+    assert all(run.attempts <= MAX_ATTEMPTS for run in own)
+
+
+def _the_context_is_right(told: Told, found: _Found, context: dict[str, Any]) -> None:
+    """3, 4 and 5."""
+    served, warnings = context["messages"], " ".join(context["warnings"])
+    assert context["last_seq"] == told.next_seq - 1
+    assert told.replaced_marks.isdisjoint(marks(served))
+    if not told.live:
+        assert served == []
+        return
+    if served:
+        whole = told.strict and alternates(told.messages)
+        refused = problems(served, ledger=told.ledger if whole else None)
+        assert not refused, (refused, warnings)
+    newest = told.messages[-1]
+    if told.strict:
+        assert served[-1]["role"] == newest["role"]
+        assert _said(newest) <= marks(served[-1])
+    elif _speaks(newest):
+        assert _said(newest) <= marks(served[-1:])
+    policy = merge(told.policy)
+    row, room = found.row, policy.total_token_budget - policy.reserved_output_tokens
+    # What is carried over stands in payloads alone.
+    fixed = row.fixed_tokens - row.carried_tokens
+    weight = sum(content_tokens(message["content"]) for message in served) + fixed
+    if OVER not in warnings:
+        assert context["tokens"]["context"] <= room
+        assert math.floor(weight * row.token_ratio) <= room + len(served)
+
+
+def _said(message: Message) -> set[str]:
+    """Return the marks of what has to be left of a newest message: all but thinking."""
+    content = message["content"]
+    if isinstance(content, str):
+        return marks(content)
+    return marks([block for block in content if block["type"] not in {"thinking", "redacted_thinking"}])
+
+
+def _speaks(message: Message) -> bool:
+    content = message["content"]
+    return isinstance(content, str) or Counter(block["type"] for block in content).keys() == {"text"}

@@ -1,0 +1,23 @@
+"""Commands called in the test's own process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep a command from setting up logging: it would write to the command's stderr when that is long closed.
+
+    What is logged meanwhile is not printed; import it into a test module to use it.
+    """
+    for module in ("runtime.log", "cli.doctor.command"):
+        monkeypatch.setattr(f"{module}.configure_logging", lambda _: None)
+    with capture_logs():
+        yield

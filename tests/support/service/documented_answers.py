@@ -1,0 +1,100 @@
+"""Answers against the OpenAPI document: an answer that it does not have is a fault of one of them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from api.app import create_app
+from api.http.problem_types import BEFORE_A_ROUTE
+from api.http.security_headers import SecurityHeaders
+from runtime.settings import Settings
+
+if TYPE_CHECKING:
+    import httpx2
+
+Json = dict[str, Any]
+METHODS: Final = ("get", "post", "patch", "delete")
+OF_HTTP: Final = {"content-type", "content-length", "date", "server", "connection", "transfer-encoding"}
+OF_BROWSERS: Final = {name.decode() for name, _ in SecurityHeaders(1).of(())} - {"cache-control"}
+"""What every answer tells browsers, and the document does not repeat."""
+
+
+class Documented(NamedTuple):
+    """An operation of the document, its answers resolved."""
+
+    method: str
+    path: str
+    pattern: re.Pattern[str]
+    answers: Json
+
+    @property
+    def name(self) -> str:
+        return f"{self.method.upper()} {self.path}"
+
+
+@cache
+def document() -> Json:
+    """Return the document of an installation as it comes."""
+    found: Json = create_app(Settings()).openapi_schema.to_schema()
+    return found
+
+
+def resolve(part: Json) -> Json:
+    """Return what a part of the document refers to, or itself."""
+    while "$ref" in part:
+        target: Any = document()
+        for step in part["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        part = target
+    return part
+
+
+@cache
+def operations() -> tuple[Documented, ...]:
+    """Return every operation, those with fewer parameters in their path first, as a router would."""
+    found = [
+        Documented(
+            method,
+            path,
+            re.compile(re.sub(r"\{\w+\}", "[^/]+", path)),
+            {status: resolve(answer) for status, answer in item[method]["responses"].items()},
+        )
+        for path, item in document()["paths"].items()
+        for method in METHODS
+        if method in item
+    ]
+    return tuple(sorted(found, key=lambda each: each.path.count("{")))
+
+
+def operation_of(method: str, path: str) -> Documented | None:
+    """Return the operation that a request is one of; None for pages, and for what has no route."""
+    asked = "get" if method == "HEAD" else method.lower()
+    return next((each for each in operations() if each.method == asked and each.pattern.fullmatch(path)), None)
+
+
+def check(response: httpx2.Response) -> None:
+    """Assert that an answer is documented: its status, its headers, its media type, and a problem's code."""
+    operation = operation_of(response.request.method, response.url.raw_path.decode().partition("?")[0])
+    if operation is None:
+        return
+    code = None
+    media = response.headers.get("content-type", "").removesuffix("; charset=utf-8")
+    if media == "application/problem+json" and response.request.method != "HEAD":
+        response.read()
+        code = response.json()["code"]
+        if code in BEFORE_A_ROUTE:
+            return
+    where = f"{operation.name} {response.status_code} {code or ''}"
+    answer = operation.answers.get(str(response.status_code))
+    assert answer is not None, f"{where} is not documented"
+    headers = {name.lower(): resolve(header) for name, header in answer["headers"].items()}
+    told = {name.lower() for name in response.headers} - OF_HTTP - OF_BROWSERS
+    assert told <= set(headers), f"{where}: {told - set(headers)} not documented"
+    required = {name for name, header in headers.items() if header["required"]}
+    assert required <= told, f"{where}: {required - told} missing"
+    content = answer.get("content") or {}
+    if content or media:
+        assert media in {each.removesuffix("; charset=utf-8") for each in content}, f"{where}: {media}"
+    assert code is None or code in content[media]["examples"], f"{where} is not documented"

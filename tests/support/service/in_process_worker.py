@@ -1,0 +1,35 @@
+"""The workers' tasks, run in the test's own thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from runtime import ids
+from runtime.broker import CHECK_TASK, RUN_TASK
+from worker.app import create_app
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from runtime.settings import Settings
+
+QUEUED = "select tenant_id, id from runs where conversation_id = %s and state = 'queued'"
+
+
+def work(settings: Settings, conversation: UUID | str) -> None:
+    """Do everything that is due for a conversation, given by its id or its path: the check, then what it queues."""
+    if isinstance(conversation, str):
+        identifier = ids.parse("conv", conversation.rpartition("/")[2])
+        assert identifier is not None
+    else:
+        identifier = conversation
+    app = create_app(settings)
+    check, run = app.tasks[CHECK_TASK], app.tasks[RUN_TASK]
+    check([str(identifier)])
+    with psycopg.connect(settings.database_url.get_secret_value(), autocommit=True) as connection:
+        for tenant_id, run_id in connection.execute(QUEUED, (identifier,)).fetchall():
+            run(str(tenant_id), str(run_id))
+    check.services.database.close()
+    app.close()

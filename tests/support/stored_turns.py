@@ -1,0 +1,26 @@
+"""Turns as they were stored before the API refused what the Messages API would: broken content, below the door."""
+
+from __future__ import annotations
+
+import msgspec
+
+from api.http.bodies import Turn, usage_of
+from api.schema.types import TurnIn
+from compaction.messages import message_facts, turn_facts
+from compaction.text.outline import ContextBlock
+
+
+def stored_turn(body: bytes) -> Turn:
+    """Return the turn in a body, whatever its messages are made of."""
+    turn = msgspec.json.decode(body, type=TurnIn)
+    contents = [bytes(message.content).decode() for message in turn.messages]
+    facts = [message_facts(m.role, msgspec.json.decode(text)) for m, text in zip(turn.messages, contents, strict=True)]
+    return Turn(
+        contents,
+        turn_facts(facts),
+        usage_of(turn),
+        turn.expected_next_seq,
+        turn.replace_from,
+        None,
+        tuple(ContextBlock(block.source, block.title, block.text) for block in turn.context),
+    )

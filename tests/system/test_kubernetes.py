@@ -1,0 +1,256 @@
+"""deploy/kubernetes against the code: what the manifests name has to exist."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+import yaml
+
+from api.app import create_app
+from compaction.policy import FIELDS
+from runtime.broker import QUEUES, celery_app
+from runtime.settings import Settings
+from tests.support.places import ROOT
+from tests.system.test_deployment import PYPROJECT, parse, queues
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.service.running_api import Service
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+DOCUMENTS: list[dict[str, Any]] = [
+    document
+    for path in sorted(FOLDER.glob("*.yaml"))
+    if path.name != "kustomization.yaml"
+    for document in yaml.safe_load_all(path.read_text())
+]
+KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+
+
+def of_kind(kind: str) -> dict[str, dict[str, Any]]:
+    """The documents of a kind, by name."""
+    return {each["metadata"]["name"]: each for each in DOCUMENTS if each["kind"] == kind}
+
+
+DEPLOYMENTS = of_kind("Deployment")
+PODS = {name: each["spec"]["template"] for name, each in {**DEPLOYMENTS, **of_kind("Job")}.items()}
+CONTAINERS: dict[str, dict[str, Any]] = {name: pod["spec"]["containers"][0] for name, pod in PODS.items()}
+
+
+def secret_files(name: str) -> set[str]:
+    """The files of secrets that a pod finds in /run/secrets."""
+    (volume,) = [each["secret"] for each in PODS[name]["spec"]["volumes"] if "secret" in each]
+    return {item["path"] for item in volume["items"]}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
+def test_the_manifests_are_what_kubernetes_takes(document: dict[str, Any]) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="its schemas: pip install kubernetes-validate")
+    try:
+        validator.validate(document, "1.30", strict=True)
+    except validator.SchemaNotFoundError:
+        assert document["apiVersion"] in {"keda.sh/v1alpha1", "monitoring.coreos.com/v1"}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_the_command_of_a_pod_is_a_real_one(name: str) -> None:
+    assert len(PODS[name]["spec"]["containers"]) == 1
+    assert "command" not in CONTAINERS[name]  # the image's own entry point
+    parse(CONTAINERS[name]["args"])
+
+
+def test_every_role_is_there_and_every_queue_is_served_once() -> None:
+    arguments = [container["args"] for container in CONTAINERS.values()]
+    assert {each[0] for each in arguments} == {"api", "worker", "sweeper", "migrate"}
+    served = [queue for each in arguments if each[0] == "worker" for queue in queues({"command": each})]
+    assert sorted(served) == sorted(QUEUES)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_meets_the_restricted_profile(name: str) -> None:
+    pod, container = PODS[name]["spec"], CONTAINERS[name]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["runAsGroup"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")} == {"/tmp"}  # noqa: S108
+    assert {"cpu", "memory"} == set(container["resources"]["requests"])
+    assert container["resources"]["limits"]["memory"]
+    (namespace,) = of_kind("Namespace").values()
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_images_carry_the_version_of_the_package(name: str) -> None:
+    version = PYPROJECT["project"]["version"]
+    assert CONTAINERS[name]["image"] == f"palimpsest:{version}"
+    assert KUSTOMIZATION["images"] == [{"name": "palimpsest", "newTag": version}]
+
+
+def test_settings_are_settings_and_no_secrets() -> None:
+    (settings,) = of_kind("ConfigMap").values()
+    known = {f"PALIMPSEST_{field}".upper() for field in (*Settings.model_fields, *FIELDS)}
+    secret = {
+        f"PALIMPSEST_{name}".upper() for name, f in Settings.model_fields.items() if "SecretStr" in str(f.annotation)
+    }
+    assert set(settings["data"]) <= known - secret
+    assert not of_kind("Secret")
+    for container in CONTAINERS.values():
+        assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+        assert "env" not in container
+
+
+def test_secrets_are_files_that_the_settings_read_and_each_pod_has_only_its_own(tmp_path: Path) -> None:
+    assert secret_files("palimpsest-migrate") == {"palimpsest_database_url", "palimpsest_service_password"}
+    assert {name for name in PODS if "anthropic_api_key" in secret_files(name)} == {"palimpsest-worker-summaries"}
+    for name, container in CONTAINERS.items():
+        (mount,) = [each for each in container["volumeMounts"] if each["name"] == "secrets"]
+        assert (mount["mountPath"], mount["readOnly"]) == ("/run/secrets", True)
+        assert {"palimpsest_database_url"} <= secret_files(name)
+    for file in set().union(*map(secret_files, PODS)):
+        scheme = {"palimpsest_database_url": "postgresql", "palimpsest_broker_url": "redis"}.get(file, "scheme")
+        (tmp_path / file).write_text(f"{scheme}://from-a-file/")
+    settings = Settings(_secrets_dir=tmp_path)  # type: ignore[call-arg] # as /run/secrets
+    read = [settings.database_url, settings.broker_url, settings.anthropic_api_key]
+    assert [each.get_secret_value().partition("://")[2] for each in read if each] == ["from-a-file/"] * 3
+
+
+def test_the_owners_login_is_the_migrations_alone() -> None:
+    names = {
+        name: volume["secret"]["secretName"]
+        for name, pod in PODS.items()
+        for volume in pod["spec"]["volumes"]
+        if "secret" in volume
+    }
+    assert {name for name, secret in names.items() if secret == "palimpsest-owner"} == {"palimpsest-migrate"}
+
+
+def test_probes_and_service_lead_to_what_the_api_serves() -> None:
+    container = CONTAINERS["palimpsest-api"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == Settings.model_fields["port"].default
+    probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    assert {kind: probe["path"] for kind, probe in probes.items()} == {
+        "startup": "/healthz",
+        "liveness": "/healthz",
+        "readiness": "/readyz",
+    }
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    assert {probe["path"] for probe in probes.values()} <= {route.path for route in create_app().routes}
+    (service,) = of_kind("Service").values()
+    assert [each["targetPort"] for each in service["spec"]["ports"]] == [port["name"]]
+    assert service["spec"]["selector"] == PODS["palimpsest-api"]["metadata"]["labels"]
+    (allowed,) = of_kind("NetworkPolicy")["palimpsest-api"]["spec"]["ingress"]
+    assert allowed["ports"] == [{"port": port["containerPort"]}]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_is_given_the_time_its_shutdown_takes(name: str) -> None:
+    grace = PODS[name]["spec"]["terminationGracePeriodSeconds"]
+    assert grace >= 45
+    if CONTAINERS[name]["args"][0] == "worker":
+        assert grace > max(45, celery_app(Settings(), "test").conf.worker_soft_shutdown_timeout)
+
+
+def test_selectors_select_the_pods_that_they_are_for() -> None:
+    for name, deployment in DEPLOYMENTS.items():
+        assert deployment["spec"]["selector"]["matchLabels"] == PODS[name]["metadata"]["labels"]
+        budget = of_kind("PodDisruptionBudget")[name]["spec"]
+        assert budget["selector"] == deployment["spec"]["selector"]
+        assert budget["maxUnavailable"] == 1
+    assert set(of_kind("PodDisruptionBudget")) == set(DEPLOYMENTS)
+    labels = [pod["metadata"]["labels"] for pod in PODS.values()]
+    for policy in of_kind("NetworkPolicy").values():
+        wanted = policy["spec"]["podSelector"]["matchLabels"].items()
+        assert any(wanted <= each.items() for each in labels)
+
+
+def test_only_the_pods_that_call_a_model_reach_out() -> None:
+    reaching = [name for name, each in of_kind("NetworkPolicy").items() if "ipBlock" in str(each["spec"].get("egress"))]
+    assert reaching == ["palimpsest-worker-summaries"]
+    assert set(of_kind("NetworkPolicy")["palimpsest"]["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+
+
+def test_what_is_scaled_exists_and_leaves_its_replicas_to_the_scaler() -> None:
+    scalers = {**of_kind("HorizontalPodAutoscaler"), **of_kind("ScaledObject")}
+    targets = {each["spec"]["scaleTargetRef"]["name"] for each in scalers.values()}
+    assert targets == {"palimpsest-api", "palimpsest-worker-summaries"}
+    assert {name for name, each in DEPLOYMENTS.items() if "replicas" not in each["spec"]} == targets
+
+
+def test_summaries_are_scaled_by_metrics_that_the_api_has(service: Service) -> None:
+    (scaled,) = of_kind("ScaledObject").values()
+    queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    served = httpx2.get(f"{service.api.url}/metrics").text
+    for query in queries:
+        (name,) = re.findall(r"palimpsest_\w+", query)
+        assert f"\n{name}{{" in served
+        for label in re.findall(r"\{(\w+=\"\w+\")\}", query):
+            assert f"{name}{{{label}}}" in served
+        for label in re.findall(r"without \((\w+)\)", query):
+            assert f"{name}{{{label}=" in served
+
+
+def test_a_worker_for_summaries_is_added_before_the_ones_there_are_full() -> None:
+    (scaled,) = of_kind("ScaledObject").values()
+    (settings,) = of_kind("ConfigMap").values()
+    slots = int(settings["data"]["PALIMPSEST_SUMMARIES_CONCURRENCY"])
+    assert int(scaled["spec"]["triggers"][0]["metadata"]["threshold"]) < slots
+    # Runs that a tenant's bound keeps waiting are no reason for another worker.
+    assert 'palimpsest_active_runs{state="running"}' in scaled["spec"]["triggers"][0]["metadata"]["query"]
+    assert scaled["spec"]["minReplicaCount"] >= 1  # webhooks and batches wait in the same queue
+
+
+def test_everything_is_applied_but_the_migration_which_comes_before() -> None:
+    files = {path.name for path in FOLDER.glob("*.yaml")}
+    apart = {"kustomization.yaml", "migrate.yaml", "ingress.yaml", "podmonitor.yaml"}
+    assert set(KUSTOMIZATION["resources"]) == files - apart
+
+
+def test_the_way_in_leads_to_the_api_and_takes_what_it_takes(service: Service) -> None:
+    (ingress,) = of_kind("Ingress").values()
+    annotations = ingress["metadata"]["annotations"]
+    limit = int(annotations["nginx.ingress.kubernetes.io/proxy-body-size"].removesuffix("m"))
+    assert limit << 20 == Settings.model_fields["max_body_bytes"].default
+    assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 25
+    (rule,) = ingress["spec"]["rules"]
+    assert {rule["host"]} == {host for each in ingress["spec"]["tls"] for host in each["hosts"]}
+    (target,) = of_kind("Service").values()
+    ports = {each["name"] for each in target["spec"]["ports"]}
+    for path in rule["http"]["paths"]:
+        assert path["backend"]["service"]["name"] == target["metadata"]["name"]
+        assert path["backend"]["service"]["port"]["name"] in ports
+        asked = httpx2.get(f"{service.api.url}{'/v1/conversations' if path['path'] == '/v1' else path['path']}")
+        assert asked.status_code != httpx2.codes.NOT_FOUND
+        assert not "/metrics".startswith(path["path"])
+
+
+def test_every_pod_that_lives_on_is_scraped_where_it_answers() -> None:
+    (monitor,) = of_kind("PodMonitor").values()
+    scraped = {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]}
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    (settings,) = of_kind("ConfigMap").values()
+    for name in DEPLOYMENTS:
+        assert wanted <= PODS[name]["metadata"]["labels"].items()
+        (port,) = [each for each in CONTAINERS[name]["ports"] if each["name"] in scraped]
+        own = int(settings["data"]["PALIMPSEST_METRICS_PORT"])
+        assert port["containerPort"] == (Settings.model_fields["port"].default if "api" in name else own)
+
+
+def test_the_manual_names_what_the_manifests_need() -> None:
+    """Kinds that are not Kubernetes' own need their definitions first, a scaler by processor its metrics."""
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    needs = {"ScaledObject": "KEDA", "PodMonitor": "Prometheus Operator", "HorizontalPodAutoscaler": "metrics-server"}
+    for kind, name in needs.items():
+        assert of_kind(kind)
+        assert name in page

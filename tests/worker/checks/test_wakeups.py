@@ -1,0 +1,261 @@
+"""Wake-ups against a real Redis that comes, goes and hangs: the turn is stored all the same, and nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+import redis
+
+from api.monitoring.metrics import Metrics
+from api.waiting.wakeups import CROWD, Wakeups
+from cli.local.embedded import free_port
+from cli.local.installations import redis_server as redis_program
+from runtime.broker import BATCH, CHECK_TASK
+from tests.support.eventually import eventually
+from tests.support.service.running_api import running_api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from runtime.settings import Settings
+    from tests.conftest import Tenant
+    from tests.support.service.running_api import RunningApi
+
+TURN = {"messages": [{"role": "user", "content": "Hello."}]}
+QUEUE = "palimpsest:checks"
+
+
+class Broker:
+    """A Redis of the test's own that can be killed and started again on its port."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        options = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "appendonly": "no", "logfile": "/dev/null"}
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        self._process = subprocess.Popen([str(redis_program()), *arguments])
+        eventually(self.answers)
+
+    def answers(self) -> bool:
+        with self.client() as client, contextlib.suppress(redis.ConnectionError):
+            return bool(client.ping())
+        return False
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def client(self) -> redis.Redis:
+        return redis.Redis.from_url(self.url, socket_timeout=5)
+
+    def batches(self) -> list[list[str]]:
+        """Return the conversations that each message in the queue carries, oldest first."""
+        with self.client() as client:
+            messages = [json.loads(text) for text in client.lrange(QUEUE, 0, -1)][::-1]
+        found = []
+        for message in messages:
+            assert message["headers"]["task"] == CHECK_TASK
+            (batch,), _, _ = json.loads(base64.b64decode(message["body"]))
+            found.append([f"conv_{identifier.replace('-', '')}" for identifier in batch])
+        return found
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    made = Broker()
+    made.start()
+    yield made
+    made.kill()
+
+
+class Chat:
+    """A client that appends to conversations it makes."""
+
+    def __init__(self, api: RunningApi, key: str) -> None:
+        self.client = api.client(key)
+
+    def conversation(self) -> str:
+        made: str = self.client.post("/v1/conversations", json={}).json()["id"]
+        return made
+
+    def append(self, conversation: str) -> str:
+        """Append a turn and return what became of its check."""
+        done = self.client.post(f"/v1/conversations/{conversation}/turns", json=TURN)
+        assert done.status_code == 201
+        check: str = done.json()["check"]
+        return check
+
+    def ready(self) -> dict[str, Any]:
+        answer = self.client.get("/readyz")
+        assert answer.status_code == 200
+        services: dict[str, Any] = answer.json()["services"]
+        return services
+
+    def counted(self) -> dict[str, float]:
+        """Return the conversations in wake-ups, by what became of them."""
+        lines = self.client.get("/metrics").text.splitlines()
+        found = (line.split() for line in lines if line.startswith("palimpsest_wakeups_total{"))
+        return {name.split('"')[1]: float(value) for name, value in found}
+
+
+@pytest.fixture
+def chat(make_settings: Callable[..., Settings], broker: Broker, tenant: Tenant) -> Iterator[Chat]:
+    settings = make_settings(broker_url=broker.url, wakeup_interval_seconds=0.3)
+    with running_api(settings) as api:
+        made = Chat(api, tenant.key)
+        yield made
+        made.client.close()
+
+
+def test_many_appends_are_one_message(chat: Chat, broker: Broker) -> None:
+    conversations = [chat.conversation() for _ in range(40)]
+    assert {chat.append(each) for each in conversations} == {"queued"}
+    assert {chat.append(each) for each in conversations} == {"coalesced"}
+    eventually(lambda: sum(map(len, broker.batches())) == 40)
+    batches = broker.batches()
+    assert sorted(each for batch in batches for each in batch) == sorted(conversations)
+    assert len(batches) < 20
+    eventually(lambda: chat.counted() == {"sent": 40, "deferred": 0, "lost": 0})
+
+
+@pytest.mark.parametrize(
+    ("together", "sizes"), [(CROWD - 1, [CROWD - 1, 1]), (CROWD, [CROWD + 1]), (BATCH + 50, [BATCH, 50, 1])]
+)
+def test_a_crowd_waits_for_more_unless_its_message_is_full(
+    make_settings: Callable[..., Settings], broker: Broker, together: int, sizes: list[int]
+) -> None:
+    """One comes after the first interval: timers fire in their order, however late."""
+    settings = make_settings(broker_url=broker.url, wakeup_interval_seconds=0.1)
+
+    async def run() -> None:
+        wakeups = Wakeups(settings, Metrics())
+        await wakeups.start()
+        for _ in range(together):
+            assert wakeups.add(uuid4(), uuid4()) == "queued"
+        await asyncio.sleep(0)  # the batch's timer is set before this one
+        await asyncio.sleep(1.5 * settings.wakeup_interval_seconds)
+        wakeups.add(uuid4(), uuid4())
+        await wakeups.stop()
+
+    asyncio.run(run())
+    assert [len(batch) for batch in broker.batches()] == sizes
+
+
+def test_a_policy_that_changed_is_checked(chat: Chat, broker: Broker) -> None:
+    conversation = chat.conversation()
+    chat.client.patch(f"/v1/conversations/{conversation}", json={"policy": {"input_token_budget": 5}})
+    assert eventually(broker.batches) == [[conversation]]
+
+
+@pytest.mark.fault("F9")
+def test_turns_are_deferred_as_soon_as_the_broker_has_gone(chat: Chat, broker: Broker) -> None:
+    waiting, conversation = chat.conversation(), chat.conversation()
+    assert chat.append(waiting) == "queued"
+    eventually(broker.batches)
+    broker.kill()
+    eventually(lambda: chat.ready()["broker"] == "unavailable")
+    assert chat.append(conversation) == "deferred"
+    assert chat.append(conversation) == "deferred"
+    assert chat.append(waiting) == "deferred"
+    assert chat.ready() == {
+        "database": "ok",
+        "migrations": "ok",
+        "broker": "unavailable",
+        "checks": "missing",
+        "summaries": "missing",
+        "sweeper": "missing",
+    }
+    assert chat.counted()["deferred"] == 1
+    broker.start()
+    eventually(lambda: chat.ready()["broker"] == "ok")
+    assert chat.append(conversation) == "coalesced"
+    fresh = chat.conversation()
+    assert chat.append(fresh) == "queued"
+    assert eventually(broker.batches) == [[fresh]]
+
+
+def test_a_broker_that_is_not_up_yet(make_settings: Callable[..., Settings], tenant: Tenant) -> None:
+    broker = Broker()
+    try:
+        with running_api(make_settings(broker_url=broker.url)) as api:
+            chat = Chat(api, tenant.key)
+            assert chat.append(chat.conversation()) == "deferred"
+            broker.start()
+            eventually(lambda: chat.ready()["broker"] == "ok")
+            fresh = chat.conversation()
+            assert chat.append(fresh) == "queued"
+            assert eventually(broker.batches) == [[fresh]]
+            chat.client.close()
+    finally:
+        broker.kill()
+
+
+@pytest.mark.fault("F9")
+def test_a_hung_broker_holds_up_nobody(chat: Chat, broker: Broker) -> None:
+    """Everything up to SIGCONT happens while Redis answers nobody."""
+    first = chat.conversation()
+    broker.signal(signal.SIGSTOP)
+    try:
+        assert chat.append(first) in {"queued", "deferred"}
+        eventually(lambda: chat.append(chat.conversation()) == "deferred")
+        assert chat.ready()["broker"] == "unavailable"
+        for _ in range(5):
+            assert chat.append(chat.conversation()) == "deferred"
+    finally:
+        broker.signal(signal.SIGCONT)
+    fresh = eventually(lambda: queued(chat))
+    eventually(lambda: [fresh] in broker.batches() or any(fresh in batch for batch in broker.batches()))
+
+
+def queued(chat: Chat) -> str | None:
+    """Append to a new conversation; return it if its check is on its way."""
+    conversation = chat.conversation()
+    return conversation if chat.append(conversation) == "queued" else None
+
+
+def test_a_process_that_ends_sends_its_last_batch(
+    make_settings: Callable[..., Settings], broker: Broker, tenant: Tenant
+) -> None:
+    """The interval is longer than the test may take: only the end can have sent it."""
+    with running_api(make_settings(broker_url=broker.url, wakeup_interval_seconds=3_600)) as api:
+        chat = Chat(api, tenant.key)
+        conversations = [chat.conversation() for _ in range(3)]
+        for each in conversations:
+            assert chat.append(each) == "queued"
+        assert broker.batches() == []
+        chat.client.close()
+        api.stop()
+    assert broker.batches() == [conversations]
+
+
+def test_a_process_ends_although_its_broker_hangs(
+    make_settings: Callable[..., Settings], broker: Broker, tenant: Tenant
+) -> None:
+    with running_api(make_settings(broker_url=broker.url, wakeup_interval_seconds=3_600)) as api:
+        chat = Chat(api, tenant.key)
+        assert chat.append(chat.conversation()) == "queued"
+        broker.signal(signal.SIGSTOP)
+        chat.client.close()
+        api.stop()
+    broker.signal(signal.SIGCONT)
+    with pytest.raises(httpx2.TransportError):
+        api.client().get("/healthz")

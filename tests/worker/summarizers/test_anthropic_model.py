@@ -1,0 +1,408 @@
+"""The client of the model against every fault of the script: what it calls each, how often it asks, what it costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import stamina
+from pydantic import ValidationError
+from structlog.testing import capture_logs
+
+from compaction.windows import LOW_CONTEXT_WINDOW
+from runtime.settings import Settings, TokenPrices
+from tests.support.servers.loopback_faults import FAULTS, Fault
+from tests.support.servers.loopback_model import (
+    LoopbackModel,
+    Step,
+    hang_up,
+    max_tokens,
+    ok,
+    refusal,
+    slow_headers,
+    status,
+)
+from worker.summarizers import anthropic as client
+from worker.summarizers.anthropic import ATTEMPTS, LONGEST_WAIT_SECONDS, AnthropicModel
+from worker.summarizers.api_errors import retry_after
+from worker.summarizers.base import Answer, Spent, SummaryError
+from worker.summarizers.breaker import CircuitBreaker
+from worker.summarizers.prices import PRICES, Usage, cost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from worker.summarizers.base import Model
+
+SECRET = "sk-ant-nobody-may-see-this"
+SHORT = 3.0
+"""Seconds that nothing is expected to come in; long enough for a busy machine to send a request in."""
+QUESTION = "what the user wrote in confidence"
+TOLD = (
+    "confidence",
+    "nobody-may-see",
+    "loopback 4",
+    "loopback 5",
+    "credit balance",
+    "available context",
+    "COMPROMISED",
+)
+"""What of a request, an answer or an error must not get into a detail or a log."""
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackModel]:
+    with LoopbackModel() as running:
+        yield running
+
+
+def model(server: LoopbackModel, breaker: CircuitBreaker | None = None, **fields: Any) -> AnthropicModel:
+    given: dict[str, Any] = {
+        "summarizer_deadline_seconds": 20,
+        "ANTHROPIC_API_KEY": SECRET,
+        "ANTHROPIC_BASE_URL": server.url,
+    }
+    return AnthropicModel(Settings(**given | fields), breaker)
+
+
+def ask(asked: Model) -> Answer:
+    return asked.ask("Write the summary.", QUESTION, max_tokens=300)
+
+
+def fail(asked: Model) -> SummaryError:
+    with pytest.raises(SummaryError) as caught:
+        ask(asked)
+    return caught.value
+
+
+def waits_of(events: list[Any]) -> list[float]:
+    """Return the seconds between a model's attempts, as they were logged."""
+    return [event["wait_seconds"] for event in events if "wait_seconds" in event]
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Leave out the waits between attempts."""
+    with stamina.set_testing(True, attempts=ATTEMPTS):
+        yield
+
+
+@pytest.mark.requirement("S10")
+@pytest.mark.fault("F17", "F18", "F19", "F20")
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_the_fault_script(server: LoopbackModel, fault: Fault) -> None:
+    server.then(*(fault.step() for _ in range(ATTEMPTS + 1)))
+    asked = model(server, summarizer_deadline_seconds=SHORT if fault.hangs else 60)
+    with capture_logs() as events, without_waiting():
+        if fault.code is None:
+            answer = ask(asked)
+            spent, said = answer.spent, answer.stop_reason or ""
+        else:
+            error = fail(asked)
+            assert error.code == fault.code
+            spent, said = error.spent, str(error)
+    assert spent.calls == len(server.requests) == (ATTEMPTS if fault.again else 1)
+    assert Counter(event["event"] for event in events) == +Counter(
+        {"model.requested": spent.calls, "summary.retried": spent.calls - 1}
+    )
+    assert not [told for told in TOLD if told in said + str(events)]
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS.values() if fault.again])
+def test_what_may_pass_is_answered_in_the_end(server: LoopbackModel, fault: Fault) -> None:
+    server.then(*(fault.step() for _ in range(ATTEMPTS - 1)), ok("at last", output_tokens=3))
+    with without_waiting():
+        answer = ask(model(server))
+    assert (answer.text, answer.stop_reason, answer.spent.calls) == ("at last", "end_turn", ATTEMPTS)
+    assert answer.spent.output_tokens == 3
+
+
+def test_a_detail_names_the_request_for_support(server: LoopbackModel) -> None:
+    server.then(status(403), status(403, headers={"request-id": "<script>"}))
+    asked = model(server)
+    assert fail(asked).detail == "status 403, request req_loopback_000000"
+    assert fail(asked).detail == "status 403"
+
+
+@pytest.mark.parametrize("header", ["retry-after", "retry-after-ms"])
+def test_a_server_is_given_the_patience_it_asks_for(server: LoopbackModel, header: str) -> None:
+    waits = {"retry-after": "0.05", "retry-after-ms": "50"}
+    server.then(status(429, headers={header: waits[header]}), ok("thanks"))
+    with capture_logs() as events:
+        assert ask(model(server)).text == "thanks"
+    assert waits_of(events) == [0.05]
+
+
+def test_forms_of_patience() -> None:
+    soon = format_datetime(datetime.fromtimestamp(time.time() + 90, UTC), usegmt=True)
+    assert retry_after({"retry-after": "7"}) == 7
+    assert retry_after({"retry-after-ms": "1500", "retry-after": "7"}) == 1.5
+    assert retry_after({"retry-after-ms": "soon", "retry-after": "7"}) == 7
+    assert retry_after({"retry-after": "-7"}) == 0
+    assert 80 < (retry_after({"retry-after": soon}) or 0) <= 90
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0
+    for nothing in ("", "nan", "tomorrow", "Wed, 99 Oct 2015 07:28:00 GMT"):
+        assert retry_after({"retry-after": nothing}) is None
+    assert retry_after({}) is None
+
+
+def test_waits_without_a_header_grow_and_are_spread(server: LoopbackModel) -> None:
+    server.then(hang_up(), hang_up(), ok("there"))
+    with capture_logs() as events:
+        assert ask(model(server)).text == "there"
+    first, second = waits_of(events)
+    assert 0.5 <= first <= 1.5
+    assert 1.0 <= second <= 2.0
+
+
+def test_a_wait_that_outlasts_the_deadline_is_named_after_what_failed(
+    server: LoopbackModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "FIRST_WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(client, "LONGEST_BACKOFF_SECONDS", 60.0)
+    server.then(status(529), status(503, retry_after=15))
+    asked = model(server, summarizer_deadline_seconds=SHORT)
+    for code in ("model_overloaded", "model_error"):
+        error = fail(asked)
+        assert (error.code, error.spent) == (code, Spent(1))
+    assert len(server.requests) == 2
+
+
+def test_the_deadline_is_one_for_all_attempts(server: LoopbackModel) -> None:
+    server.then(status(500, retry_after=0), slow_headers(threading.Event()))
+    error = fail(model(server, summarizer_deadline_seconds=SHORT))
+    assert (error.code, error.spent) == ("model_timeout", Spent(2))
+
+
+@pytest.mark.requirement("S8")
+def test_an_answer_with_what_it_cost(server: LoopbackModel) -> None:
+    server.then(ok(" the text \n", output_tokens=9), max_tokens("half a te"))
+    asked: Model = model(server)
+    answer = ask(asked)
+    (sent,) = server.requests
+    assert sorted(sent.body) == ["max_tokens", "messages", "model", "system", "temperature"]
+    assert (sent.body["max_tokens"], sent.body["temperature"]) == (300, 0)
+    assert (sent.body["system"], sent.body["messages"][0]["content"]) == ("Write the summary.", QUESTION)
+    price = Decimal(sent.input_tokens + 5 * 9) / 1_000_000
+    assert answer == ("the text", "end_turn", Spent(1, sent.input_tokens, 9, price))
+    assert ask(asked)[:2] == ("half a te", "max_tokens")
+    assert (asked.name, asked.model) == ("anthropic", "claude-haiku-4-5")
+
+
+def test_answers_without_text_cost_all_the_same(server: LoopbackModel) -> None:
+    server.then(refusal(), ok(""), ok("wait", stop_reason="pause_turn"))
+    asked = model(server)
+    for code in ("model_refused", "empty_summary", "model_garbage"):
+        error = fail(asked)
+        assert error.code == code
+        assert (error.spent.input_tokens, error.spent.cost_usd is None) == (server.requests[-1].input_tokens, False)
+
+
+def test_a_server_that_is_not_there() -> None:
+    with LoopbackModel() as gone:
+        pass
+    with without_waiting():
+        error = fail(model(gone))
+    assert (error.code, error.spent) == ("model_unreachable", Spent(ATTEMPTS))
+
+
+def test_many_threads_ask_at_once(server: LoopbackModel, broker_url: str) -> None:
+    server.hold()
+    shared = model(server, circuit(broker_url, Clock()))
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(ask, shared) for _ in range(8)]
+        server.wait_for_requests(8)
+        server.release()
+        assert all(answer.result().text for answer in answers)
+
+
+def test_text_that_nothing_could_store_is_replaced(server: LoopbackModel) -> None:
+    server.then(ok("a\x00b \ud83d\ude00 \ud800c"))
+    assert ask(model(server)).text == "a\ufffdb \U0001f600 \ufffdc"
+
+
+def test_thinking_is_no_part_of_the_answer(server: LoopbackModel) -> None:
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}]
+    server.then(ok("", content=blocks))
+    assert ask(model(server)).text == "so"
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"summarizer_model": "claude-haiku-4-5"}, 200_000),
+        ({"summarizer_model": "claude-sonnet-5"}, 1_000_000),
+        ({"summarizer_model": "gemma-3-270m"}, LOW_CONTEXT_WINDOW),
+        ({"summarizer_model": "gemma-3-270m", "summarizer_context_tokens": 4_096}, 4_096),
+    ],
+)
+def test_the_window(server: LoopbackModel, fields: dict[str, Any], tokens: int) -> None:
+    assert model(server, **fields).context_tokens == tokens
+
+
+# The circuit ---------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def circuit(url: str, clock: Clock, failures: int = 2) -> CircuitBreaker:
+    return CircuitBreaker(
+        url, "key", failures=failures, cooldown=30, longest=600, probe_seconds=50, clock=clock, jitter=lambda: 0.0
+    )
+
+
+def test_a_service_that_is_down_is_not_asked_again_by_any_worker(server: LoopbackModel, broker_url: str) -> None:
+    clock = Clock()
+    one, two = (model(server, circuit(broker_url, clock)) for _ in range(2))
+    server.then(*[status(529, retry_after=0)] * (2 * ATTEMPTS), status(500, headers={"x-should-retry": "false"}))
+    assert {fail(each).code for each in (one, two)} == {"model_overloaded"}
+    for asked in (one, two):
+        error = fail(asked)
+        assert (error.code, error.spent) == ("circuit_open", Spent(0))
+    assert len(server.requests) == 2 * ATTEMPTS
+    clock.now += 30
+    assert fail(two).code == "model_error", "one call tries whether it is back"
+    assert fail(one).code == "circuit_open"
+    clock.now += 60
+    assert ask(one).text
+    assert ask(two).text
+    assert len(server.requests) == 2 * ATTEMPTS + 3
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds"),
+    [
+        pytest.param(status(401), 600, id="a refused key"),
+        pytest.param(status(402), 600, id="an unpaid account"),
+        pytest.param(status(429, retry_after=240), 240, id="come back in four minutes"),
+        pytest.param(status(529, retry_after=7_200), 600, id="come back in two hours"),
+    ],
+)
+def test_what_every_call_would_meet_with_opens_it_at_once(
+    server: LoopbackModel, broker_url: str, step: Step, seconds: int
+) -> None:
+    server.then(step)
+    one, two = (model(server, circuit(broker_url, Clock(), failures=9)) for _ in range(2))
+    fail(one)
+    assert fail(two).detail == f"the model is not asked for another {seconds} s"
+    assert len(server.requests) == 1
+
+
+def test_what_is_wrong_with_a_request_leaves_it_closed(server: LoopbackModel, broker_url: str) -> None:
+    asked = model(server, circuit(broker_url, Clock()))
+    server.then(status(400), status(404), status(413), refusal(), ok(""))
+    for _ in range(5):
+        assert fail(asked).code != "circuit_open"
+    assert ask(asked).text
+
+
+def test_patience_within_bounds_says_nothing_of_later_calls(server: LoopbackModel, broker_url: str) -> None:
+    asked = model(server, circuit(broker_url, Clock()), summarizer_deadline_seconds=SHORT)
+    server.then(status(429, retry_after=LONGEST_WAIT_SECONDS))
+    assert fail(asked).code == "model_rate_limited"
+    assert ask(asked).text
+
+
+# Prices --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "usage", "usd"),
+    [
+        ("claude-haiku-4-5-20251001", Usage(1_000_000, 1_000_000), "6"),
+        ("claude-sonnet-4-5", Usage(1_000, 100), "0.0045"),
+        ("claude-opus-4-6", Usage(0, 0, 1_000_000, 1_000_000, 1_000_000), "16.75"),
+        ("claude-fable-5-1", Usage(cache_read=1_000_000), "0.25"),
+        ("claude-fable-5", Usage(cache_read=1_000_000), "1"),
+        ("claude-opus-5-5", Usage(cache_read=1_000_000), "0.2"),
+        ("claude-sonnet-5-5", Usage(cache_read=1_000_000), "0.1"),
+        ("claude-haiku-5-5", Usage(100_000, 1_000), "0.0105"),
+        ("claude-haiku-5-5", Usage(100_000, 1_000, cache_read=1), "0.05250005"),
+        ("claude-opus-4-20250514", Usage(output=1_000_000), "75"),
+        ("anthropic/claude-opus-4.6", Usage(1_000_000), "5"),
+        ("Claude-Sonnet-5[1m]", Usage(1_000_000), "2"),
+    ],
+)
+def test_list_prices(name: str, usage: Usage, usd: str) -> None:
+    assert cost(name, usage) == Decimal(usd)
+    assert cost(name, usage, batch=True) == Decimal(usd) / 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "gemma", "claude", "claude-opus-5-9", "claude-opus-5x", "claude-fable-5-2", "us.anthropic.claude-opus-5"],
+)
+def test_a_price_that_is_not_known_is_not_guessed(name: str) -> None:
+    assert cost(name, Usage(1, 1)) is None
+
+
+def test_every_model_costs_more_to_write_than_to_read() -> None:
+    for name, prices in PRICES.items():
+        for each in filter(None, (prices, prices.long_prompt)):
+            assert each.cache_read < each.input < each.cache_write_5m < each.cache_write_1h < each.output, name
+
+
+def test_own_prices_go_before_the_list(server: LoopbackModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = (
+        '{"gemma": {"input": 1, "output": "0"}, "gemma-3": {"input": "0.5", "output": 2, "cache_read": 0},'
+        ' "Claude-Haiku": {"input": 3, "output": 3, "long_prompt_tokens": 10,'
+        ' "long_prompt": {"input": 6, "output": 6}}}'
+    )
+    monkeypatch.setenv("PALIMPSEST_SUMMARIZER_PRICES", table)
+    own = Settings().summarizer_prices
+    million = Usage(1_000_000, 1_000_000, 1_000_000, 1_000_000, 1_000_000)
+    assert cost("gemma-2", million, own) == 1 + 0 + Decimal("1.25") + 2 + Decimal("0.1")
+    assert cost("gemma-3-270m", million, own) == Decimal("0.5") + 2 + Decimal("0.625") + 1 + 0
+    assert cost("claude-haiku-4-5", Usage(10), own) == Decimal("0.00003")
+    assert cost("claude-haiku-4-5", Usage(11), own) == Decimal("0.000066")
+    assert cost("claude-sonnet-4-5", Usage(1_000_000), own) == 3
+    server.then(ok("text", usage={"input_tokens": 1_000_000, "output_tokens": 500_000}))
+    asked = model(server, summarizer_model="gemma-3-270m", summarizer_temperature=None)
+    assert ask(asked).spent == Spent(1, 1_000_000, 500_000, Decimal("1.5"))
+
+
+def test_hourly_cache_writes_cost_more(server: LoopbackModel) -> None:
+    usage = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cache_creation_input_tokens": 3_000_000,
+        "cache_creation": {"ephemeral_5m_input_tokens": 2_000_000, "ephemeral_1h_input_tokens": 1_000_000},
+    }
+    server.then(ok("text", usage=usage))
+    assert ask(model(server)).spent == Spent(1, 3_000_000, 0, Decimal("4.5"))
+
+
+@pytest.mark.parametrize(
+    "usage", [None, 7, {}, {"input_tokens": "5", "output_tokens": 1}, {"input_tokens": -1, "output_tokens": 1}]
+)
+def test_usage_that_is_none_leaves_tokens_and_money_unknown(server: LoopbackModel, usage: Any) -> None:
+    server.then(ok("text", usage=usage))
+    assert ask(model(server)) == ("text", "end_turn", Spent(1))
+
+
+@pytest.mark.parametrize(
+    "prices",
+    [
+        {"output": 1},
+        {"input": -1, "output": 1},
+        {"input": "NaN", "output": 1},
+        {"input": 1, "output": 1, "cash": 1},
+        {"input": 1, "output": 1, "long_prompt_tokens": 5},
+    ],
+)
+def test_prices_that_are_none_are_refused(prices: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TokenPrices.model_validate(prices)

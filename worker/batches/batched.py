@@ -1,0 +1,248 @@
+"""What a message batch answered, put into the place of what it was made from: in time, or at the threshold after all.
+
+A batch is used by one run at a time, which closes it in the transaction that commits its summary: nothing is written
+down, or paid for, twice. The run is one of the batch's own, or the one that has reached the threshold meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from compaction.steps import steps
+from compaction.steps.ladder import Step, growth_margin
+from store.conversations import conversations
+from store.runs import batches, requested, runs
+from worker.batches.ahead import find_again
+from worker.metrics import METRICS
+from worker.runs.journal import BATCH_TRIGGER
+from worker.summarizers import SummaryError
+from worker.summarizers.base import Spent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from compaction.policy import Policy
+    from compaction.steps.ladder import Result
+    from store.runs.batches import Batch, End
+    from store.runs.runs import Lease
+    from worker.batches.provider import AnthropicBatches
+    from worker.database import Database
+    from worker.runs.compactor import Compactor
+    from worker.runs.journal import Journal, Reading
+    from worker.runs.summarizing import Summarizing
+
+    Wait = Callable[[Callable[[], Any]], Any]
+    """Returns what a call of the provider returns."""
+
+log = structlog.get_logger()
+
+OUTDATED: Final = "batch_outdated"
+"""Reason: what the answer stands for is not in the context any more as it was."""
+SUPERSEDED: Final = "batch_superseded"
+"""Reason: the threshold came first, and a summary was asked for at once."""
+NOTHING_DROPPED: Final = "summary_failed_nothing_dropped"
+
+
+class Batched:
+    """The answers of batches, on behalf of one attempt at a run."""
+
+    def __init__(self, compactor: Compactor, lease: Lease, journal: Journal, summarizing: Summarizing) -> None:
+        self._compactor = compactor
+        self._database = compactor.database
+        self._lease = lease
+        self._journal = journal
+        self._summarizing = summarizing
+        self.failure: SummaryError | None = None
+        """Why answers were refused."""
+
+    def open(self) -> Batch | None:
+        """Return the conversation's batch that is not over."""
+        with self._database.transaction(self._lease.tenant_id) as connection:
+            return batches.open_of(connection, self._lease.tenant_id, self._lease.conversation_id)
+
+    def instead(self, now: Reading) -> Result | None:
+        """Commit what a batch has answered; None if a model has to be asked now, and any batch is superseded.
+
+        Raises StoppingError.
+        """
+        api = self._compactor.batches
+        batch = None if api is None else self.open()
+        if api is None or batch is None:
+            return None
+        by_hand = self._lease.strategy is not None
+        if not by_hand:
+            batch = self._newest(batch, api)
+        if by_hand or batch is None or batch.state != "ended":
+            batch = self._supersede(unless_ended=not by_hand)
+        done = None if batch is None else self.use(now, batch, api)
+        return done if done in {"committed", "pending"} else None
+
+    def use(self, now: Reading, batch: Batch, api: AnthropicBatches) -> Result:
+        """Put the answers into the place of what they were made from, or write down why not; close the batch."""
+        stage, policy, outline = now.stage, self._lease.policy, batch.outline
+        assert outline is not None and batch.answers is not None  # noqa: S101, PT018 - it has ended
+        spent = Spent(*batch.costs)
+        record = self._summarizing.record(stage)._replace(
+            summarizer=api.name, model=outline.model, prompt_version=outline.prompt_version, **batch.costs._asdict()
+        )
+        zone = find_again(stage, outline.zone_messages, outline.fingerprint)
+        if zone is None or self._restored(batch):
+            return self._journal.skip(record, OUTDATED, self._closing(batch, "discarded", OUTDATED))
+        request = self._summarizing.request(stage, zone, policy)._replace(canary=outline.canary)
+        try:
+            summary = self._wait(partial(api.summary, request, batch.answers, outline.part_ends, outline.answer_tokens))
+        except SummaryError as error:
+            self.failure = error
+            log.warning("batch.refused", batch_id=str(batch.id), reason=error.code, detail=error.detail)
+            closing = self._closing(batch, "failed", error.code, error.detail)
+            return self._journal.fail(record, error.code, error.detail, closing)
+        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        if made.reason is not None:
+            return self._journal.skip(record, made.reason, self._closing(batch, "discarded", made.reason))
+        made = made._replace(detail="; ".join([made.detail or "", "by a message batch", *summary.notes]))
+        committed = partial(batches.finish, batch=batch, end="committed", run_id=self._lease.run_id)
+        return self._summarizing.commit(now, made, record, spent, committed)
+
+    def _newest(self, batch: Batch, api: AnthropicBatches) -> Batch | None:
+        """Return the batch as the provider has it now, None if it failed: one that has ended is paid for."""
+        if batch.state != "submitted":
+            return batch
+        try:
+            return collect(self._database, api, batch, self._lease.policy, self._wait)
+        except SummaryError as error:
+            log.warning("batch.not_asked", batch_id=str(batch.id), reason=error.code)
+            return batch
+
+    def _wait(self, call: Callable[[], Any]) -> Any:
+        """Return what a call returns; raise SummaryError, whatever is wrong with it, or StoppingError."""
+        return self._compactor.summarized(call, self._lease)
+
+    def _supersede(self, *, unless_ended: bool) -> Batch | None:
+        """Have the conversation's batch come to nothing; return it instead if its answers have come meanwhile."""
+        with self._database.transaction(self._lease.tenant_id) as connection:
+            batches.lock_conversation(connection, self._lease.conversation_id)
+            batch = batches.open_of(connection, self._lease.tenant_id, self._lease.conversation_id, lock=True)
+            if batch is None or (unless_ended and batch.state == "ended"):
+                return batch
+            if not batches.canceling(connection, batch):
+                close(connection, batch, "superseded", SUPERSEDED, policy=self._lease.policy)
+        log.info("batch.superseded", batch_id=str(batch.id), state=batch.state)
+        return None
+
+    def _restored(self, batch: Batch) -> bool:
+        with self._database.transaction(batch.tenant_id) as connection:
+            return batches.restored_since(connection, batch)
+
+    def _closing(self, batch: Batch, end: End, reason: str, error: str | None = None) -> Callable[[Connection], bool]:
+        def write(connection: Connection) -> bool:
+            batches.lock_conversation(connection, batch.conversation_id)
+            hold_back(connection, batch, self._lease.policy)
+            return batches.finish(connection, batch, end, reason, error, run_id=self._lease.run_id)
+
+        return write
+
+
+def collect(database: Database, api: AnthropicBatches, batch: Batch, policy: Policy, wait: Wait) -> Batch | None:
+    """Return a submitted batch as the provider has it now, its answers stored; None if it failed, and is closed.
+
+    Raises SummaryError if the provider cannot say, StoppingError.
+    """
+    provider_id, outline = batch.provider_batch_id, batch.outline
+    assert provider_id is not None and outline is not None  # noqa: S101, PT018 - it was submitted
+    if not wait(lambda: api.status(provider_id)).ended:
+        return batch
+    parts, tokens = len(outline.part_ends), outline.answer_tokens
+    results = wait(lambda: api.results(provider_id, batch.id.hex, parts, tokens))
+    costs = batches.Costs(*results.spent)
+    trouble = results.trouble
+    if trouble is not None:
+        fail(database, batch, trouble, policy, costs=costs)
+        return None
+
+    def write(connection: Connection) -> Batch | None:
+        batches.answered(connection, batch, results.texts, costs)
+        return batches.open_of(connection, batch.tenant_id, batch.conversation_id)
+
+    log.info("batch.ended", batch_id=str(batch.id), parts=parts)
+    return database.insist(batch.tenant_id, write)
+
+
+def fail(
+    database: Database, batch: Batch, error: SummaryError, policy: Policy, *, costs: batches.Costs | None = None
+) -> None:
+    """Close a batch that will not be a summary, with a run in the audit that says why and what it has cost."""
+    log.warning("batch.failed", batch_id=str(batch.id), reason=error.code, detail=error.detail)
+    database.insist(
+        batch.tenant_id,
+        lambda connection: close(
+            connection, batch, "failed", error.code, error.detail, policy=policy, costs=costs or batch.costs
+        ),
+    )
+
+
+def close(
+    connection: Connection,
+    batch: Batch,
+    end: End,
+    reason: str,
+    error: str | None = None,
+    *,
+    policy: Policy,
+    costs: batches.Costs | None = None,
+) -> None:
+    """Close a batch outside any run; if it has failed or cost anything, write a run down that has already ended."""
+    batches.lock_conversation(connection, batch.conversation_id)
+    row = conversations.get(connection, batch.tenant_id, batch.conversation_id)
+    costs = costs or batch.costs
+    # Of an erased conversation there is no row: what the batch has cost is written down all the same.
+    tokens, count = (row.context_tokens, row.context_messages) if row is not None else (0, 0)
+    if not batches.finish(connection, batch, end, reason, error, costs=costs):
+        return
+    if end != "superseded":
+        hold_back(connection, batch, policy)
+    if end != "failed" and not costs.model_calls:
+        return
+    state: runs.Ended = "failed" if end == "failed" else "skipped"
+    outline = batch.outline
+    step = runs.StepRecord(
+        name=Step.SUMMARY,
+        state=state,
+        tokens_before=tokens,
+        tokens_after=tokens,
+        messages_before=count,
+        messages_after=count,
+        duration_ms=0,
+        reason=reason,
+        error=error,
+        summarizer="anthropic-batch",
+        model=outline.model if outline else None,
+        prompt_version=outline.prompt_version if outline else None,
+        **costs._asdict(),
+    )
+    METRICS.run_ended(state, reason)
+    METRICS.step_recorded(step)
+    requested.record(
+        connection,
+        batch.tenant_id,
+        batch.conversation_id,
+        trigger=BATCH_TRIGGER,
+        policy=policy,
+        request_id=batch.request_id,
+        parent_version=outline.base_version if outline else None,
+        snapshot_version=None,
+        reason=NOTHING_DROPPED if state == "failed" else reason,
+        step=step,
+        state=state,
+        error=f"{reason}: {error}" if state == "failed" else None,
+    )
+
+
+def hold_back(connection: Connection, batch: Batch, policy: Policy) -> None:
+    """Keep the next turn from wishing for what has just come to nothing; the threshold itself holds for all that."""
+    growth = growth_margin(policy.batch_threshold_tokens, policy)
+    batches.hold_back(connection, batch, growth, policy.compaction_threshold_tokens)

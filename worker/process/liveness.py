@@ -1,0 +1,284 @@
+"""Whether a process still does its work: it says so in the database, and ends by itself when it does not.
+
+Two threads, so that neither a database nor a broker that hangs keeps a stuck process from being noticed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import time
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import structlog
+from celery.signals import worker_process_init, worker_process_shutdown, worker_ready
+from celery.worker import state
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from runtime import ids
+from runtime.broker import QueueDepths
+from runtime.release import VERSION
+from runtime.tracing import TRACING
+from store.operations import processes
+from store.operations.processes import Activity, Process
+from worker.database import Database
+from worker.process.shutdown import leave_in_time, leave_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from runtime.settings import Settings
+    from store.operations.processes import Kind
+    from worker.process.exposition import Exposition
+    from worker.process.progress import Progress
+
+log = structlog.get_logger()
+
+FROZEN_SECONDS: Final = 60.0
+"""Seconds in which no Python code of a process gets to run, after which it ends: held by a C call, or stopped."""
+LOOK_SECONDS: Final = 5.0
+"""Most seconds between two looks at what the tasks are at."""
+JOIN_SECONDS: Final = 5.0
+"""Seconds that the end of a process waits for its heartbeat to take its row off."""
+
+
+SERVICE: Final = "palimpsest-worker"
+"""What traces call a worker, unless OTEL_SERVICE_NAME does."""
+
+
+class Consumed(NamedTuple):
+    """What a worker's pool is at: tasks begun since the start, tasks under way, and seconds since the oldest began."""
+
+    begun: int
+    busy: int
+    oldest_seconds: float | None
+
+
+class Heart:
+    """Tells every few seconds that the process is alive, and takes it off when it ends."""
+
+    def __init__(
+        self,
+        database: Database,
+        kind: Kind,
+        queues: Sequence[str],
+        *,
+        slots: int,
+        seconds: float,
+        activity: Callable[[], Activity],
+        summarizer: tuple[str | None, str | None] = (None, None),
+    ) -> None:
+        self.process = Process(
+            ids.new_id(), kind, socket.gethostname(), os.getpid(), list(queues), VERSION, slots, *summarizer
+        )
+        self._database = database
+        self._seconds = seconds
+        self._activity = activity
+        self._ended = Event()
+        self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the process off, if the database can be reached in time."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            self._write(lambda connection: processes.beat(connection, self.process, self._activity()))
+            if self._ended.wait(self._seconds):
+                break
+        self._write(lambda connection: processes.leave(connection, self.process.id))
+        self._database.close()
+
+    def _write(self, statement: Callable[..., None]) -> None:
+        try:
+            with self._database.transaction(None) as connection:
+                statement(connection)
+        except SQLAlchemyError as error:
+            log.warning("heartbeat.lost", error=type(error).__name__)
+
+
+class Watch:
+    """Looks at the process's own tasks, and gives it up when one of them is stuck.
+
+    `give_up` is called once, from the watch's own thread. With `frozen` the process also ends when not even this
+    thread gets to run.
+    """
+
+    def __init__(
+        self, progress: Progress, seconds: float, give_up: Callable[[], None], *, frozen: float | None = None
+    ) -> None:
+        self._progress = progress
+        self._seconds = seconds
+        self._give_up = give_up
+        self._frozen = frozen
+        self._ended = Event()
+        self._thread = Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._ended.set()
+        if self._frozen is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+    def is_stuck(self) -> bool:
+        """Tell whether the process is to be given up, and log why."""
+        for stuck in self._progress.stuck(self._seconds)[:1]:
+            log.error("task.stuck", task=stuck.task, seconds=round(stuck.seconds, 1))
+            return True
+        return False
+
+    def _run(self) -> None:
+        while True:
+            if self._frozen is not None:
+                # A thread of C code: it ends the process although Python's may be held up.
+                faulthandler.dump_traceback_later(self._frozen, exit=True)
+            if self._ended.wait(min(LOOK_SECONDS, self._seconds / 4)):
+                break
+            if self.is_stuck():
+                return self._give_up()
+        return self.stop()
+
+
+class PoolWatch(Watch):
+    """Watches over a whole worker: also over a pool that takes nothing although it has room and messages wait."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        seconds: float,
+        give_up: Callable[[], None],
+        *,
+        frozen: float | None = FROZEN_SECONDS,
+        consumed: Callable[[], Consumed],
+        slots: int,
+        depths: QueueDepths,
+        queues: Sequence[str],
+        queue_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(progress, seconds, give_up, frozen=frozen)
+        self._consumed = consumed
+        self._slots = slots
+        self._depths = depths
+        self._queues = queues
+        self._queue_seconds = queue_seconds
+        self._clock = clock
+        self._last = (-1, clock())
+
+    def is_stuck(self) -> bool:
+        """Tell whether the worker is to be given up, and log why."""
+        return super().is_stuck() or self._starves()
+
+    def _starves(self) -> bool:
+        begun, busy, _ = self._consumed()
+        now = self._clock()
+        if begun != self._last[0] or busy >= self._slots or not self._messages_wait():
+            self._last = begun, now
+            return False
+        seconds = now - self._last[1]
+        if seconds <= self._queue_seconds:
+            return False
+        log.error("queue.stuck", queues=list(self._queues), seconds=round(seconds, 1))
+        return True
+
+    def _messages_wait(self) -> bool:
+        try:
+            return any(self._depths.of(queue) for queue in self._queues)
+        except RedisError:
+            return False  # Nobody can take anything: whether the pool would is not to be known.
+
+
+class WorkerLife:
+    """The life of a Celery worker, between the start of its pool and its end."""
+
+    def __init__(
+        self, settings: Settings, queues: Sequence[str], slots: int, progress: Progress, exposition: Exposition
+    ) -> None:
+        self.was_given_up = False
+        """Whether the worker ends because it was stuck."""
+        self._depths = QueueDepths(settings)
+        self._heart = Heart(
+            Database(settings, "heartbeat"),
+            "worker",
+            queues,
+            slots=slots,
+            seconds=settings.heartbeat_seconds,
+            activity=lambda: Activity(*consumed()[1:]),
+            summarizer=(settings.chosen_summarizer, settings.chosen_model),
+        )
+        self._watch = PoolWatch(
+            progress,
+            settings.task_stuck_seconds,
+            self._give_up,
+            consumed=consumed,
+            slots=slots,
+            depths=self._depths,
+            queues=queues,
+            queue_seconds=settings.queue_stuck_seconds,
+        )
+        self._progress = progress
+        self._seconds = settings.task_stuck_seconds
+        self._settings = settings
+        self._exposition = exposition
+
+    def __enter__(self) -> Self:
+        # Once the pool is up: a process that is forked off must not find another thread's locks held.
+        worker_ready.connect(self._begin, weak=False)
+        worker_process_init.connect(self._begin_child, weak=False)
+        worker_process_shutdown.connect(self._end_child, weak=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        worker_ready.disconnect(self._begin)
+        worker_process_init.disconnect(self._begin_child)
+        worker_process_shutdown.disconnect(self._end_child)
+        self._watch.stop()
+        self._heart.stop()
+        self._exposition.stop()
+        self._depths.close()
+
+    def _begin(self, **_: Any) -> None:
+        self._heart.start()
+        self._watch.start()
+        self._exposition.start()
+
+    def _begin_child(self, **_: Any) -> None:
+        self._progress.forget()
+        self._exposition.leave_to_parent()
+        TRACING.start(self._settings, SERVICE)
+        # One process of the pool: its message comes back, and the pool starts another in its place.
+        Watch(self._progress, self._seconds, leave_now).start()
+
+    def _end_child(self, **_: Any) -> None:
+        TRACING.stop()
+
+    def _give_up(self) -> None:
+        """End this worker as SIGTERM would, if need be by force: what can be given back is given back."""
+        self.was_given_up = True
+        leave_in_time()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def consumed() -> Consumed:
+    """Return what the pool of this process's Celery worker is at."""
+    while True:
+        try:
+            starts = [request.time_start for request in list(state.active_requests)]
+        except RuntimeError:  # a task began or ended meanwhile
+            continue
+        oldest = max(0.0, time.time() - min(starts)) if starts else None
+        return Consumed(state.all_total_count[0], len(starts), oldest)

@@ -1,0 +1,131 @@
+"""Starting a worker process and a sweeper."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from celery.exceptions import SecurityWarning
+from celery.signals import setup_logging
+
+from runtime.broker import CHECK_TASK, CHECKS, QUEUES, celery_app
+from runtime.tracing import TRACING
+from store.operations.processes import Activity
+from worker.app import create_app
+from worker.database import Database
+from worker.metrics import METRICS, Pipe
+from worker.process.consumer import SteadyConsumer
+from worker.process.exposition import Exposition, ProcessGauges
+from worker.process.liveness import FROZEN_SECONDS, SERVICE, Heart, Watch, WorkerLife, consumed
+from worker.process.shutdown import end_in_time, leave_in_time, leave_now
+from worker.sweeping.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runtime.settings import Settings
+
+log = structlog.get_logger()
+
+FROZEN_FACTOR: Final = 3
+"""Times the bound for a stuck task after which a whole task may be over: it is no bound on its progress."""
+LOST_SECONDS: Final = 60.0
+"""Seconds on top, in which the worker finds a process that has ended by itself; its message would be lost otherwise."""
+SWEEPER_SERVICE: Final = "palimpsest-sweeper"
+"""What traces call a sweeper, unless OTEL_SERVICE_NAME does."""
+
+
+def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | None) -> int:
+    """Serve queues until SIGTERM; return the exit code, 1 for a worker that gave itself up.
+
+    Checks compute, so a worker that serves only them has processes; summaries wait for a model, so any other has
+    threads. Raises ValueError for a queue that does not exist.
+    """
+    if unknown := sorted(set(queues) - set(QUEUES)):
+        raise ValueError(f"unknown queue {', '.join(unknown)}; there are {', '.join(QUEUES)}")
+    _quieten()
+    computes = list(queues) == [CHECKS]
+    default = settings.checks_concurrency if computes else settings.summaries_concurrency
+    app = create_app(settings)
+    services = app.tasks[CHECK_TASK].services
+    end_in_time(services)
+    if not computes and services.compactor.can_summarize:
+        # The SDK takes seconds to load: now, and not while the first run's lease is running out.
+        log.info("worker.summarizer", name=services.compactor.summarizer.name)
+    slots = concurrency or default
+    if computes:
+        # A process that is held by C code cannot look after itself, as it does otherwise.
+        app.conf.task_time_limit = settings.task_stuck_seconds * FROZEN_FACTOR + LOST_SECONDS
+    worker = app.Worker(
+        queues=list(queues),
+        pool="prefork" if computes else "threads",
+        concurrency=slots,
+        optimization="fair",
+        consumer_cls=SteadyConsumer,
+        without_gossip=True,
+        without_mingle=True,
+        quiet=True,
+    )
+    # Of a pool of processes each has an engine of its own, and one task at a time: there is no pool to speak of.
+    engines = {} if computes else {"worker": services.database.engine}
+    METRICS.registry.register(ProcessGauges(lambda: Activity(*consumed()[1:]), engines))
+    exposition = Exposition(settings, pipe=Pipe() if computes else None)
+    if not computes:
+        TRACING.start(settings, SERVICE)
+    with WorkerLife(settings, queues, slots, services.progress, exposition) as life:
+        worker.start()
+    TRACING.stop()
+    return max(int(worker.exitcode or 0), int(life.was_given_up))
+
+
+def _quieten() -> None:
+    """Keep Celery's hands off the log."""
+    # A receiver stands for "logging is set up": without one Celery lowers the root logger's level to its own.
+    setup_logging.connect(_logging_is_set_up, weak=False)
+    # Celery logs a failed task with its traceback, which may hold values of rows; ServiceTask logs its type.
+    logging.getLogger("celery.app.trace").setLevel(logging.CRITICAL)
+    # It warns of pickle; only JSON is accepted here, and containers have no superuser.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+
+
+def _logging_is_set_up(**_: Any) -> None:
+    """Do nothing."""
+
+
+def run_sweeper(settings: Settings) -> int:
+    """Sweep until SIGTERM or SIGINT; return the exit code."""
+    stop = threading.Event()
+
+    def end(*_: object) -> None:
+        leave_in_time()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    TRACING.start(settings, SWEEPER_SERVICE)
+    sweeper = Sweeper(settings, celery_app(settings, "palimpsest-sweeper"))
+    heart = Heart(
+        Database(settings, "heartbeat"),
+        "sweeper",
+        [],
+        slots=1,
+        seconds=settings.heartbeat_seconds,
+        activity=Activity,
+    )
+    # What it does can be done again at any time: a sweeper that is stuck ends at once.
+    watch = Watch(sweeper.progress, settings.task_stuck_seconds, leave_now, frozen=FROZEN_SECONDS)
+    METRICS.registry.register(ProcessGauges(Activity, {"sweeper": sweeper.engine}))
+    exposition = Exposition(settings)
+    heart.start()
+    watch.start()
+    exposition.start()
+    sweeper.run(stop)
+    TRACING.stop()
+    exposition.stop()
+    watch.stop()
+    heart.stop()
+    return 0

@@ -1,0 +1,106 @@
+"""Kombu's Redis channel, kept from believing what stands in Redis.
+
+Redis has no types: whoever can write to it can write anything into a queue, and into the books that kombu keeps of
+messages under way. kombu reads both outside of everything that guards against bad messages (celery/celery#1113,
+celery/kombu#2421).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from kombu.transport.redis import Channel
+from redis.exceptions import ResponseError
+
+from runtime.broker import KEY_TYPES, PREFIX
+from worker.metrics import METRICS
+from worker.process.bounded_redis import BoundedConnection, BoundedSSLConnection
+from worker.process.task_envelopes import NotAMessageError, taken_before, written_anew
+
+if TYPE_CHECKING:
+    from worker.metrics import Refusal
+
+log = structlog.get_logger()
+
+MISSHAPEN: Final = (AttributeError, LookupError, TypeError, ValueError)
+"""What is raised over a part of a message that is missing or is not what it should be."""
+
+
+def refused(reason: Refusal, error: BaseException | None = None) -> None:
+    """Log and count a message that was put aside, without a word of what stands in it."""
+    METRICS.message_refused(reason)
+    log.error("message.refused", reason=reason, error=type(error).__name__ if error else None)
+
+
+class _Message(Channel.Message):  # type: ignore[misc] # kombu ships no types
+    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
+        super().__init__(written_anew(payload), channel, **kwargs)
+
+
+class _WaryQoS(Channel.QoS):  # type: ignore[misc] # as above
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Put back what a worker that died was at; books that are none are thrown away."""
+        try:
+            super().restore_visible(*args, **kwargs)
+        except ResponseError as error:
+            self.channel.throw_away_wrong_types(error)
+
+    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's
+        """Put one message back into its queue; an entry that is none is taken off the books."""
+        problems: list[NotAMessageError] = []
+
+        def restore(pipe: Any) -> None:
+            kept = pipe.hget(self.unacked_key, tag)
+            pipe.multi()
+            self._remove_from_indices(tag, pipe)
+            problems.clear()
+            if kept is None:
+                return
+            try:
+                message, queue = taken_before(kept)
+            except NotAMessageError as error:
+                problems.append(error)
+            else:
+                self.channel._do_restore_message(message, "", queue, pipe, leftmost)  # noqa: SLF001 - as kombu does
+
+        with self.channel.conn_or_acquire(client) as connected:
+            connected.transaction(restore, self.unacked_key)
+        for problem in problems:
+            refused("bookkeeping", problem)
+
+
+class WaryChannel(Channel):  # type: ignore[misc] # kombu ships no types
+    """Passes over what is no message: it is off the queue by then, and nothing has to be acknowledged."""
+
+    Message = _Message
+    QoS = _WaryQoS
+    connection_class = BoundedConnection
+    connection_class_ssl = BoundedSSLConnection
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)
+        except NotAMessageError as error:
+            refused(error.reason, error.__cause__)
+        except (ValueError, RecursionError) as error:
+            refused("no_message", error)
+        except ResponseError as error:
+            self.throw_away_wrong_types(error)
+        return True
+
+    def throw_away_wrong_types(self, error: ResponseError) -> None:
+        """Remove keys of the transport's own that are of another type than it made them, or raise the error.
+
+        All that is lost with them are wake-ups, which the sweeper makes up for.
+        """
+        with self.conn_or_acquire() as client:
+            wrong = [
+                key
+                for key, kind in KEY_TYPES.items()
+                if client.type(PREFIX + key).decode() not in {kind, "none"} and client.delete(key)
+            ]
+        if not wrong:
+            raise error
+        for _ in wrong:
+            refused("bookkeeping", error)

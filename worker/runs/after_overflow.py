@@ -1,0 +1,77 @@
+"""One attempt at the run after an overflow: what was left out at once comes back as a summary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from compaction.steps import recovery, steps
+from store.runs.waiting_summaries import TRIGGER
+from worker.runs.budgets import BUDGET_SPENT
+from worker.runs.journal import HEAD_MOVED, Journal
+from worker.runs.summarizing import Summarizing, spend
+from worker.summarizers import SummaryError
+
+if TYPE_CHECKING:
+    from store.runs.runs import Lease, StepRecord
+    from worker.runs.compactor import Compactor
+    from worker.runs.journal import Reading
+
+log = structlog.get_logger()
+
+
+class Recovery:
+    """Summarizes from the version before the overflow, and commits on top of the overflow's if nothing came between."""
+
+    def __init__(self, compactor: Compactor, lease: Lease) -> None:
+        self._lease = lease
+        self._journal = Journal(compactor.database, lease)
+        self._summarizing = Summarizing(compactor, lease, self._journal)
+        self._target = lease.target_tokens or 0
+
+    def go(self) -> None:
+        """Make the summary, if the head is still the overflow's and the result is no larger than it."""
+        now = self._journal.read(self._lease.base_version)
+        try:
+            self._recover(now)
+        except SummaryError as error:
+            if error.code == BUDGET_SPENT:
+                return self._journal.end(reason=BUDGET_SPENT, waits_from=self._lease.base_version)
+            return self._journal.end(state="failed", reason="summary_failed_nothing_dropped", error=str(error))
+        return self._journal.end()
+
+    def _recover(self, now: Reading) -> None:
+        material, stage, policy = now.material, now.stage, recovery.room_policy(self._lease.policy, self._target)
+        # What it replaces is the overflow's context, not the one that it is made from.
+        record = self._summarizing.record(stage)._replace(
+            tokens_before=round(material.context_tokens * material.token_ratio),
+            messages_before=material.context_messages,
+            detail=f"{self._occasion}: from version {self._lease.base_version}, {self._target:,} tokens at most",
+        )
+        if material.head_version != self._lease.parent_version or material.pending_version:
+            self._journal.skip(record, HEAD_MOVED)
+        elif not self._summarizing.is_on:
+            self._journal.skip(record, steps.SUMMARIES_DISABLED)
+        elif isinstance(zone := recovery.find_zone(stage, policy, self._target), str):
+            self._journal.skip(record, zone)
+        else:
+            summary = self._summarizing.ask(stage, zone, policy, record)
+            zone = steps.covered(stage, zone, summary.covers)
+            record = spend(record, summary.spent)._replace(prompt_version=summary.prompt_version)
+            run_id = str(self._lease.run_id)
+            made = recovery.recover(stage, zone, summary.text, policy, target_tokens=self._target, run_id=run_id)
+            self._commit(now, made, record)
+
+    @property
+    def _occasion(self) -> str:
+        return "With another day's budget" if self._lease.trigger == TRIGGER else "After an overflow"
+
+    def _commit(self, now: Reading, made: recovery.Recovered | None, record: StepRecord) -> None:
+        if made is None:
+            self._journal.skip(record, steps.NOT_SMALLER)
+            return
+        record = record._replace(tokens_after=made.tokens, messages_after=len(made.view))
+        self._journal.commit(now.material, made.new, self._journal.timed(record))
+        before, after = record.tokens_before, made.tokens
+        log.info("overflow.summarized", trigger=self._lease.trigger, tokens_before=before, tokens_after=after)

@@ -1,0 +1,239 @@
+"""Summarizing a large context block, map-reduce and out of band; before that, and if it fails, its outline stands.
+
+A run of its own for each text, under a lease like any other: no transaction is open while a model is asked, and what
+is written at the end counts only while the lease is held. Without a model (the summarizers `extractive` and `none`) the
+run is skipped: the outline already is what can be had without one.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from functools import partial
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import structlog
+from sqlalchemy.exc import NoResultFound
+
+from compaction.payload import block_summary
+from compaction.payload.assembly import blocks_tokens
+from compaction.text.outline import ContextBlock
+from compaction.tokens import content_tokens
+from store.conversations import context_blocks
+from store.runs import batches, runs, waiting_summaries
+from worker.metrics import METRICS
+from worker.runs.budgets import BUDGET_SPENT
+from worker.runs.journal import ERASED, RunLostError
+from worker.runs.leases import StoppingError
+from worker.runs.summarizing import spend
+from worker.summarizers import SummaryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from store.conversations.context_blocks import Material
+    from store.runs.runs import Lease, StepRecord
+    from worker.runs.compactor import Compactor
+    from worker.summarizers.base import Answer, Model
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+PARALLEL: Final = 4
+"""Parts of one block that the model is asked about at the same time."""
+OUTLINE_STANDS: Final = "outline_stands"
+"""Reason of a run that made no summary: what is shown of the block is its outline."""
+
+
+class BlockSummary:
+    """One attempt at one run."""
+
+    def __init__(self, compactor: Compactor, lease: Lease) -> None:
+        self._compactor = compactor
+        self._lease = lease
+        self._purse = compactor.purse(lease)
+        self._given_up = Event()
+        self._paid = False
+        """Whether anything was asked."""
+
+    def go(self) -> None:
+        """Summarize the block, unless that is done, not wanted any more, or not possible here."""
+        assert self._lease.block_id is not None  # noqa: S101 - that is what makes it a run for a block
+        try:
+            with self._compactor.database.transaction(self._lease.tenant_id) as connection:
+                block = context_blocks.material(connection, self._lease.block_id)
+        except NoResultFound:
+            raise RunLostError(ERASED) from None  # Nothing else removes a block.
+        if block.summary is not None or not block.wanted:
+            return self._end(block, "skipped", "superseded" if block.summary is None else "already_summarized")
+        model = self._compactor.model
+        if model is None:
+            return self._end(block, "skipped", OUTLINE_STANDS)
+        try:
+            summary = self._wait(block, model)
+        except SummaryError as error:
+            if error.code == BUDGET_SPENT:
+                return self._end(block, "skipped", BUDGET_SPENT)
+            log.warning("context_block.failed", reason=error.code, detail=error.detail)
+            return self._end(block, "failed", OUTLINE_STANDS, error=str(error))
+        return self._end(block, "committed", None, summary=block_summary.noted(summary, block.text))
+
+    def _wait(self, block: Material, model: Model) -> str:
+        """Return the summary; the lease is kept alive meanwhile, and nothing more is asked once it is given up."""
+        try:
+            return self._compactor.wait(lambda: self._summarize(block, model), self._lease)
+        finally:
+            self._given_up.set()
+
+    def _summarize(self, block: Material, model: Model) -> str:
+        policy = self._lease.policy
+        parts = block_summary.split(block.text, policy, model.context_tokens)
+        prompts = [
+            block_summary.part_prompt(block.source, block.title, part, number, len(parts), policy)
+            for number, part in enumerate(parts, start=1)
+        ]
+        texts = self._ask_all(model, "part", parts, prompts)
+        # What a summary does not make shorter stays as it is.
+        texts = [min(text, part, key=len) for text, part in zip(texts, parts, strict=True)]
+        while len(texts) > 1:
+            most = block_summary.part_chars("".join(texts), policy, model.context_tokens)
+            grouped = block_summary.groups(texts, most)
+            prompts = [block_summary.merge_prompt(block.source, block.title, group, policy) for group in grouped]
+            texts = self._ask_all(model, "merge", ["\n".join(group) for group in grouped], prompts)
+        if not block_summary.is_shorter(texts[0], block.text):
+            raise SummaryError("not_smaller", "the summary is not shorter than the block")
+        return texts[0]
+
+    def _ask_all(
+        self, model: Model, name: Literal["part", "merge"], texts: Sequence[str], prompts: Sequence[str]
+    ) -> list[str]:
+        total = len(texts)
+        calls = [
+            partial(self._ask, model, prompt, name, text, f"{name.capitalize()} {number} of {total}")
+            for number, (text, prompt) in enumerate(zip(texts, prompts, strict=True), start=1)
+        ]
+        return in_parallel(calls, PARALLEL, self._given_up)
+
+    def _ask(self, model: Model, prompt: str, name: str, text: str, detail: str) -> str:
+        """Return the model's answer, with a step written down of what it came to."""
+        started = time.monotonic()
+        step = runs.StepRecord(
+            name=name,
+            state="committed",
+            tokens_before=content_tokens(text),
+            tokens_after=content_tokens(text),
+            messages_before=0,
+            messages_after=0,
+            duration_ms=0,
+            detail=detail,
+            summarizer=model.name,
+            model=model.model,
+            prompt_version=block_summary.PROMPT_VERSION,
+        )
+        most = self._lease.policy.summary_max_tokens
+        payment = self._purse.reserve(model.model, content_tokens(prompt), most)
+        self._paid = True
+        try:
+            answer = ask(model, prompt, most)
+        except SummaryError as error:
+            failed = step._replace(state="failed", reason=error.code, error=error.detail)
+            self._write(spend(failed, error.spent), started)
+            raise
+        else:
+            self._write(spend(step._replace(tokens_after=content_tokens(answer.text)), answer.spent), started)
+        finally:
+            payment.recorded()
+        return answer.text.strip()
+
+    def _write(self, step: StepRecord, started: float) -> None:
+        step = step._replace(duration_ms=round((time.monotonic() - started) * 1000))
+        with self._compactor.database.transaction(self._lease.tenant_id) as connection:
+            runs.add_step(connection, self._lease, step)
+        METRICS.step_recorded(step)
+
+    def _end(
+        self,
+        block: Material,
+        state: runs.Ended,
+        reason: str | None,
+        *,
+        summary: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Close the run; with a summary, in the transaction that stores it."""
+        lease, block_id = self._lease, self._lease.block_id
+        assert block_id is not None  # noqa: S101 - see above
+        tokens = block.tokens
+        if summary is not None:
+            tokens = blocks_tokens([ContextBlock(block.source, block.title, summary)])
+
+        def write(connection: Connection) -> None:
+            # Conversation before block and run, as everywhere: an erasure takes them in this order.
+            batches.lock_conversation(connection, lease.conversation_id)
+            if summary is not None:
+                context_blocks.set_summary(connection, block_id, summary)
+            # One that takes more than a day's budget would take all of it every day.
+            if reason == BUDGET_SPENT and not (self._paid and waiting_summaries.has_waited(connection, block_id)):
+                waiting_summaries.remember(connection, lease, None)
+            if not runs.end(connection, lease, state, reason, error, tokens=(block.tokens, tokens)):
+                raise RunLostError(runs.LEASE_LOST)
+
+        self._compactor.database.insist(lease.tenant_id, write)
+        METRICS.run_ended(state, reason)
+        log.info("run.ended", state=state, reason=reason, trigger=lease.trigger)
+
+
+def ask(model: Model, prompt: str, max_tokens: int) -> Answer:
+    """Return a whole answer with text; raise SummaryError where there is none."""
+    try:
+        answer = model.ask(block_summary.SYSTEM_PROMPT, prompt, max_tokens=max_tokens)
+    except SummaryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a model, the outline stands
+        raise SummaryError("model_error", type(error).__name__) from None
+    if answer.stop_reason == "max_tokens":
+        raise SummaryError("summary_cut", "the summary reached its token limit", answer.spent)
+    if not answer.text.strip():
+        raise SummaryError("empty_summary", "the model answered without text", answer.spent)
+    return answer
+
+
+def in_parallel(calls: Sequence[Callable[[], T]], limit: int, stop: Event) -> list[T]:
+    """Return what `calls` return, in their order, at most `limit` of them at a time.
+
+    After an error, which is raised once those under way have ended, or once `stop` is set, no further call begins. The
+    threads end with the process. Raises StoppingError if `stop` was set before all were through.
+    """
+    waiting = iter(enumerate(calls))
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+    lock = Lock()
+
+    def work() -> None:
+        while not errors and not stop.is_set():
+            with lock:
+                index, call = next(waiting, (-1, None))
+            if call is None:
+                return
+            try:
+                results[index] = call()
+            except BaseException as error:  # noqa: BLE001 - raised again where the calls are waited for
+                errors.append(error)
+
+    threads = [
+        Thread(target=contextvars.copy_context().run, args=(work,), name="model-calls", daemon=True)
+        for _ in range(min(limit, len(calls)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    if len(results) < len(calls):
+        raise StoppingError
+    return [results[index] for index in range(len(calls))]

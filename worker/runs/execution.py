@@ -1,0 +1,168 @@
+"""One attempt at one run: the climb up the ladder, step by step.
+
+No transaction is open while a summary is made; each read and each commit is a short one of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from compaction.steps import steps
+from compaction.steps.ladder import BEFORE_SUMMARY, WAITS, Result, Step, decide, next_step, strategy_names
+from runtime import strategies
+from runtime.broker import SUMMARIES
+from worker.runs.budgets import BUDGET_SPENT
+from worker.runs.journal import Journal
+from worker.runs.summarizing import Summarizing
+from worker.summarizers import SummaryError
+
+if TYPE_CHECKING:
+    from compaction.steps.ladder import Load
+    from compaction.view import View
+    from store.runs import runs
+    from store.runs.runs import Lease
+    from worker.runs.compactor import Compactor
+    from worker.runs.journal import Reading
+
+log = structlog.get_logger()
+
+
+class Execution:
+    """One attempt at one run over the conversation's head."""
+
+    def __init__(self, compactor: Compactor, lease: Lease) -> None:
+        self._compactor = compactor
+        self._lease = lease
+        self._journal = Journal(compactor.database, lease)
+        self._summarizing = Summarizing(compactor, lease, self._journal)
+        self._tried: dict[Step, Result] = {}
+        self._failure: SummaryError | None = None
+        self._waits_from: int | None = None
+        self._read_through: int | None = None
+        """Seq of the newest message when a summary was asked for: what came after it is for the next one."""
+        self._committed: View | None = None
+        """What the last step that needs no summarizer has put in force, or would have but for a tool loop."""
+        if lease.queue == SUMMARIES:
+            self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
+
+    def go(self) -> None:
+        """Climb the ladder, or take the one step that was asked for."""
+        now = self._journal.read()
+        if now.material.pending_version:
+            return self._journal.end(reason=WAITS)
+        if self._is_summary_alone(now):
+            self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
+        while not now.material.pending_version and (step := self._next(now.stage.load, now.stage.view)) is not None:
+            if step is Step.SUMMARY and self._is_for_others:
+                return self._compactor.hand_over(self._lease)
+            self._tried[step] = self._do(step, now)
+            if self._is_enough(now):
+                break
+            if step in {Step.SUMMARY, Step.EXTRACT} or self._tried[step] != "skipped":
+                now = self._journal.read()
+        return self._end()
+
+    def _is_summary_alone(self, now: Reading) -> bool:
+        """Tell whether a summary is due and tool results are held back: their next cut would soon be followed by it."""
+        load = now.stage.load
+        return (
+            self._lease.policy.tool_results_growth_ratio > 0
+            and self._lease.strategy is None
+            and self._summarizing.is_on
+            and decide(load, self._lease.policy).summary
+            and now.material.stored_tokens <= now.material.tool_results_hold
+        )
+
+    def _is_enough(self, now: Reading) -> bool:
+        """Tell whether what was committed leaves nothing due, so that it need not be read; the next check does anew."""
+        view, self._committed = self._committed, None
+        return view is not None and self._next(now.stage.load_of(view), view) is None
+
+    def _next(self, load: Load, view: View) -> Step | None:
+        return next_step(
+            self._tried,
+            load,
+            len(view),
+            self._lease.policy,
+            summaries=self._summarizing.is_on,
+            extracts=True,
+            strategy=self._lease.strategy,
+            newer=steps.newer_messages(view, self._read_through),
+        )
+
+    def _do(self, step: Step, now: Reading) -> Result:
+        match step:
+            case Step.SUMMARY:
+                self._read_through = now.stage.working.last_seq
+                return self._summarize(now)
+            case Step.EXTRACT:
+                self._read_through = now.stage.working.last_seq
+                return self._summarizing.extract(now)
+            case _:
+                return self._take(step, now)
+
+    @property
+    def _is_for_others(self) -> bool:
+        """Whether a summary is for the workers that wait for models."""
+        return self._lease.queue != SUMMARIES and self._lease.strategy != "extract" and self._summarizing.is_on
+
+    def _summarize(self, now: Reading) -> Result:
+        try:
+            return self._summarizing.step(now)
+        except SummaryError as error:
+            if error.code == BUDGET_SPENT:
+                self._waits_from = now.material.head_version
+            else:
+                self._failure = error
+            if self._lease.policy.tool_results_growth_ratio > 0:
+                # Held back for the summary's sake: without one a cut may do, before an extract takes its place.
+                self._tried = {step: done for step, done in self._tried.items() if step not in BEFORE_SUMMARY}
+            return "failed"
+
+    def _take(self, step: Step, now: Reading) -> Result:
+        if step is Step.TOOL_RESULTS or step is Step.PRUNE:
+            self._journal.results_through = now.stage.newest_result
+        policy, strategy = self._lease.policy, self._lease.strategy
+        if step is Step.STRATEGIES:
+            made = steps.take_strategies(now.stage, policy, strategy_names(strategy, policy), strategies.load)
+        else:
+            by_hand = strategy is not None and strategy != "auto"
+            through = self._read_through if step is Step.BACKSTOP else None
+            made = steps.take(step, now.stage, policy, by_hand=by_hand, through=through)
+        done = self._journal.take(made, now)
+        if done == "skipped":
+            return done
+        self._committed = made.view
+        tokens = now.stage.load.input_tokens
+        match step:
+            case Step.TOOL_RESULTS:
+                budget = policy.input_token_budget
+                log.info("tool_results.cut", note=made.detail, results=made.results_cut, tokens=tokens, budget=budget)
+            case Step.PRUNE:
+                log.info("tool_results.pruned", note=made.detail, results=made.results_cut, tokens=tokens)
+            case Step.STRATEGIES:
+                log.info("strategies.taken", note=made.detail, tokens=tokens)
+            case _:
+                log.warning("context.dropped", step=step, messages=len(now.stage.view) - len(made.view))
+        return done
+
+    def _end(self) -> None:
+        """End the run, with the reason where its last step does not have it."""
+        done = {step for step, result in self._tried.items() if result in {"committed", "pending"}}
+        state: runs.Ended | None = None
+        reason = error = None
+        if self._waits_from is not None:
+            reason = BUDGET_SPENT
+        elif self._failure is not None:
+            state, error = "failed", str(self._failure)
+            if Step.EXTRACT in done:
+                reason = "summary_failed_extract_committed"
+            elif Step.FALLBACK in done:
+                reason = "summary_failed_fallback_committed"
+            else:
+                reason = "summary_failed_nothing_dropped"
+        elif Step.FALLBACK in self._tried and self._lease.strategy != "drop":
+            reason = steps.SUMMARIES_DISABLED
+        self._journal.end(state=state, reason=reason, error=error, waits_from=self._waits_from)

@@ -1,0 +1,306 @@
+"""The journal of an attempt: what it reads, what it commits, and every step it writes down.
+
+Each of its calls is one short transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+import structlog
+from sqlalchemy.exc import NoResultFound
+
+from compaction.originals import cut_in, with_originals
+from compaction.steps.ladder import BEFORE_SUMMARY, WAITS, Result, Step, growth_margin, over_by_fixed, prune_threshold
+from compaction.steps.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN, detail_of
+from compaction.view import WRITTEN
+from runtime.fault_points import reach
+from store.conversations import conversations, messages, snapshots
+from store.runs import outages, runs, waiting_summaries
+from worker.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from compaction.policy import Policy
+    from compaction.steps.snapshot import NewSnapshot
+    from compaction.steps.stage import Stage
+    from compaction.steps.steps import Made
+    from compaction.view import View
+    from store.conversations.snapshots import Material
+    from store.runs.runs import Lease, StepRecord
+    from store.tables import AnyRow
+    from worker.database import Database
+
+log = structlog.get_logger()
+
+BATCH_TRIGGER: Final = "batch"
+"""Trigger of the runs that commit what a message batch answered."""
+ERASED: Final = "erased"
+"""Reason of a run whose conversation was erased while it was queued or under way."""
+FIXED_OVER_THRESHOLD: Final = "fixed_tokens_over_threshold"
+"""Reason of a run whose system prompt and tools alone are over the threshold that brought it about."""
+HEAD_MOVED: Final = "head_moved"
+STOPPED: Final = "worker_stopped"
+_VOID: Final = frozenset({HEAD_MOVED, STOPPED, runs.LEASE_LOST})
+"""Reasons of steps that say nothing about whether another try would do."""
+_SUMMARIZING: Final = frozenset({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP})
+_AT_ONCE: Final = frozenset({NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN})
+
+
+Beside: TypeAlias = "Callable[[Connection], bool]"
+"""Writes what a step settles besides, a batch's end; False if that was settled before, and its costs written down."""
+
+
+class RunLostError(Exception):
+    """The run is somebody else's now, or the conversation moved under it: nothing of this attempt may count."""
+
+
+class Reading(NamedTuple):
+    """The conversation at one moment: as it is stored, and as a step finds it."""
+
+    material: Material
+    stage: Stage
+
+
+class Asked(NamedTuple):
+    """The conversation's model, system prompt and tools, each None where the chat product has not told it."""
+
+    model: str | None
+    system: Any
+    tools: Any
+
+
+class Journal:
+    """Reads and writes on behalf of one attempt at a run."""
+
+    def __init__(self, database: Database, lease: Lease) -> None:
+        self._lease = lease
+        self._policy: Policy = lease.policy
+        self._database = database
+        self._transaction = database.transaction
+        self._started = time.monotonic()
+        self._seen: int | None = None
+        self._fixed_tokens = 0
+        self.results_through: int | None = None
+        """Seq of the newest tool-result message that was looked at."""
+
+    def read(self, base_version: int | None = None) -> Reading:
+        """Read the head, or an older version, and what came after it; raises RunLostError if it was erased."""
+        try:
+            with self._transaction(self._lease.tenant_id, one_moment=True) as connection:
+                material = snapshots.load(
+                    connection, self._lease.tenant_id, self._lease.conversation_id, base_version=base_version
+                )
+        except NoResultFound:
+            self.asked()
+            raise
+        stage = material.stage(self._policy)
+        self._started = time.monotonic()
+        self._fixed_tokens = stage.fixed_input
+        if self._seen is None:
+            self._seen = stage.working.last_seq
+        return Reading(material, stage)
+
+    def before_outage(self, codes: Collection[str]) -> list[int]:
+        """Return the versions before extracts that an outage of the model made necessary, oldest first."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            return outages.versions_before(connection, self._lease.conversation_id, codes)
+
+    def asked(self) -> Asked:
+        """Read what the chat product sends beside the messages."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            row = conversations.get(connection, self._lease.tenant_id, self._lease.conversation_id)
+        if row is None:
+            raise RunLostError(ERASED)
+        return Asked(row.model, row.system, row.tools)
+
+    def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:
+        """Return a zone as it came; see `read_originals`."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            return read_originals(connection, self._lease.conversation_id, stage, zone)
+
+    def record(self, made: Made, stage: Stage) -> StepRecord:
+        """Return what there is to say of a step once it is made."""
+        return runs.StepRecord(
+            name=made.step,
+            state="committed",
+            tokens_before=stage.tokens,
+            tokens_after=stage.estimate(made.view),
+            messages_before=len(stage.view),
+            messages_after=len(made.view),
+            duration_ms=self._milliseconds(),
+            detail=detail_of(made, stage),
+            results_cut=made.results_cut,
+        )
+
+    def timed(self, record: StepRecord) -> StepRecord:
+        """Return a step with the time that it has taken so far."""
+        return record._replace(duration_ms=self._milliseconds())
+
+    def take(
+        self, made: Made, reading: Reading, record: StepRecord | None = None, beside: Beside | None = None
+    ) -> Result:
+        """Commit what a step made, or write down why not; see `commit` for `beside`."""
+        record = record or self.record(made, reading.stage)
+        if made.reason is not None:
+            return self.skip(record, made.reason)
+        return self.commit(reading.material, made.settle(reading.stage, str(self._lease.run_id)), record, beside)
+
+    def commit(self, material: Material, new: NewSnapshot, record: StepRecord, beside: Beside | None = None) -> Result:
+        """Write the snapshot and its step; a pending one has to wait for the end of a tool loop.
+
+        `beside` is written in the same transaction; see Beside. Raises RunLostError if it comes too late.
+        """
+        recorded: list[StepRecord] = []
+
+        def write(connection: Connection) -> snapshots.Outcome:
+            written = runs.written_step(connection, self._lease, record.name, after_version=material.last_version)
+            if written is not None:
+                return snapshots.Outcome(written.snapshot_version, pending=written.reason == WAITS)
+            outcome = snapshots.commit(
+                connection,
+                self._lease,
+                material,
+                new,
+                step=Step(record.name),
+                summarizer=record.summarizer,
+                policy=self._policy,
+            )
+            if outcome.version is not None:
+                reason = WAITS if outcome.pending else None
+                step = record._replace(snapshot_version=outcome.version, reason=reason)
+                recorded[:] = [self._add(connection, step, beside)]
+                reach("snapshot.written")
+            return outcome
+
+        outcome = self._database.insist(self._lease.tenant_id, write)
+        if outcome.lost is not None:
+            self.skip(record if beside is None else free_of_charge(record), outcome.lost)
+            if outcome.lost == HEAD_MOVED:
+                # By an edit, or a restore. What was made from the old head is worth nothing.
+                self.end()
+            raise RunLostError(outcome.lost)
+        reach("snapshot.committed")
+        for step in recorded:
+            METRICS.step_recorded(step)
+        return "pending" if outcome.pending else "committed"
+
+    def skip(self, record: StepRecord, reason: str, beside: Beside | None = None) -> Literal["skipped"]:
+        """Write a step down that changed nothing."""
+        self._write(self._unchanged(record)._replace(state="skipped", reason=reason), beside)
+        return "skipped"
+
+    def fail(self, record: StepRecord, reason: str, error: str, beside: Beside | None = None) -> Literal["failed"]:
+        """Write a step down that failed."""
+        self._write(self._unchanged(record)._replace(state="failed", reason=reason, error=error), beside)
+        return "failed"
+
+    def end(
+        self,
+        *,
+        state: runs.Ended | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        waits_from: int | None = None,
+    ) -> None:
+        """Close the run, set how far the conversation has to grow before the next try, and ask for another check.
+
+        With `waits_from` its summary waits for another day's budget, to be made from that version.
+        """
+        with self._transaction(self._lease.tenant_id) as connection:
+            steps = runs.steps_of(connection, [self._lease.run_id])
+            done = any(step.state == "committed" for step in steps)
+            last = steps[-1].reason if steps else "under_budget"
+            if last != WAITS and self._is_over_by_fixed(steps):
+                last = FIXED_OVER_THRESHOLD
+            self._hold(connection, steps)
+            conversations.mark_due(connection, self._lease.conversation_id)
+            ended = state or ("committed" if done else "skipped")
+            if waits_from is not None:
+                waiting_summaries.remember(connection, self._lease, waits_from)
+            if not runs.end(connection, self._lease, ended, reason or last, error):
+                raise RunLostError(runs.LEASE_LOST)
+        reach("run.ended")
+        METRICS.run_ended(ended, reason or last)
+        log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
+
+    def _is_over_by_fixed(self, steps: Sequence[AnyRow]) -> bool:
+        """Tell whether a step was due that cannot get the input under its threshold, and never will."""
+        over = over_by_fixed(self._fixed_tokens, self._policy) if self._lease.strategy is None else ()
+        names = {step.name for step in steps}
+        return ("compaction_threshold_tokens" in over and not names.isdisjoint(_SUMMARIZING)) or (
+            "input_token_budget" in over and Step.TOOL_RESULTS in names
+        )
+
+    def _unchanged(self, record: StepRecord) -> StepRecord:
+        return self.timed(record)._replace(tokens_after=record.tokens_before, messages_after=record.messages_before)
+
+    def _write(self, record: StepRecord, beside: Beside | None = None) -> None:
+        with self._transaction(self._lease.tenant_id) as connection:
+            written = self._add(connection, record, beside)
+        METRICS.step_recorded(written)
+
+    def _add(self, connection: Connection, record: StepRecord, beside: Beside | None) -> StepRecord:
+        """Write a step down and return it as it was written."""
+        if beside is not None and not beside(connection):
+            record = free_of_charge(record)
+        runs.add_step(connection, self._lease, record)
+        return record
+
+    def _milliseconds(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
+
+    def _hold(self, connection: Connection, steps: Sequence[AnyRow]) -> None:
+        """Hold back what was tried, and what the counters promise although there is nothing to do."""
+        if self._lease.strategy is not None or self._lease.base_version is not None:
+            return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
+        if self._lease.trigger == BATCH_TRIGGER and not any(step.state == "committed" for step in steps):
+            return  # It was no threshold that brought it about; what holds other batches back was set with its end.
+        if any(step.reason == WAITS for step in steps):
+            return  # Nothing begins while it waits, and the counters will be others when it is over.
+        policy = self._policy
+
+        def held(names: Collection[str], threshold: int) -> conversations.Hold | None:
+            reasons = {step.reason for step in steps if step.name in names}
+            if reasons and reasons <= _VOID:
+                return None
+            # With nothing to cut, the next tool-result message makes this one old at once.
+            at_once = NOTHING_TO_CUT in reasons and reasons <= _AT_ONCE
+            return conversations.Hold(
+                0 if at_once else growth_margin(threshold, policy),
+                above=-1 if reasons else threshold,
+                share=policy.tool_results_growth_ratio if names is BEFORE_SUMMARY and None in reasons else 0,
+            )
+
+        budgets = [budget for budget in (policy.input_token_budget, prune_threshold(policy)) if budget > 0]
+        conversations.hold(
+            connection,
+            self._lease.conversation_id,
+            tool_results=held(BEFORE_SUMMARY, min(budgets, default=0)),
+            summary=held(_SUMMARIZING, policy.compaction_threshold_tokens),
+            trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
+            results_through=self.results_through,
+            seen=self._seen,
+        )
+
+
+def read_originals(
+    connection: Connection, conversation_id: UUID, stage: Stage, zone: View
+) -> tuple[View, Mapping[int, str]]:
+    """Return a zone with its tool results as they came, and when its messages came (RFC 3339 by seq)."""
+    seqs = [message.seq for message in zone if message.seq != WRITTEN]
+    if not seqs:
+        return zone, {}
+    cut = cut_in(zone, stage.working.snapshot.coverage)
+    whole = with_originals(zone, messages.contents(connection, conversation_id, cut) if cut else {})
+    return whole, messages.times(connection, conversation_id, min(seqs), max(seqs))
+
+
+def free_of_charge(record: StepRecord) -> StepRecord:
+    """Return a step without what its model calls cost, which is written down elsewhere."""
+    return record._replace(model_calls=0, model_input_tokens=None, model_output_tokens=None, cost_usd=None)

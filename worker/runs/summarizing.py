@@ -1,0 +1,237 @@
+"""The summary step: a model is asked outside any transaction, and what it cost is written down whatever comes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from compaction.pins.pinned import message_text
+from compaction.steps import steps
+from compaction.steps.ladder import Result, Step, saves_enough
+from worker.batches.batched import Batched
+from worker.runs.budgets import BUDGET_SPENT
+from worker.runs.journal import STOPPED
+from worker.runs.leases import StoppingError
+from worker.runs.outages import reading_before
+from worker.summarizers import SummaryError, SummaryRequest
+from worker.summarizers.base import Conversation, NativeSummarizer, pay
+from worker.summarizers.extractive import ExtractiveSummarizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from compaction.policy import Policy
+    from compaction.steps.stage import Stage
+    from compaction.summary.zone import Zone
+    from compaction.view import View
+    from store.runs.runs import Lease, StepRecord
+    from worker.runs.compactor import Compactor
+    from worker.runs.journal import Beside, Journal, Reading
+    from worker.summarizers import Summarizer, Summary
+    from worker.summarizers.base import SignedSummary, Spent
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+class Summarizing:
+    """Makes summaries on behalf of one attempt at a run."""
+
+    def __init__(self, compactor: Compactor, lease: Lease, journal: Journal) -> None:
+        self._compactor = compactor
+        self._lease = lease
+        self._journal = journal
+        self._purse = compactor.purse(lease)
+        self.batched = Batched(compactor, lease, journal, self)
+        self.is_on = lease.strategy == "extract" or (lease.policy.compaction_enabled and compactor.can_summarize)
+        """Whether summaries are made at all."""
+
+    @property
+    def _summarizer(self) -> Summarizer:
+        if self._lease.strategy == "extract":
+            return ExtractiveSummarizer()
+        chosen = self._compactor.summarizer
+        return chosen.text if isinstance(chosen, NativeSummarizer) else chosen
+
+    def step(self, now: Reading) -> Result:
+        """Put a summary into the place of the zone. Raises SummaryError, StoppingError."""
+        if self.is_on and self._lease.strategy != "extract":
+            done = self.batched.instead(now)
+            if done is not None:
+                return done
+            chosen = self._compactor.summarizer
+            if isinstance(chosen, NativeSummarizer):
+                return self._sign(now, chosen)
+        return self._write(now)
+
+    def _sign(self, now: Reading, native: NativeSummarizer) -> Result:
+        """Put the API's own summary into the place of what it was made from."""
+        now = now._replace(stage=steps.pin_first_request(now.stage))
+        stage, policy = now.stage, self._lease.policy
+        asked = self._journal.asked()
+        record = self.record(stage)._replace(summarizer=native.name, model=asked.model or native.model)
+        zone = steps.find_prefix(stage, policy)
+        if isinstance(zone, str):
+            return self._journal.skip(record, zone)
+        beginning = Conversation(stage.view[: zone.stop], asked.model or native.model, asked.system, asked.tools)
+        most, wishes = policy.summary_max_tokens, self._wishes
+        tokens = (stage.estimate(stage.view[: zone.stop]) + stage.fixed_tokens, most)
+
+        def sign() -> SignedSummary:
+            return native.sign(beginning, max_tokens=most, wishes=wishes)
+
+        signed = self._made(lambda: pay(self._purse, beginning.model, tokens, sign), record)
+        made = steps.replace_prefix(stage, zone, signed.block, policy)
+        return self.commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
+
+    def _write(self, now: Reading) -> Result:
+        if self.is_on and self._summarizer.model is not None:
+            before = reading_before(self._journal, self._lease.policy)
+            done = None if before is None else self._make_good(before, now)
+            if done is not None:
+                return done
+        stage, policy = now.stage, self._lease.policy
+        record = self.record(stage)
+        if not self.is_on:
+            return self._journal.skip(record, steps.SUMMARIES_DISABLED)
+        zone = steps.find_zone(stage, policy)
+        if isinstance(zone, str):
+            return self._journal.skip(record, zone)
+        summary = self.ask(stage, zone, policy, record)
+        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        made = made._replace(detail="; ".join([made.detail or "", *summary.notes]))
+        if made.reason is not None and self._purse.is_spent:
+            # Of the first parts alone, and not worth having: the whole of it waits.
+            self._journal.skip(spend(record, summary.spent), BUDGET_SPENT)
+            raise SummaryError(BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
+        return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+
+    def _make_good(self, before: Reading, now: Reading) -> Result | None:
+        """Put a summary of originals in the place of extracts; None where that would be no smaller than they are.
+
+        `before` is the conversation as it was before them, `now` as it is. Raises SummaryError, StoppingError.
+        """
+        stage, policy = before.stage, self._lease.policy
+        known = self.record(now.stage)
+        zone = steps.find_zone(stage, policy)
+        if isinstance(zone, str):
+            return None
+        summary = self.ask(stage, zone, policy, known)
+        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
+        after = stage.estimate(made.view)
+        if made.reason is not None or not saves_enough(now.stage.tokens, after, policy):
+            self._journal.skip(known, steps.NOT_SMALLER)
+            return None
+        record = self._journal.record(made, stage)._replace(
+            tokens_before=known.tokens_before,
+            messages_before=known.messages_before,
+            detail="; ".join(["From the originals of what extracts stood for", *summary.notes]),
+        )
+        record = spend(record, summary.spent)._replace(
+            summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
+        )
+        done = self._journal.take(made, before, record)
+        log.info("summary.made_good", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
+        return done
+
+    def commit(
+        self, now: Reading, made: steps.Made, known: StepRecord, spent: Spent, beside: Beside | None = None
+    ) -> Result:
+        """Commit what the step made, by whom `known` tells; see `Journal.commit`."""
+        record = spend(self._journal.record(made, now.stage), spent)._replace(
+            summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
+        )
+        done = self._journal.take(made, now, record, beside)
+        if done != "skipped":
+            log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
+        return done
+
+    def extract(self, now: Reading) -> Result:
+        """Put an extract into the place of the zone whose summary failed."""
+        stage, policy = now.stage, self._lease.policy
+        extractive = ExtractiveSummarizer()
+        made = steps.Made(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
+        record = self._journal.record(made, stage)._replace(summarizer=extractive.name)
+        zone = steps.find_zone(stage, policy)
+        if isinstance(zone, str):
+            return self._journal.skip(record, zone)
+        try:
+            summary = extractive.summarize(self.request(stage, zone, policy))
+        except SummaryError as error:
+            return self._journal.fail(record, error.code, error.detail)
+        made = steps.summarize(stage, zone, summary.text, policy)._replace(step=Step.EXTRACT)
+        return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+
+    def record(self, stage: Stage) -> StepRecord:
+        """Return what is known of the step before a summary is made."""
+        made = steps.Made(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self._lease.policy))
+        record = self._journal.record(made, stage)
+        if not self.is_on:
+            return record
+        summarizer = self._summarizer
+        return record._replace(summarizer=summarizer.name, model=summarizer.model)
+
+    def ask(self, stage: Stage, zone: Zone, policy: Policy, record: StepRecord) -> Summary:
+        """Return a summary of a zone; a failure is written down. Raises SummaryError, StoppingError."""
+        request = self.request(stage, zone, policy)._replace(purse=self._purse)
+        summarizer = self._summarizer
+        if summarizer.model is None or getattr(summarizer, "reserves_calls", False):
+            return self._made(lambda: summarizer.summarize(request), record)
+        tokens = (sum(message.tokens for message in request.zone), policy.summary_max_tokens)
+        return self._made(
+            lambda: pay(self._purse, summarizer.model, tokens, lambda: summarizer.summarize(request)), record
+        )
+
+    def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
+        """Return what is asked of a summarizer about a zone."""
+        whole, times = self._journal.originals(stage, stage.view[zone.start : zone.stop])
+        return request_of(stage, zone, policy, whole, times)._replace(instructions=self._wishes)
+
+    @property
+    def _wishes(self) -> str | None:
+        given = (self._lease.policy.summary_instructions, self._lease.instructions)
+        return "\n".join(wish for wish in given if wish) or None
+
+    def _made(self, call: Callable[[], T], record: StepRecord) -> T:
+        try:
+            return self._compactor.summarized(call, self._lease)
+        except StoppingError:
+            self._journal.skip(record, STOPPED)
+            raise
+        except SummaryError as error:
+            if error.code == BUDGET_SPENT:
+                self._journal.skip(spend(record, error.spent), BUDGET_SPENT)
+                log.info("summary.waits", reason=BUDGET_SPENT)
+                raise
+            self._journal.fail(spend(record, error.spent), error.code, error.detail)
+            log.warning("summary.failed", reason=error.code, detail=error.detail)
+            raise
+
+
+def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Mapping[int, str]) -> SummaryRequest:
+    """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
+    pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
+    shown = tuple(message_text(message.content) for message in stage.view[: zone.start])
+    return SummaryRequest(
+        whole,
+        stage.previous_summary,
+        policy,
+        instructions=policy.summary_instructions or None,
+        times=times,
+        pins=pinned,
+        strip_fields=policy.private_result_fields,
+        beside=(*shown, *pinned),
+    )
+
+
+def spend(record: StepRecord, spent: Spent) -> StepRecord:
+    """Return a step with what its model calls cost."""
+    return record._replace(
+        model_calls=spent.calls,
+        model_input_tokens=spent.input_tokens,
+        model_output_tokens=spent.output_tokens,
+        cost_usd=spent.cost_usd,
+    )

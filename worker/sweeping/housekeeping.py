@@ -1,0 +1,94 @@
+"""Housekeeping: removing what its time is over for, a little at a time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from store.operations import housekeeping, processes
+from store.operations.housekeeping import FIRST, Pass
+from store.operations.processes import FORGOTTEN_SECONDS
+from worker.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from runtime.settings import Settings
+    from worker.database import Database
+
+log = structlog.get_logger()
+
+BATCH: Final = 1_000
+"""Rows that one transaction removes or looks at."""
+BATCHES: Final = 20
+"""Transactions of one kind in a round; what is left then waits for the next sweep."""
+_DAY: Final = 86_400.0
+
+
+class Housekeeper:
+    """Carries out the retention settings. Any number may be at it: each passes over what another has locked."""
+
+    def __init__(self, settings: Settings, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._database = database
+        self._clock = clock
+        self._next_at = 0.0
+        self._places: dict[str, UUID] = {}
+
+    def round(self) -> dict[str, int]:
+        """Do a round if it is time for one; return the rows that went, by kind."""
+        if self._clock() < self._next_at:
+            return {}
+        self._next_at = self._clock() + self._settings.housekeeping_interval_seconds
+        settings = self._settings
+        removed = {
+            "processes": self._once(lambda connection: processes.forget(connection, FORGOTTEN_SECONDS)),
+            "idempotency_keys": self._all(housekeeping.expire_idempotency_keys, settings.idempotency_key_hours * 3_600),
+            "webhook_deliveries": self._all(
+                housekeeping.expire_deliveries, settings.webhook_delivery_retention_days * _DAY
+            ),
+            "model_batches": self._all(housekeeping.expire_batches, settings.batch_retention_days * _DAY),
+            "runs": self._walk("runs", housekeeping.expire_runs, settings.run_retention_days * _DAY),
+            "snapshots": self._walk(
+                "snapshots", housekeeping.expire_snapshots, settings.snapshot_retention_days * _DAY
+            ),
+        }
+        for table, rows in removed.items():
+            METRICS.removed(table, rows)
+        if any(removed.values()):
+            log.info("housekeeping.removed", **removed)
+        return removed
+
+    def _once(self, statement: Callable[[Connection], int]) -> int:
+        with self._database.transaction(None) as connection:
+            return statement(connection)
+
+    def _all(self, expire: Callable[[Connection, float, int], int], seconds: float) -> int:
+        """Remove the oldest rows, batch by batch."""
+        removed = 0
+        for _ in range(BATCHES if seconds > 0 else 0):
+            batch = self._once(lambda connection: expire(connection, seconds, BATCH))
+            removed += batch
+            if batch < BATCH:
+                return removed
+        if seconds > 0:
+            # Keys come with every turn: what goes in a minute must not be what bounds the turns of a minute.
+            self._next_at = self._clock()
+        return removed
+
+    def _walk(self, name: str, expire: Callable[[Connection, UUID, float, int], Pass], seconds: float) -> int:
+        """Go on through all rows from where the last round left off; at the end begin anew the next time."""
+        removed = 0
+        for _ in range(BATCHES if seconds > 0 else 0):
+            with self._database.transaction(None) as connection:
+                last, batch = expire(connection, self._places.get(name, FIRST), seconds, BATCH)
+            removed += batch
+            self._places[name] = last or FIRST
+            if last is None:
+                break
+        return removed

@@ -1,0 +1,233 @@
+"""The sweeper: finds due checks whose wake-up got lost, runs that nobody works on, and webhooks to be sent.
+
+It also removes what its time is over for. Any number may run.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from runtime.broker import (
+    BATCH,
+    BATCH_TASK,
+    CHECK_TASK,
+    CHECKS,
+    DELIVER_TASK,
+    LATER,
+    QUEUES,
+    RUN_TASK,
+    SHARE,
+    SUMMARIES,
+    QueueDepths,
+)
+from runtime.fault_points import reach
+from runtime.tracing import header, here, span
+from store.conversations import conversations
+from store.runs import batches, runs
+from store.runs import stranded as stranded_runs
+from store.tenants import webhooks
+from worker.database import Database
+from worker.metrics import METRICS
+from worker.process.progress import Progress
+from worker.sweeping.housekeeping import Housekeeper
+from worker.sweeping.resending import Sent
+from worker.sweeping.resuming import Resuming
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+    from threading import Event
+    from uuid import UUID
+
+    from celery import Celery
+    from sqlalchemy import Engine
+
+    from runtime.settings import Settings
+    from store.conversations.conversations import OverdueCheck
+    from store.runs.batches import DueBatch
+    from store.runs.stranded import Stranded
+
+log = structlog.get_logger()
+
+CHECKS_LIMIT: Final = 10_000
+"""Due checks that one sweep takes on; the next has the rest."""
+LIMIT: Final = 1_000
+"""Runs, and deliveries, that one sweep takes on."""
+
+
+class Sweeper:
+    """Wakes workers for what Postgres says is left to do."""
+
+    def __init__(self, settings: Settings, app: Celery) -> None:
+        self._settings = settings
+        self._app = app
+        self.progress = Progress()
+        self._database = Database(settings, "sweeper", self.progress)
+        self._depths = QueueDepths(settings)
+        self._housekeeper = Housekeeper(settings, self._database)
+        self._resuming = Resuming(settings, self._database)
+        self._sent_checks, self._sent_webhooks, self._sent_batches = Sent(), Sent(), Sent()
+        # A run that was offered is not stranded for a while, and the same one all the time.
+        self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
+        parts = (self._waiting, self._runs, self._checks, self._webhooks, self._batches, self._housekeeping)
+        self._parts = {part.__name__.strip("_"): part for part in parts}
+        METRICS.name_parts(self._parts)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of its connections."""
+        return self._database.engine
+
+    def run(self, stop: Event) -> None:
+        """Sweep until `stop` is set."""
+        log.info("sweeper.started", interval_seconds=self._settings.sweep_interval_seconds)
+        while True:
+            with self.progress.task("sweep"):
+                self.sweep()
+            if stop.wait(self._settings.sweep_interval_seconds):
+                break
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._database.close()
+        self._depths.close()
+
+    def sweep(self) -> int:
+        """Wake workers for everything overdue and keep house; return how much there was to wake them for.
+
+        What fails is logged, and the next sweep tries again.
+        """
+        reach("sweep.started")
+        started = time.monotonic()
+        found: dict[str, int] = {}
+        failed: list[str] = []
+        with span("sweep") as told:
+            for name, part in self._parts.items():
+                try:
+                    found[name] = part()
+                except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
+                    failed.append(name)
+                    METRICS.sweep_failed(name)
+                    log.warning("sweep.failed", part=name, error=type(error).__name__)
+                else:
+                    METRICS.found(name, found[name])
+            told.set(**found, failed=",".join(failed) or None)
+        METRICS.swept(time.monotonic() - started)
+        return sum(found.values())
+
+    def _checks(self) -> int:
+        with self._database.transaction(None) as connection:
+            overdue = conversations.overdue_checks(connection, self._settings.check_overdue_seconds, CHECKS_LIMIT)
+        unsent = self._sent_checks.unsent(overdue, _check, queue_is_empty=bool(overdue) and self._is_empty(CHECKS))
+        # Tenants took turns; what one has beyond its share lets the wake-ups that the API sends go first.
+        urgent = [check for check in unsent if check.nth <= SHARE]
+        rest = [check for check in unsent if check.nth > SHARE]
+        for checks, priority in ((urgent, 0), (rest, LATER)):
+            for start in range(0, len(checks), BATCH):
+                self._send_checks(checks[start : start + BATCH], priority)
+        if unsent:
+            log.info("sweep.checks", count=len(unsent))
+        return len(unsent)
+
+    def _send_checks(self, batch: Sequence[OverdueCheck], priority: int) -> None:
+        ids = [str(check.conversation_id) for check in batch]
+        self._send(CHECK_TASK, [ids], CHECKS, ids, priority)
+        self._sent_checks.remember(batch, _check)
+        self.progress.mark()
+
+    def _runs(self) -> int:
+        settings = self._settings
+        with self._database.transaction(None) as connection:
+            stranded = stranded_runs.stranded(
+                connection, settings.run_overdue_seconds, LIMIT, settings.summaries_per_tenant
+            )
+        lost = [run for run in stranded if run.expired or run.attempts >= settings.max_attempts]
+        lost += self._unclaimed([run for run in stranded if run not in lost])
+        for run in lost:
+            self._requeue(run)
+        if lost:
+            log.info("sweep.runs", count=len(lost))
+        return len(lost)
+
+    def _unclaimed(self, waiting: Sequence[Stranded]) -> list[Stranded]:
+        """Return the queued runs that are to be offered again."""
+        found: list[Stranded] = []
+        for queue in QUEUES:
+            runs_there = [run for run in waiting if run.queue == queue]
+            is_empty = bool(runs_there) and self._is_empty(queue)
+            found += self._sent_runs[queue].unsent(runs_there, _run, queue_is_empty=is_empty)
+        return found
+
+    def _requeue(self, run: Stranded) -> None:
+        with self._database.transaction(run.tenant_id) as connection:
+            queue = runs.requeue(connection, run.run_id, self._settings.max_attempts)
+        if queue is not None and run.expired:
+            METRICS.lease_expired()
+        if queue == "dead":
+            METRICS.run_ended("dead", "attempts_exhausted")
+            log.error("run.dead", run_id=str(run.run_id))
+        elif queue is not None:
+            self._send_one(RUN_TASK, run.tenant_id, run.run_id, queue)
+            self._sent_runs[queue].remember([run], _run)
+
+    def _webhooks(self) -> int:
+        with self._database.transaction(None) as connection:
+            due = webhooks.due(connection, LIMIT)
+        unsent = self._sent_webhooks.unsent(due, _delivery, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
+        for delivery_id, tenant_id in unsent:
+            self._send_one(DELIVER_TASK, tenant_id, delivery_id, SUMMARIES)
+            self._sent_webhooks.remember([(delivery_id, tenant_id)], _delivery)
+        return len(unsent)
+
+    def _batches(self) -> int:
+        with self._database.transaction(None) as connection:
+            due = batches.due(connection, LIMIT)
+        unsent = self._sent_batches.unsent(due, _batch, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
+        for batch in unsent:
+            self._send_one(BATCH_TASK, batch.tenant_id, batch.id, SUMMARIES)
+            self._sent_batches.remember([batch], _batch)
+        return len(unsent)
+
+    def _waiting(self) -> int:
+        """Queue the summaries that another day's budget allows."""
+        return sum(self._resume(*each) for each in self._resuming.due())
+
+    def _resume(self, tenant_id: UUID, run_id: UUID) -> int:
+        self._send_one(RUN_TASK, tenant_id, run_id, SUMMARIES)
+        self.progress.mark()
+        return 1
+
+    def _housekeeping(self) -> int:
+        self._housekeeper.round()
+        return 0
+
+    def _send_one(self, task: str, tenant_id: UUID, identifier: UUID, queue: str) -> None:
+        self._send(task, [str(tenant_id), str(identifier)], queue, [str(identifier)])
+
+    def _send(self, task: str, args: Sequence[Any], queue: str, about: Sequence[str], priority: int = 0) -> None:
+        """Send a task, and with it which sweep it comes from; `about` are the ids of what it is to look at."""
+        place = here()
+        headers = header(dict.fromkeys(about, place) if place else {})
+        self._app.send_task(task, args=args, queue=queue, priority=priority, headers=headers)
+
+    def _is_empty(self, queue: str) -> bool:
+        return self._depths.of(queue) == 0
+
+
+def _check(check: OverdueCheck) -> tuple[UUID, Hashable]:
+    return check.conversation_id, check.due_at
+
+
+def _run(run: Stranded) -> tuple[UUID, Hashable]:
+    return run.run_id, None
+
+
+def _batch(batch: DueBatch) -> tuple[UUID, Hashable]:
+    return batch.id, batch.due_at
+
+
+def _delivery(delivery: tuple[UUID, UUID]) -> tuple[UUID, Hashable]:
+    return delivery[0], None
