@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request, Router, get
 
+from api.console.demo.player import demo_player
 from api.console.router import console_router
 from api.http.middleware import surround
 from api.http.problems import EXCEPTION_HANDLERS
@@ -103,7 +104,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
     )
     app = Litestar(
         route_handlers=[v1, console_router(), health.healthz, health.readyz, health.metrics, openapi_document],
-        lifespan=[lifespan],
+        lifespan=[lifespan, demo_player],
         exception_handlers=EXCEPTION_HANDLERS,
         request_max_body_size=settings.max_body_bytes,
         openapi_config=openapi_config(),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from api.actions.assemblies import Assemblies
-from api.auth.access import Authenticator
 from api.auth.jwt_tokens import JwtTokens
 from api.auth.last_used import LastUsed
+from api.auth.principals import Authenticator
 from api.auth.rate_limits import RateLimits
-from api.console.demo.player import DemoPlayer
 from api.http.bytes_under_way import BytesUnderWay
 from api.http.strict_json import Limits, StrictJson
 from api.monitoring.metrics import Metrics
@@ -49,7 +48,6 @@ class Services:
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
         self.rate_limits = RateLimits(settings, self.metrics, self.look)
         self.run_waits = RunWaits(self.run)
-        self.demo = DemoPlayer(self)
         self.pool: Any = None
         self.authenticator: Authenticator
 
@@ -71,7 +69,6 @@ class Services:
         if self.tokens is not None:
             await self.tokens.keys.stop()
         await self.run_waits.stop()
-        await self.demo.stop()
         await self.last_used.stop()
         await self.assemblies.stop()
         await self.wakeups.stop()

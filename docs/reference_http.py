@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar.routes import HTTPRoute
 
 from api.app import create_app
-from api.auth.access import scopes_of
+from api.auth.guards import scopes_of
 from api.http.problem_types import EVERY_CALL, PROBLEM_TYPES
 from api.schema.openapi_document import EVERYWHERE, HEADERS, LIMITED
 from runtime.settings import Settings

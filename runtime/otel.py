@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
@@ -15,9 +14,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from runtime import ids
-from runtime.tracing import ids_of
+from runtime.spans import ids_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import SpanProcessor
 
-    from runtime.tracing import Attribute, Kind
+    from runtime.spans import Attribute, Kind
 
 _KINDS: Final[dict[Kind, SpanKind]] = {
     "server": SpanKind.SERVER,
@@ -36,8 +36,8 @@ _KINDS: Final[dict[Kind, SpanKind]] = {
     "consumer": SpanKind.CONSUMER,
     "internal": SpanKind.INTERNAL,
 }
-_TRACEPARENT: Final = re.compile(r"[\da-f]{2}-([\da-f]{32})-([\da-f]{16})-([\da-f]{2})(?:-.*)?")
-"""W3C Trace Context, section 3.2: version, trace id, parent id, flags; versions to come may have more behind them."""
+_TRACE_CONTEXT: Final = TraceContextTextMapPropagator()
+_HEADER: Final = "traceparent"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MOST: Final = 2**63 - 1
 """The largest number that OTLP has room for."""
@@ -64,10 +64,9 @@ class Traces:
 
     def here(self) -> str | None:
         """Return the `traceparent` of the span that is under way."""
-        context = trace.get_current_span().get_span_context()
-        if not context.is_valid:
-            return None
-        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+        carrier: dict[str, str] = {}
+        _TRACE_CONTEXT.inject(carrier)
+        return carrier.get(_HEADER)
 
     @contextmanager
     def span(
@@ -189,10 +188,8 @@ def _under(traceparent: str | None) -> Context | None:
 
 def _place(traceparent: str) -> SpanContext | None:
     """Return what a `traceparent` names, None if it is none."""
-    if not (found := _TRACEPARENT.fullmatch(traceparent)):
-        return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    place = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    context = _TRACE_CONTEXT.extract({_HEADER: traceparent}, contexts.Context())
+    place = trace.get_current_span(context).get_span_context()
     return place if place.is_valid else None
 
 

@@ -7,9 +7,8 @@ trace are made from its request id, which the run has in Postgres: a run can alw
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,19 +18,10 @@ if TYPE_CHECKING:
 
     from runtime.otel import Traces
     from runtime.settings import Settings
-
-Kind = Literal["server", "client", "producer", "consumer", "internal"]
-Attribute = str | int | float | bool
+    from runtime.spans import Attribute, Kind, TracedSpan
 
 HEADER: Final = "palimpsest_traces"
 """Header of a task message: where it comes from, as `traceparent` by the id of the conversation or run."""
-
-
-class Span(Protocol):
-    """Something that takes time."""
-
-    def set(self, **attributes: Attribute | None) -> None:
-        """Tell more of it; None is left out. Names get the prefix `palimpsest.` where they have no dot."""
 
 
 class _NoSpan:
@@ -80,7 +70,7 @@ def span(
     links: Iterable[str] = (),
     request_id: UUID | None = None,
     **attributes: Attribute | None,
-) -> Iterator[Span]:
+) -> Iterator[TracedSpan]:
     """Trace the block. `parent` and `links` are `traceparent`s; a link to the request `request_id` is added."""
     if TRACING.traces is None:
         yield _NO_SPAN
@@ -97,12 +87,3 @@ def here() -> str | None:
 def header(places: Mapping[str, str]) -> dict[str, Any]:
     """Return the headers of a task message that comes from these places; none where there are none."""
     return {HEADER: dict(places)} if places else {}
-
-
-def ids_of(request_id: UUID) -> tuple[int, int]:
-    """Return the ids of the trace and the span of a request.
-
-    Hashed: samplers look at a trace id's last bits, and those of a UUID are not spread over their whole range.
-    """
-    digest = hashlib.sha256(request_id.bytes).digest()
-    return int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:24]) or 1

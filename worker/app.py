@@ -10,7 +10,7 @@ from celery.exceptions import Reject
 from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, celery_app
 from runtime.fault_points import reach
 from runtime.settings import Settings
-from worker.task import Services, ServiceTask
+from worker.task import ServiceTask, TaskServices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ def create_app(settings: Settings | None = None) -> Celery:
     """Return the application that a worker runs."""
     settings = settings or Settings()
     app = celery_app(settings, "palimpsest")
-    services = Services(settings, app)
+    services = TaskServices(settings, app)
     base = type("BoundTask", (ServiceTask,), {"services": services, "abstract": True})
 
     @app.task(base=base, bind=True, shared=False, name=CHECK_TASK)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-class Services:
+class TaskServices:
     """What the tasks of one process share; no connection is opened before it is used, so a fork is safe."""
 
     def __init__(self, settings: Settings, app: Any) -> None:
@@ -130,7 +130,7 @@ class ServiceTask(Task):  # type: ignore[misc] # Celery ships no types
     """
 
     abstract = True
-    services: ClassVar[Services]
+    services: ClassVar[TaskServices]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do the work, watched over."""

@@ -13,7 +13,7 @@ import structlog
 from api.schema.types import LastAssembly, PayloadLayers
 from runtime import ids
 from store.conversations import assemblies
-from store.conversations.assemblies import Dropped, Record
+from store.conversations.assemblies import AssemblyRecord, Dropped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ LIMIT: Final = 5_000
 
 
 class _Waiting(NamedTuple):
-    record: Record
+    record: AssemblyRecord
     dropped: Dropped | None
     """What the guard had to drop something of, in this assembly or one before it in the batch."""
 
@@ -74,7 +74,7 @@ class Assemblies:
                 # Past the time the task is cancelled: a database that hangs holds up no shutdown.
                 await asyncio.wait_for(self._task, FLUSH_SECONDS)
 
-    def add(self, record: Record, request_id: UUID) -> None:
+    def add(self, record: AssemblyRecord, request_id: UUID) -> None:
         """Tell of an assembly and keep it for the next batch; called on the request path, so nothing is waited for."""
         self._metrics.assembled(record)
         _tell(record)
@@ -134,9 +134,9 @@ class FittedContext(NamedTuple):
 
 def context_record(
     tenant_id: UUID, conversation_id: UUID, version: int, policy: Policy, fitted: FittedContext, warnings: int
-) -> Record:
+) -> AssemblyRecord:
     """Return what is remembered of a context made from snapshot `version`; `warnings` is how many its answer has."""
-    return Record(
+    return AssemblyRecord(
         conversation_id=conversation_id,
         tenant_id=tenant_id,
         call="context",
@@ -154,9 +154,11 @@ def context_record(
     )
 
 
-def payload_record(tenant_id: UUID, conversation_id: UUID, version: int, assembly: Assembly, warnings: int) -> Record:
+def payload_record(
+    tenant_id: UUID, conversation_id: UUID, version: int, assembly: Assembly, warnings: int
+) -> AssemblyRecord:
     """Return what is remembered of a payload made from snapshot `version`; `warnings` is how many its answer has."""
-    return Record(
+    return AssemblyRecord(
         conversation_id=conversation_id,
         tenant_id=tenant_id,
         call="payload",
@@ -178,7 +180,7 @@ def payload_record(tenant_id: UUID, conversation_id: UUID, version: int, assembl
     )
 
 
-def last_assembly(record: Record) -> LastAssembly:
+def last_assembly(record: AssemblyRecord) -> LastAssembly:
     """Return an assembly as clients see it with its conversation."""
     return LastAssembly(
         call=record.call,
@@ -198,12 +200,12 @@ def last_assembly(record: Record) -> LastAssembly:
     )
 
 
-def _keep(connection: Connection, records: Sequence[Record], dropped: Mapping[UUID, Dropped]) -> list[UUID]:
+def _keep(connection: Connection, records: Sequence[AssemblyRecord], dropped: Mapping[UUID, Dropped]) -> list[UUID]:
     assemblies.remember(connection, records)
     return assemblies.lift_holds(connection, dropped) if dropped else []
 
 
-def _tell(record: Record) -> None:
+def _tell(record: AssemblyRecord) -> None:
     """Log an assembly that had to drop something or is over its budget: ids and counts, never content."""
     if not (record.over or record.history_dropped or record.blocks_shortened):
         return

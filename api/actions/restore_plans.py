@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.auth.access import Principal
+    from api.auth.principals import Principal
     from compaction.policy import Policy
     from store.conversations.snapshots import Material
 

@@ -12,7 +12,7 @@ import math
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from sqlalchemy import Connection
 
-    from api.auth.access import Principal
-    from api.monitoring.metrics import Metrics
+    from api.auth.principals import Principal
+    from api.monitoring.metrics import Metrics, RateScope
     from runtime.settings import Settings
     from store.operations.operator_actions import Operator
     from store.tenants.limits import RateOverride
@@ -55,8 +55,6 @@ HEADERS: Final = "rate_limit_headers"
 _PREFIX: Final = "palimpsest:rate"
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
-Scope = Literal["key", "tenant"]
-
 
 class Allowed(NamedTuple):
     """What may be asked, in one or more windows."""
@@ -68,7 +66,7 @@ class Allowed(NamedTuple):
 class Left(NamedTuple):
     """What is left of one limit, and in how many seconds there will be more."""
 
-    scope: Scope
+    scope: RateScope
     limit: RateLimitItem
     remaining: int
     seconds: int
@@ -180,7 +178,7 @@ def header_fields(left: Sequence[Left]) -> dict[str, str]:
     }
 
 
-_SCOPES: Final[tuple[Scope, ...]] = ("key", "tenant")
+_SCOPES: Final[tuple[RateScope, ...]] = ("key", "tenant")
 
 
 class _Counter:
@@ -214,7 +212,9 @@ class _Counter:
         """Close every connection."""
         await self._pool.disconnect()
 
-    async def count(self, asked: Sequence[tuple[Scope, RateLimitItem, str]]) -> tuple[Left | None, list[Left]] | None:
+    async def count(
+        self, asked: Sequence[tuple[RateScope, RateLimitItem, str]]
+    ) -> tuple[Left | None, list[Left]] | None:
         """Return the limit that refuses a request, None for none, and what is left of all; None if Redis is away."""
         now = time.monotonic()
         if now < self._away_until:
@@ -233,7 +233,7 @@ class _Counter:
         self._failures, self._away_until = 0, -math.inf
         return found
 
-    async def _count(self, asked: Sequence[tuple[Scope, RateLimitItem, str]]) -> tuple[Left | None, list[Left]]:
+    async def _count(self, asked: Sequence[tuple[RateScope, RateLimitItem, str]]) -> tuple[Left | None, list[Left]]:
         # With more than one limit, the others must not count what one refuses.
         left = await self._all_left(asked) if len(asked) > 1 else []
         refused = next((place for place, each in enumerate(left) if not each.remaining), None)
@@ -245,17 +245,17 @@ class _Counter:
         left[refused] = left[refused]._replace(remaining=0, seconds=max(1, left[refused].seconds))
         return left[refused], left
 
-    async def _hit(self, asked: Sequence[tuple[Scope, RateLimitItem, str]]) -> int | None:
+    async def _hit(self, asked: Sequence[tuple[RateScope, RateLimitItem, str]]) -> int | None:
         """Count a request against one limit after the other; return the place of the one that refuses it, if any."""
         for place, (_, limit, name) in enumerate(asked):
             if not await self._limiter.hit(limit, name):
                 return place
         return None
 
-    async def _all_left(self, asked: Sequence[tuple[Scope, RateLimitItem, str]]) -> list[Left]:
+    async def _all_left(self, asked: Sequence[tuple[RateScope, RateLimitItem, str]]) -> list[Left]:
         return await asyncio.gather(*(self._left(*each) for each in asked))
 
-    async def _left(self, scope: Scope, limit: RateLimitItem, name: str) -> Left:
+    async def _left(self, scope: RateScope, limit: RateLimitItem, name: str) -> Left:
         stats = await self._limiter.get_window_stats(limit, name)
         return Left(scope, limit, int(stats.remaining), max(0, math.ceil(stats.reset_time - time.time())))
 

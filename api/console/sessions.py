@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
-    from api.auth.access import Principal
+    from api.auth.principals import Principal
     from api.services import Services
 
 COOKIE: Final = "palimpsest_console"

@@ -20,8 +20,7 @@ from store.conversations.overflows import Outcome as Overflow
 from store.operations.statistics import tokens_saved
 
 if TYPE_CHECKING:
-    from api.auth.rate_limits import Scope
-    from store.conversations.assemblies import Call, Record
+    from store.conversations.assemblies import AssemblyRecord, Call
     from store.runs.ended import EndedRun
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -33,6 +32,8 @@ _REASONS: Final = frozenset({"head_moved", "erased"})
 
 ContextPath = Literal["plain", "mended", "not_modified"]
 WakeUp = Literal["sent", "deferred", "lost"]
+RateScope = Literal["key", "tenant"]
+"""Whose rate limit it is."""
 
 
 class Metrics:
@@ -124,7 +125,7 @@ class Metrics:
         refusals = Counter(
             "palimpsest_rate_limited", "Requests refused over a rate limit.", ["scope"], registry=self._registry
         )
-        scopes: tuple[Scope, ...] = ("key", "tenant")
+        scopes: tuple[RateScope, ...] = ("key", "tenant")
         self.rate_limited = {scope: refusals.labels(scope) for scope in scopes}
         """Requests refused, by whose limit it was."""
         self.rate_limits_unknown = Counter(
@@ -167,7 +168,7 @@ class Metrics:
             self._steps["after"].labels(run.step.name).inc(run.step.tokens_after)
             self._steps["saved"].labels(run.step.name).inc(tokens_saved(run.step))
 
-    def assembled(self, record: Record) -> None:
+    def assembled(self, record: AssemblyRecord) -> None:
         """Count an assembly: its tokens by layer and in all, and what had to give way."""
         self._assemblies.count(record)
 
@@ -211,7 +212,7 @@ class _Assemblies:
         self._blocks = counter("blocks_shortened", "Context blocks that gave way to an outline or were left out.")
         self._over = counter("over_budget", "Assemblies over their budget after everything that may go was gone.")
 
-    def count(self, record: Record) -> None:
+    def count(self, record: AssemblyRecord) -> None:
         call = record.call
         self._tokens[call].observe(record.total)
         for layer, tokens in record.layers.items():

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from litestar import Request, Response, post
 
 from api.actions.restore_plans import find_version, restore_plan
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import read_body
 from api.http.problem_types import EVERY_BODY
 from api.http.problems import ProblemError, invalid, not_found

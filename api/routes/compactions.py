@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import msgspec
 from litestar import Request, Response, post
 
-from api.auth.access import Principal, demand, requires
+from api.auth.guards import demand, requires
+from api.auth.principals import Principal
 from api.http.bodies import read_body, read_policy
 from api.http.problem_types import EVERY_BODY
 from api.http.problems import ProblemError, invalid, not_found
@@ -82,7 +83,7 @@ def check_strategy(strategy: str) -> None:
         raise invalid(f"The strategies are {', '.join((*known, *installed))}.", "/strategy")
 
 
-class Found(NamedTuple):
+class DryRun(NamedTuple):
     """A conversation as a dry run finds it, and the policy of the run."""
 
     material: Material
@@ -126,11 +127,11 @@ def request_run(
 
 def find_material(
     connection: Connection, principal: Principal, conversation_id: UUID | None, overrides: Mapping[str, Any]
-) -> Found:
+) -> DryRun:
     """Read what a dry run needs; raise the problem of what is wanted."""
     policy = policy_of_run(connection, principal, conversation_id, overrides)
     assert conversation_id is not None  # noqa: S101 - policy_of_run has found it
-    return Found(snapshots.load(connection, principal.tenant_id, conversation_id, lock="read"), policy)
+    return DryRun(snapshots.load(connection, principal.tenant_id, conversation_id, lock="read"), policy)
 
 
 def policy_of_run(
@@ -145,7 +146,7 @@ def policy_of_run(
     return principal.policy_for({**below.overrides, **overrides}, row.model)
 
 
-def plan_out(found: Found, wanted: CompactionIn, summarizer: str) -> PlanOut:
+def plan_out(found: DryRun, wanted: CompactionIn, summarizer: str) -> PlanOut:
     """Return what a run would do; it computes for a while.
 
     Of a policy it is asked what that would do: then no step is taken by hand.

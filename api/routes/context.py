@@ -11,7 +11,8 @@ from litestar import Request, Response, get
 from litestar.openapi.spec import OpenAPIType, Schema
 
 from api.actions.assemblies import FittedContext, context_record
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import aside
 from api.http.bytes_under_way import HOLD
 from api.http.problems import not_found

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, get
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.http.problems import not_found
 from api.schema.context_blocks import ContextBlockOut
 from api.schema.documentation import ConversationId, Position, Seq, problems
-from api.schema.types import Page  # noqa: TC001 - Litestar reads the annotations
+from api.schema.types import Page
 from runtime import ids
 from store.conversations import context_blocks, conversations
 

@@ -8,7 +8,8 @@ import msgspec
 from litestar import Request, Response, get, patch, post
 
 from api.actions.assemblies import last_assembly
-from api.auth.access import Principal, may, requires
+from api.auth.guards import may, requires
+from api.auth.principals import Principal
 from api.http.bodies import check_metadata, read_body, read_changes, read_model, read_overrides
 from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.http.problem_types import EVERY_BODY
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from api.services import Services
     from compaction.policy import Policy
-    from store.conversations.assemblies import Record
+    from store.conversations.assemblies import AssemblyRecord
     from store.tables import AnyRow
 
 
@@ -107,7 +108,7 @@ async def get_conversation(request: Request[Principal, Any, Any], conversation_i
     return answer
 
 
-def _get(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tuple[AnyRow, Record | None] | None:
+def _get(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tuple[AnyRow, AssemblyRecord | None] | None:
     row = conversations.get(connection, tenant_id, conversation_id)
     return (row, assemblies.last(connection, tenant_id, conversation_id)) if row is not None else None
 

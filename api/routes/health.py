@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, get
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from api.auth.access import metrics_guard
+from api.auth.guards import metrics_guard
 from api.schema.documentation import answers, problem
 from api.schema.types import HealthOut
 

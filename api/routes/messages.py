@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request, get
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.paging import MessageLimit, Window, page_of
 from api.http.problems import not_found
 from api.schema.documentation import AfterSeq, ConversationId, Seq, problems

@@ -10,7 +10,8 @@ import structlog
 from litestar import Request, Response, post
 from sqlalchemy.util import await_only
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import read_body
 from api.http.problem_types import EVERY_BODY
 from api.http.problems import ProblemError, invalid, not_found

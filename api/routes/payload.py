@@ -9,7 +9,8 @@ from litestar import Request, Response, post
 
 from api.actions.assemblies import payload_record
 from api.actions.context_layers import context_layers
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import aside, check_content, check_size, read_body
 from api.http.bytes_under_way import HOLD
 from api.http.problem_types import EVERY_BODY

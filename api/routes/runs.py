@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, get
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.http.problems import not_found
 from api.schema.context_blocks import ContextBlockRef

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from litestar import Request, get
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.http.problems import not_found
 from api.schema.documentation import ConversationId, Version, problems
 from api.schema.snapshots import ChangeOut, DiffOut, PinnedOut, SnapshotOut, SpanOut
-from api.schema.types import Page  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.schema.types import Page
 from compaction.coverage import Coverage, changes
 from compaction.pins.pinned import Pin
 from compaction.view import WRITTEN

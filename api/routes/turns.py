@@ -10,7 +10,8 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.openapi.spec import OpenAPIType, Schema
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import aside, read_turn
 from api.http.problem_types import EVERY_BODY
 from api.http.problems import ProblemError, invalid, not_found

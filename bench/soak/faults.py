@@ -17,7 +17,7 @@ import redis
 from bench.measure import progress
 from bench.soak.installation import LEASE_SECONDS
 from bench.soak.model import FAULTS as MODEL_FAULTS
-from bench.soak.resources import family
+from bench.soak.processes import family
 from cli.local.embedded import EmbeddedError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from psycopg.rows import dict_row
 
 from bench.measure import progress
 from bench.soak.model import SoakModel
-from bench.soak.resources import family
+from bench.soak.processes import family
 from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
 from cli.local.installations import redis_server
 from cli.local.processes import Supervisor

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
+
+from bench.soak.processes import Held, held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,14 +46,6 @@ _TABLES: Final = (
     " as columns"
     " from pg_stat_user_tables order by pg_total_relation_size(relid) desc"
 )
-
-
-class Held(NamedTuple):
-    """What one part holds. Memory is its own alone: pages that forks and backends share are not counted many times."""
-
-    processes: int
-    bytes: int
-    descriptors: int
 
 
 class Sample(NamedTuple):
@@ -126,22 +119,6 @@ class Tables(NamedTuple):
     tables: Sequence[Table]
 
 
-def family(pid: int) -> list[int]:
-    """Return a process and all that descend from it."""
-    found, waiting = [], [pid]
-    while waiting:
-        process = waiting.pop()
-        found.append(process)
-        for task in _entries(Path(f"/proc/{process}/task")):
-            waiting += [int(child) for child in _read(Path(f"/proc/{process}/task/{task}/children")).split()]
-    return found
-
-
-def held(pids: Sequence[int]) -> Held:
-    """Return what these processes hold together."""
-    return Held(len(pids), sum(map(_own_bytes, pids)), sum(len(_entries(Path(f"/proc/{pid}/fd"))) for pid in pids))
-
-
 def vacuumed(installation: Installation) -> Tables:
     """Vacuum everything and look at what is left."""
     with installation.connect() as connection:
@@ -201,13 +178,6 @@ def check_tables(tables: Tables, breaches: Breaches) -> None:
             breaches.add("tables are bounded", table.name, f"{table.bytes} bytes for {table.value_bytes} of values")
 
 
-def _own_bytes(pid: int) -> int:
-    for line in _read(Path(f"/proc/{pid}/status")).splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
 def _length(broker: redis.Redis, key: bytes) -> int:
     match broker.type(key):
         case b"list":
@@ -219,17 +189,3 @@ def _length(broker: redis.Redis, key: bytes) -> int:
         case b"zset":
             return int(broker.zcard(key))
     return 1
-
-
-def _entries(directory: Path) -> list[str]:
-    try:
-        return [path.name for path in directory.iterdir()]
-    except OSError:
-        return []
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -30,7 +30,7 @@ ALL: Final = Narrowed()
 _c, _m, _r = conversations.c, messages.c, runs.c
 
 
-class Found(NamedTuple):
+class RowPage(NamedTuple):
     """A page of conversations; `more` tells that others follow."""
 
     rows: Sequence[AnyRow]
@@ -47,7 +47,7 @@ def conversation_page(
     limit: int,
     skip: int,
     narrowed: Narrowed = ALL,
-) -> Found:
+) -> RowPage:
     """Return conversations that match, the largest or latest first.
 
     `words` are looked for in external_id and user_ref, whatever their case; `identifier` is the only id wanted.
@@ -95,7 +95,7 @@ def conversation_page(
         .limit(limit + 1)
     )
     rows = connection.execute(query).all()
-    return Found(rows[:limit], len(rows) > limit)
+    return RowPage(rows[:limit], len(rows) > limit)
 
 
 def run_page(
@@ -108,7 +108,7 @@ def run_page(
     reason: str | None = None,
     after: UUID | None = None,
     narrowed: Narrowed = ALL,
-) -> Found:
+) -> RowPage:
     """Return runs, newest first, with their conversation's names and what their steps came to.
 
     `reason` is the run's own, or that of one of its steps.
@@ -137,7 +137,7 @@ def run_page(
     if after is not None:
         query = query.where(_r.id < after)
     rows = connection.execute(query.order_by(_r.id.desc()).limit(limit + 1)).all()
-    return Found(rows[:limit], len(rows) > limit)
+    return RowPage(rows[:limit], len(rows) > limit)
 
 
 class Overview(NamedTuple):

@@ -24,7 +24,7 @@ Call = Literal["payload", "context"]
 """Which answer an assembly was: POST …/context (payload), or GET …/context."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One assembly: tokens by layer and in all, and what had to give way. No content."""
 
     conversation_id: UUID
@@ -82,11 +82,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _a, _c = assemblies.c, conversations.c
-_NAMES: Final = Record.__struct_fields__
+_NAMES: Final = AssemblyRecord.__struct_fields__
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def remember(connection: Connection, records: Sequence[Record]) -> None:
+def remember(connection: Connection, records: Sequence[AssemblyRecord]) -> None:
     """Keep assemblies of one tenant's conversations, each its conversation's newest, in one statement.
 
     A newer one stored by another process stays. Times come from the processes; none may lie ahead of the database's,
@@ -152,10 +152,10 @@ def lift_holds(connection: Connection, dropped: Mapping[UUID, Dropped]) -> list[
     return list(ended.scalars())
 
 
-def last(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Record | None:
+def last(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> AssemblyRecord | None:
     """Return the last assembly of a conversation, None if none is known."""
     row: AnyRow | None = connection.execute(
         select(*(_a[name] for name in _NAMES)).where(_a.tenant_id == tenant_id, _a.conversation_id == conversation_id)
     ).one_or_none()
     values: Any = None if row is None else dict(zip(_NAMES, row, strict=True))
-    return None if values is None else Record(**values)
+    return None if values is None else AssemblyRecord(**values)

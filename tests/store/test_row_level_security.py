@@ -105,8 +105,8 @@ def owner(database_url: str, statement: str, *values: object) -> list[dict[str, 
         return connection.execute(statement.encode(), values).fetchall()
 
 
-def assembly(tenant_id: UUID, conversation: UUID) -> assemblies.Record:
-    return assemblies.Record(
+def assembly(tenant_id: UUID, conversation: UUID) -> assemblies.AssemblyRecord:
+    return assemblies.AssemblyRecord(
         conversation_id=conversation,
         tenant_id=tenant_id,
         call="payload",

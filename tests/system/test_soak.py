@@ -20,15 +20,16 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from bench.soak import resources
+from bench.soak import processes, resources
 from bench.soak.course import Options, Outcome
 from bench.soak.ends import End, ServiceLog, unexplained
 from bench.soak.faults import KINDS, Injected, plan
 from bench.soak.invariants import Checker, check_context, check_originals, unpaid_for
 from bench.soak.load import ACTIONS, MOST_SHARED_TURNS, OWN, Client, Conversations
 from bench.soak.model import FAULTS, SoakModel
+from bench.soak.processes import Held
 from bench.soak.report import markdown, verdict, write
-from bench.soak.resources import Held, Sample, Table, Tables
+from bench.soak.resources import Sample, Table, Tables
 from bench.soak.speech import SHAPES, Speaker, sent
 from bench.soak.traffic import Record, Took
 from bench.soak.truth import Breach, Breaches, Told, Turn
@@ -376,13 +377,13 @@ class TestResources:
         ) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == "50\n"
-            assert child.pid in resources.family(os.getpid())
-            found = resources.held([child.pid])
+            assert child.pid in processes.family(os.getpid())
+            found = processes.held([child.pid])
             assert found.processes == 1
             assert found.bytes > 1 << 20
             assert 50 < found.descriptors < 80
             child.communicate("\n")
-        assert resources.held([child.pid]) == Held(1, 0, 0)
+        assert processes.held([child.pid]) == Held(1, 0, 0)
 
     def test_growth_over_its_limits_is_found(self) -> None:
         breaches = Breaches(lambda: 1.0)

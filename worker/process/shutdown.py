@@ -12,7 +12,7 @@ from billiard.process import active_children
 from celery.signals import worker_shutting_down
 
 if TYPE_CHECKING:
-    from worker.task import Services
+    from worker.task import TaskServices
 
 log = structlog.get_logger()
 
@@ -20,7 +20,7 @@ STOP_SECONDS: Final = 30.0
 """Seconds a process may take to finish what it computes; Celery alone would wait for ever."""
 
 
-def end_in_time(services: Services) -> None:
+def end_in_time(services: TaskServices) -> None:
     """Have this process's worker give up its model calls when it is told to stop, and end by itself if it hangs."""
 
     def begin(**_: Any) -> None:

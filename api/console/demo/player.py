@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,13 +14,19 @@ import structlog
 from api.console.demo.story import job_search
 from api.http.bodies import read_turn
 from store import hot_path
+from store.conversations import messages
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from uuid import UUID
+
+    from litestar import Litestar
+    from sqlalchemy import Connection
 
     from api.console.demo.story import Story
     from api.services import Services
     from compaction.policy import Policy
+    from store.tables import AnyRow
 
 EXTERNAL_ID: Final = "demo-contract-search"
 """A tenant has one conversation of this name, so that it is played once."""
@@ -90,8 +98,8 @@ class DemoPlayer:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("demo.failed", exc_info=error)
 
-    async def _append(self, playing: Playing, messages: tuple[dict[str, Any], ...], seq: int) -> hot_path.Appended:
-        body = msgspec.json.encode({"messages": messages, "expected_next_seq": seq})
+    async def _append(self, playing: Playing, said: tuple[dict[str, Any], ...], seq: int) -> hot_path.Appended:
+        body = msgspec.json.encode({"messages": said, "expected_next_seq": seq})
         turn = await asyncio.to_thread(read_turn, body, playing.policy, self._services.strict)
         done = await hot_path.append_turn(
             self._services.pool,
@@ -113,10 +121,31 @@ class DemoPlayer:
         return done
 
 
+@asynccontextmanager
+async def demo_player(app: Litestar) -> AsyncIterator[None]:
+    """Keep a player in the application's state for as long as it runs. The services know nothing of it."""
+    app.state.demo = player = DemoPlayer(app.state.services)
+    try:
+        yield
+    finally:
+        await player.stop()
+
+
 @cache
 def story() -> Story:
     """Return what is played, the same each time."""
     return job_search()
+
+
+def is_cut_off(connection: Connection, tenant_id: UUID, row: AnyRow) -> bool:
+    """Tell whether a conversation is the demo's, ends before the story does, and has heard nothing for a while."""
+    if row.external_id != EXTERNAL_ID:
+        return False
+    last = messages.get(connection, tenant_id, row.id, row.next_seq - 1)
+    quiet = datetime.now(UTC) - (last.created_at if last else row.created_at)
+    if quiet.total_seconds() < QUIET_SECONDS:
+        return False
+    return ends_between_turns(row.next_seq, msgspec.json.decode(last.content) if last else None)
 
 
 def ends_between_turns(next_seq: int, last: Any) -> bool:

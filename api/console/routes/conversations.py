@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
+from api.console.demo.player import is_cut_off
 from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
-from api.console.routes.demo import is_cut_off
 from api.console.routes.find import lead_to
 from api.console.sessions import READ, may
 from api.console.views.budgets import fill, lines
@@ -19,7 +19,7 @@ from api.console.views.conversation_list import listed
 from api.console.views.layers import Layers, layers
 from api.console.views.timeline import Plot, plot
 from api.http.problems import not_found
-from api.schema.documentation import ConversationId  # noqa: TC001 - the same
+from api.schema.documentation import ConversationId
 from runtime import ids
 from store.console import contents, overview, timeline
 from store.conversations import assemblies, conversations, snapshots
@@ -97,7 +97,7 @@ class _Told(NamedTuple):
     figures: AnyRow
     plot: Plot
     layers: Layers | None
-    runs: overview.Found
+    runs: overview.RowPage
     snapshots: list[AnyRow]
     is_cut_off: bool
 
@@ -123,7 +123,7 @@ async def show_conversation(request: Request[Principal, Any, Any], conversation_
         layers=told.layers,
         runs=told.runs.rows,
         snapshots=told.snapshots,
-        is_playing=services.demo.is_playing(told.row.id),
+        is_playing=request.app.state.demo.is_playing(told.row.id),
         is_cut_off=told.is_cut_off,
     )
 

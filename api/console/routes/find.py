@@ -9,7 +9,7 @@ from uuid import UUID
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, READ, may
 from runtime import ids

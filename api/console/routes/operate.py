@@ -9,7 +9,7 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.routes.retries import retry as retry_one
@@ -21,7 +21,7 @@ from api.http.problems import ProblemError, from_msgspec, invalid, not_found
 from api.routes import branches as branch_routes
 from api.routes.compactions import TO_A_MODEL, check_strategy, find_material, plan_out, request_run
 from api.schema.compactions import CompactionIn
-from api.schema.documentation import ConversationId, RunId  # noqa: TC001 - the same
+from api.schema.documentation import ConversationId, RunId
 from compaction.steps.ladder import Strategy
 from runtime import ids, strategies
 from runtime.broker import CHECKS, SUMMARIES

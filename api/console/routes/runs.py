@@ -11,7 +11,7 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
 from api.console.routes.operate import POLICY_FIELDS
@@ -21,7 +21,7 @@ from api.console.views.run_path import run_path
 from api.console.views.summary import summary
 from api.http.problems import ProblemError, not_found
 from api.routes.compactions import TO_A_MODEL
-from api.schema.documentation import RunId  # noqa: TC001 - the same
+from api.schema.documentation import RunId
 from compaction.policy import Policy
 from runtime import ids
 from store.console import overview, summaries

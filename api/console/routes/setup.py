@@ -9,7 +9,7 @@ from litestar import Request, Response, get, post
 from litestar.response import Stream
 
 from api.actions.exports import lines_of_one
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.console.forms import read_form
 from api.console.pages import HEADERS, page, redirect
 from api.console.sessions import ACT, HOME, READ, may, operator_of
@@ -17,7 +17,7 @@ from api.console.views.setup import setup
 from api.http.bytes_under_way import HOLD
 from api.http.problems import invalid, not_found
 from api.routes.administration.erasures import asking
-from api.schema.documentation import ConversationId  # noqa: TC001 - the same
+from api.schema.documentation import ConversationId
 from runtime import ids
 from store.archive import erasures, exports
 from store.console import contents

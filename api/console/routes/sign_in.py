@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.auth.rate_limits import check_rate
 from api.console.pages import page, redirect
 from api.console.sessions import (

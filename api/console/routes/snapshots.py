@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.console.pages import page
 from api.console.sessions import READ, may
 from api.console.views.comparison import Shown, compared, original, viewed
 from api.console.views.context import beginning
 from api.http.problems import not_found
-from api.schema.documentation import ConversationId  # noqa: TC001 - the same
+from api.schema.documentation import ConversationId
 from compaction.steps.snapshot import load_view
 from runtime import ids
 from store.console import contents as console_messages

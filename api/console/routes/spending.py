@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.console.pages import page
 from api.console.sessions import READ, may
 from api.console.views.spending import Spent, spent

@@ -10,7 +10,7 @@ import structlog
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.auth.access import Principal  # noqa: TC001 - Litestar reads the annotations of handlers
+from api.auth.principals import Principal
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, may, operator_of

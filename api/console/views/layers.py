@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from store.conversations.assemblies import Record
+    from store.conversations.assemblies import AssemblyRecord
 
 
 class Fitted(Protocol):
@@ -71,7 +71,7 @@ _LABELS = {
 }
 
 
-def layers(record: Record) -> Layers:
+def layers(record: AssemblyRecord) -> Layers:
     """Return the bar of an assembly; it is as long as the budget, or as what was sent where that is more."""
     whole = max(record.total_token_budget, record.total + record.reserved_output_tokens, 1)
     free = max(0, record.total_token_budget - record.total - record.reserved_output_tokens)

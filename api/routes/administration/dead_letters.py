@@ -8,7 +8,8 @@ from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 from msgspec import Meta, Struct
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import read_body
 from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.http.problem_types import EVERY_BODY

@@ -9,13 +9,14 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.response import Stream
 
 from api.actions.exports import lines
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bytes_under_way import HOLD
 from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.http.problems import invalid, not_found
 from api.schema.documentation import ConversationId, Filter, answers, problems
 from api.schema.erasures import ErasedOut, ErasureOut, UserErasureOut
-from api.schema.types import Page  # noqa: TC001 - Litestar reads the annotations when it runs
+from api.schema.types import Page
 from runtime import ids
 from store.archive import erasures
 from store.archive.erasures import Asking

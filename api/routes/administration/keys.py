@@ -9,7 +9,8 @@ import structlog
 from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import read_body
 from api.http.paging import AfterId, BeforeId, Limit, Window, page_of, window
 from api.http.problem_types import EVERY_BODY
@@ -17,7 +18,7 @@ from api.http.problems import ProblemError, invalid, not_found
 from api.schema import examples
 from api.schema.documentation import answers, operation, problems
 from api.schema.keys import KeyIn, KeyMade, KeyOut, RotationIn
-from api.schema.types import Page  # noqa: TC001 - Litestar reads the annotation
+from api.schema.types import Page
 from runtime import ids
 from store.tenants import api_keys
 from store.tenants.api_keys import AlreadyReplacedError, ApiKey, TooManyKeysError

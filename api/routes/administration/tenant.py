@@ -8,7 +8,8 @@ import msgspec
 from litestar import Request, get, patch
 from litestar.params import PathParameter
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.http.bodies import read_body, read_changes
 from api.http.problem_types import EVERY_BODY
 from api.http.problems import ProblemError, invalid

@@ -9,7 +9,8 @@ from litestar import Request, get
 from litestar.params import QueryParameter
 from msgspec import Struct
 
-from api.auth.access import Principal, requires
+from api.auth.guards import requires
+from api.auth.principals import Principal
 from api.schema.documentation import problems
 from store.tenants import budgets
 from store.tenants.budgets import Budget

@@ -1,5 +1,5 @@
 import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
-import { Outbox, type KeptTurn } from "./outbox.js";
+import { Outbox, type KeptTurn, type TurnBody } from "./outbox.js";
 import type {
   ContextOut,
   ContextTokens,
@@ -12,7 +12,6 @@ import type {
 } from "./schema.js";
 import { type Operation, Transport, left } from "./transport.js";
 
-export type TurnBody = Operations["POST /v1/conversations/{conversation_id}/turns"]["body"];
 export type Message = TurnBody["messages"][number];
 export type StoredMessage = MessageOut;
 export type Run = Operations["GET /v1/runs/{run_id}"]["answer"];

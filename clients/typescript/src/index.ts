@@ -7,10 +7,9 @@ export type {
   Run,
   StoredMessage,
   Turn,
-  TurnBody,
   TurnOptions,
 } from "./client.js";
 export { ApiError, OutboxFullError, PalimpsestError, UnreachableError } from "./errors.js";
 export { Outbox } from "./outbox.js";
-export type { KeptTurn, OutboxOptions } from "./outbox.js";
+export type { KeptTurn, OutboxOptions, TurnBody } from "./outbox.js";
 export type * from "./schema.js";

@@ -1,5 +1,7 @@
 import { ApiError, OutboxFullError } from "./errors.js";
-import type { TurnBody } from "./client.js";
+import type { Operations } from "./schema.js";
+
+export type TurnBody = Operations["POST /v1/conversations/{conversation_id}/turns"]["body"];
 
 /** A turn that waits to be sent. It is plain data, so that a caller can store it and hand it back. */
 export interface KeptTurn {

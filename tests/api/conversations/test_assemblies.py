@@ -22,7 +22,7 @@ from cli.conversations.inspect import run_inspect
 from cli.conversations.layers_bar import layers_bar
 from runtime import ids
 from store.conversations import assemblies, conversations
-from store.conversations.assemblies import Record
+from store.conversations.assemblies import AssemblyRecord
 from store.engine import service_engine, transaction
 from tests.api.operations.test_metrics import metrics
 from tests.conftest import make_tenant
@@ -403,14 +403,14 @@ class Writes:
     """Stands for the database of a batch: keeps what it is given, fails while `failing`."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[UUID, Sequence[Record], Mapping[UUID, assemblies.Dropped]]] = []
+        self.batches: list[tuple[UUID, Sequence[AssemblyRecord], Mapping[UUID, assemblies.Dropped]]] = []
         self.failing = False
 
     async def run(
         self,
         tenant_id: UUID,
         query: Callable[..., list[UUID]],
-        records: Sequence[Record],
+        records: Sequence[AssemblyRecord],
         dropped: Mapping[UUID, assemblies.Dropped],
     ) -> list[UUID]:
         if self.failing:
@@ -430,8 +430,10 @@ class WokenUp:
         return "queued"
 
 
-def record(conversation: UUID, tenant_id: UUID, *, history: int = 10, kept: int = 1, at: datetime = NOW) -> Record:
-    return Record(
+def record(
+    conversation: UUID, tenant_id: UUID, *, history: int = 10, kept: int = 1, at: datetime = NOW
+) -> AssemblyRecord:
+    return AssemblyRecord(
         conversation_id=conversation,
         tenant_id=tenant_id,
         call="payload",
@@ -467,7 +469,7 @@ class TestBatches:
         return counted, woken
 
     @staticmethod
-    def adding(records: Sequence[Record]) -> Callable[[Assemblies], None]:
+    def adding(records: Sequence[AssemblyRecord]) -> Callable[[Assemblies], None]:
         def story(batch: Assemblies) -> None:
             for each in records:
                 batch.add(each, ids.new_id())

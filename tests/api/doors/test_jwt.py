@@ -24,7 +24,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from api.auth import access, jwt_keys
+from api.auth import jwt_keys, principals
 from api.auth.jwt_keys import ASYMMETRIC, JwtKeys, NoKeysError, signing_keys
 from api.auth.jwt_tokens import JwtTokens
 from api.services import Services
@@ -511,14 +511,14 @@ class TestRemembered:
         path.write_bytes(key_set(*ALL))
         settings = with_tokens(make_settings(), str(path), jwt_leeway_seconds=0)
         clock = SimpleNamespace(now=1_000.0)
-        monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: clock.now))
-        monkeypatch.setattr(access, "REMEMBERED_SECONDS", 1e9)
+        monkeypatch.setattr(principals, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        monkeypatch.setattr(principals, "REMEMBERED_SECONDS", 1e9)
         presented = token(tenant="acme", scope="audit:read", exp=int(time.time()) + HOUR)
 
         async def within() -> None:
             services = Services(settings)
             pool = await hot_path.open_pool(settings)
-            made = access.Authenticator(pool, {}, services.last_used, services.tokens)
+            made = principals.Authenticator(pool, {}, services.last_used, services.tokens)
             found = await made.authenticate(presented)
             assert found is not None
             assert (found.tenant_id, found.scopes) == (tenant.id, frozenset({"audit:read"}))

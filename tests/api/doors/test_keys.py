@@ -16,9 +16,9 @@ from psycopg.errors import RestrictViolation
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from api.auth import access, last_used
-from api.auth.access import Authenticator
+from api.auth import last_used, principals
 from api.auth.last_used import LastUsed
+from api.auth.principals import Authenticator
 from api.services import Services
 from cli.installation.keys import (
     Wanted,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import httpx2
     from sqlalchemy import Engine
 
-    from api.auth.access import Principal
+    from api.auth.principals import Principal
     from runtime.settings import Settings
     from tests.conftest import Tenant
     from tests.support.service.running_api import Service
@@ -305,7 +305,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that remembered keys go by."""
     made = Clock()
-    monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr(principals, "time", SimpleNamespace(monotonic=made.monotonic))
     return made
 
 
@@ -361,7 +361,7 @@ class TestRemembered:
     def test_no_longer_than_until_it_expires(
         self, asking: Asking, engine: Engine, tenant: Tenant, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(access, "REMEMBERED_SECONDS", 1e9)
+        monkeypatch.setattr(principals, "REMEMBERED_SECONDS", 1e9)
         with transaction(engine, tenant.id) as connection:
             row, key = api_keys.create(connection, tenant.id, "short", expires_at=datetime.now(UTC) + 4 * DAY)
         assert asking.who(key) is not None
@@ -426,7 +426,7 @@ class TestRemembered:
             return counting
 
         monkeypatch.setattr(hot_path, "find_api_key", counted("look-up", hot_path.find_api_key))
-        monkeypatch.setattr(access, "secret_matches", counted("comparison", api_keys.secret_matches))
+        monkeypatch.setattr(principals, "secret_matches", counted("comparison", api_keys.secret_matches))
         unknown = f"{ids.external('key', ids.new_id())}.{'x' * 43}"
         for key in (unknown, tenant.key + "x", revoked, expired):
             calls.clear()

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from api.auth import access
+from api.auth import principals
 from api.http.problem_types import PROBLEM_TYPES, problem_type
 from api.http.problems import from_msgspec
 from api.monitoring import operations
@@ -346,7 +346,7 @@ def test_a_fault_of_ours_reveals_nothing(
 
 
 def test_a_revoked_key_is_forgotten_soon(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "REMEMBERED_SECONDS", 0.3)
+    monkeypatch.setattr(principals, "REMEMBERED_SECONDS", 0.3)
     key = key_with(service, ["context:read"])
     with service.api.client(key) as client:
         assert client.get("/v1/conversations").status_code == 200

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from limits import RateLimitItem
 
+    from api.monitoring.metrics import RateScope
     from runtime.settings import Settings
     from tests.conftest import Tenant
 
@@ -245,7 +246,7 @@ def test_requests_that_wait_at_the_same_time_are_one_sign_of_redis_being_away(
 ) -> None:
     """As they do when the process itself was held up for a moment."""
     settings = limited()
-    asked: list[tuple[rate_limits.Scope, RateLimitItem, str]] = [("key", parse("1000/hour"), "k")]
+    asked: list[tuple[RateScope, RateLimitItem, str]] = [("key", parse("1000/hour"), "k")]
 
     async def run(store: redis.Redis) -> None:
         counter = rate_limits._Counter(settings)

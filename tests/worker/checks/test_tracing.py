@@ -19,7 +19,8 @@ from runtime import ids
 from runtime import settings as settings_module
 from runtime.broker import CHECKS, RUN_TASK, celery_app, queue_keys
 from runtime.settings import Settings
-from runtime.tracing import HEADER, TRACING, header, here, ids_of, span
+from runtime.spans import ids_of
+from runtime.tracing import HEADER, TRACING, header, here, span
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.processes import START_SECONDS, Product, ended, product
