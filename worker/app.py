@@ -30,31 +30,31 @@ def create_app(settings: Settings | None = None) -> Celery:
         """Check a batch of conversations and carry out what is due at once."""
         reach("check.started")
         ids = [UUID(text) for text in conversation_ids]
-        task.services.checker.check(ids, task.services.compactor.execute)
+        task.services.checker.check(ids, task.services.dispatcher.execute)
 
     @app.task(base=base, bind=True, shared=False, name=RUN_TASK)
     def run(task: ServiceTask, tenant_id: str, run_id: str) -> None:
         """Carry out a queued run, if nobody else has it and its tenant may have one more under way."""
         services = task.services
-        if services.compactor.calls.stopping:
+        if services.resources.calls.stopping:
             raise Reject("the worker stops", requeue=True)
         lease = services.claim(UUID(tenant_id), UUID(run_id))
         if lease is None:
             return
-        services.compactor.execute(lease)
+        services.dispatcher.execute(lease)
         services.offer_place(lease)
         # Whatever came meanwhile was left to this run.
-        services.checker.check([lease.conversation_id], services.compactor.execute)
+        services.checker.check([lease.conversation_id], services.dispatcher.execute)
 
     @app.task(base=base, bind=True, shared=False, name=BATCH_TASK)
     def advance(task: ServiceTask, tenant_id: str, batch_id: str) -> None:
-        """Take a message batch a step further."""
+        """Take a summary that was asked for ahead of time a step further."""
         services = task.services
-        if services.compactor.calls.stopping:
+        if services.resources.calls.stopping:
             raise Reject("the worker stops", requeue=True)
-        conversation_id = services.batches.advance(UUID(tenant_id), UUID(batch_id))
+        conversation_id = services.ahead.advance(UUID(tenant_id), UUID(batch_id), services.dispatcher.execute)
         if conversation_id is not None:
-            services.checker.check([conversation_id], services.compactor.execute)
+            services.checker.check([conversation_id], services.dispatcher.execute)
 
     @app.task(base=base, bind=True, shared=False, name=DELIVER_TASK)
     def deliver(task: ServiceTask, tenant_id: str, delivery_id: str) -> None:

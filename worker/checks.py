@@ -11,7 +11,7 @@ import structlog
 from compaction.overrides import InForce, in_force
 from compaction.steps.ladder import batch_is_due, decide
 from store.conversations import conversations, snapshots
-from store.runs import batches, runs
+from store.runs import runs
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from store.conversations.conversations import CheckState
     from store.runs.runs import Lease
     from worker.database import Database
+    from worker.runs.ahead import SummariesAhead
 
 log = structlog.get_logger()
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -38,7 +39,7 @@ PASSES: Final = 10
 class Checker:
     """Decides from counters alone, for conversations of any tenant, and begins the runs that are due.
 
-    With `wake_batch` summaries are made ahead of time too; it is told (tenant, batch) of what is to be sent.
+    With `ahead` summaries are asked for ahead of time too.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class Checker:
         *,
         worker: str,
         lease_seconds: float,
-        wake_batch: Callable[[UUID, UUID], None] | None = None,
+        ahead: SummariesAhead | None = None,
     ) -> None:
         self._database = database
         self._defaults = defaults
         self._policies = lru_cache(POLICIES)(self._parsed)
         self._worker = worker
         self._lease_seconds = lease_seconds
-        self._wake_batch = wake_batch
+        self._ahead = ahead if ahead is not None and ahead.are_wished_for else None
 
     def check(self, conversation_ids: Iterable[UUID], execute: Callable[[Lease], None]) -> None:
         """Check conversations and carry out what is due, until none of them has a check due."""
@@ -70,12 +71,12 @@ class Checker:
                 # In the order that they were given in, which is fair; the database's is that of ids or of pages.
                 states.sort(key=lambda state: place[state.conversation_id])
                 idle, busy = self._split(states)
-                wanted = self._want_batches(connection, idle)
+                wishes = self._wish_ahead(connection, idle)
                 done = conversations.clear_checks(connection, idle) if idle else set()
             METRICS.checked("idle", len(idle))
-            for batch_id, tenant_id in wanted:
-                if self._wake_batch is not None:
-                    self._wake_batch(tenant_id, batch_id)
+            for tenant_id, wish_id in wishes:
+                if self._ahead is not None:
+                    self._ahead.wake(tenant_id, wish_id)
             for state in busy:
                 if (lease := self._begin(state)) is not None:
                     METRICS.checked("begun")
@@ -84,7 +85,7 @@ class Checker:
 
     def _reading(self, *, lock: bool) -> AbstractContextManager[Connection]:
         """Open a transaction only for what has to happen at once: it costs as much as the two statements in it."""
-        if lock or self._wake_batch is not None:
+        if lock or self._ahead is not None:
             return self._database.transaction(None)
         return self._database.statements()
 
@@ -111,9 +112,9 @@ class Checker:
             return state.load.input_tokens < policy.pending_limit_tokens
         return state.has_active_run or not decide(state.load, policy)
 
-    def _want_batches(self, connection: Connection, idle: Sequence[CheckState]) -> list[tuple[UUID, UUID]]:
-        """Wish for a batch for those that near their threshold; in the transaction that takes their marks off."""
-        if self._wake_batch is None:
+    def _wish_ahead(self, connection: Connection, idle: Sequence[CheckState]) -> Sequence[tuple[UUID, UUID]]:
+        """Wish for summaries of those that near their threshold; in the transaction that takes their marks off."""
+        if self._ahead is None:
             return []
         near = [
             state.conversation_id
@@ -122,7 +123,7 @@ class Checker:
             and state.pending_version is None
             and batch_is_due(state.load, self._in_force(state).policy)
         ]
-        return batches.want(connection, near) if near else []
+        return self._ahead.wish(connection, near) if near else []
 
     def _begin(self, state: CheckState) -> Lease | None:
         policy = self._in_force(state).policy

@@ -16,14 +16,14 @@ from runtime.broker import BATCH_TASK, RUN_TASK, SUMMARIES
 from runtime.tracing import header, here
 from store.runs import runs, summary_places
 from store.runs.summary_places import Places
-from worker.batches.batches import Batches
 from worker.checks import Checker
 from worker.database import Database
 from worker.metrics import METRICS
+from worker.parts import choose_model, choose_summarizer, choose_ways, summaries_ahead
 from worker.process.progress import Progress
 from worker.runs.budgets import Budgets
-from worker.runs.compactor import Compactor
-from worker.summarizers import choose_batches, choose_model, choose_summarizer
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
 from worker.sweeping.webhooks import Courier
 from worker.tracing import traced_task
 
@@ -46,26 +46,23 @@ class TaskServices:
         METRICS.name_models(settings)
         self.progress = Progress()
         self.database = Database(settings, "worker", self.progress)
-        with_batches = settings.chosen_summarizer == "anthropic-batch"
-        self.checker = Checker(
-            self.database,
-            settings.policy,
-            worker=self.worker,
-            lease_seconds=settings.lease_seconds,
-            wake_batch=self._wake_batch if with_batches else None,
-        )
-        self.compactor = Compactor(
+        self.resources = RunResources(
             self.database,
             choose_summarizer(settings),
             make_model=choose_model(settings),
-            make_batches=choose_batches(settings),
             lease_seconds=settings.lease_seconds,
             limit_seconds=settings.summary_limit_seconds,
             wake=self._wake,
             budgets=Budgets(self.database, settings),
         )
-        self.batches = Batches(
-            self.compactor, settings.policy, worker=self.worker, lease_seconds=settings.lease_seconds
+        self.ahead = summaries_ahead(settings, self.resources, worker=self.worker, wake=self._wake_ahead)
+        self.dispatcher = Dispatcher(self.resources, choose_ways(settings), ahead=self.ahead)
+        self.checker = Checker(
+            self.database,
+            settings.policy,
+            worker=self.worker,
+            lease_seconds=settings.lease_seconds,
+            ahead=self.ahead,
         )
         self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
         self.courier = Courier(self.database, private_addresses=settings.webhook_private_addresses)
@@ -92,7 +89,7 @@ class TaskServices:
 
     def offer_place(self, lease: Lease) -> None:
         """Give the place of a run that has ended to the one whose turn it is."""
-        if lease.queue != SUMMARIES or not self._places.are_bounded or self.compactor.calls.stopping:
+        if lease.queue != SUMMARIES or not self._places.are_bounded or self.resources.calls.stopping:
             return
         try:
             with self.database.transaction(None) as connection:
@@ -106,8 +103,8 @@ class TaskServices:
     def _wake(self, lease: Lease) -> None:
         self._send(lease.run_id, lease.tenant_id)
 
-    def _wake_batch(self, tenant_id: UUID, batch_id: UUID) -> None:
-        self._tell(BATCH_TASK, tenant_id, batch_id)
+    def _wake_ahead(self, tenant_id: UUID, wish_id: UUID) -> None:
+        self._tell(BATCH_TASK, tenant_id, wish_id)
 
     def _send(self, run_id: UUID, tenant_id: UUID) -> None:
         self._tell(RUN_TASK, tenant_id, run_id)

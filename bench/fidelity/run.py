@@ -83,12 +83,10 @@ def _model() -> Summarizer | None:
         progress(f"model: skipped, none of {', '.join(MODEL_VARIABLES)} is set")
         return None
     # The SDK takes longer to load than all the rest.
-    from worker.summarizers.base import NativeSummarizer  # noqa: PLC0415
-    from worker.summarizers.select import choose_summarizer  # noqa: PLC0415
+    from worker.parts import choose_summarizer  # noqa: PLC0415
 
     make = choose_summarizer(Settings(summarizer="anthropic"))
-    made = make() if make else None
-    return None if isinstance(made, NativeSummarizer) else made
+    return make() if make else None
 
 
 def _scores(source: Source, model: Summarizer | None, cuts: int, *, short: bool) -> Sequence[Score]:

@@ -18,7 +18,8 @@ from store.conversations import conversations
 from tests.support.service.in_process import Chat
 from tests.support.talk import request, rounds
 from worker.checks import Checker
-from worker.runs.compactor import Compactor
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,12 +48,12 @@ def staleness(plan: Plan) -> list[Row]:
         servers.worker(CHECKS, concurrency=1),
         servers.connect() as connection,
     ):
-        compactor = Compactor(chat.database, None, lease_seconds=45, wake=_no_summary)
+        dispatcher = Dispatcher(RunResources(chat.database, None, lease_seconds=45, wake=_no_summary))
         checker = Checker(chat.database, {}, worker="bench", lease_seconds=45)
 
         def here(conversation: UUID) -> None:
             chat.append(conversation, [request("go on", 2 * _RESULT_TOKENS)])
-            checker.check([conversation], compactor.execute)
+            checker.check([conversation], dispatcher.execute)
 
         def there(conversation: UUID) -> None:
             _post(api, conversation)

@@ -24,7 +24,8 @@ from tests.support.service.in_process import Chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges
 from worker.checks import Checker
-from worker.runs.compactor import Compactor
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
 from worker.summarizers.staged import THREADS
 
 if TYPE_CHECKING:
@@ -71,13 +72,14 @@ class Supply:
         threshold = Policy().compaction_threshold_tokens
         talk = exchanges(threshold // 1_000 + 1, 500)
         with Chat(self._servers.settings, self._servers.tenant_id) as chat:
-            compactor = Compactor(chat.database, StubSummarizer, lease_seconds=45, wake=self._handed.append)
+            resources = RunResources(chat.database, StubSummarizer, lease_seconds=45, wake=self._handed.append)
+            dispatcher = Dispatcher(resources)
             checker = Checker(chat.database, {}, worker="bench", lease_seconds=45)
             for _ in range(count):
                 with chat.database.transaction(chat.tenant_id) as connection:
                     conversation: UUID = conversations.create(connection, chat.tenant_id, {})[0].id
                 chat.append(conversation, talk)
-                checker.check([conversation], compactor.execute)
+                checker.check([conversation], dispatcher.execute)
         made, self._handed = self._handed, []
         return made
 

@@ -114,6 +114,11 @@ def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, lock:
     return connection.execute(query.with_for_update() if lock else query).one_or_none()
 
 
+def lock(connection: Connection, conversation_id: UUID) -> None:
+    """Lock a conversation's row: before those of its runs, blocks and batches, as everywhere."""
+    connection.execute(select(conversations.c.id).where(conversations.c.id == conversation_id).with_for_update())
+
+
 def page(
     connection: Connection,
     tenant_id: UUID,

@@ -133,13 +133,6 @@ def open_of(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, l
     return _batch(row) if row else None
 
 
-def lock_conversation(connection: Connection, conversation_id: UUID) -> None:
-    """Lock the conversation's row: before that of its batch, as everywhere."""
-    connection.execute(
-        select(conversation_rows.c.id).where(conversation_rows.c.id == conversation_id).with_for_update()
-    )
-
-
 def sending(connection: Connection, batch: Batch, outline: Outline) -> bool:
     """Write down what is about to be sent; False if it is not wanted any more."""
     values = outline._asdict() | {"part_ends": list(outline.part_ends)}

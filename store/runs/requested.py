@@ -9,9 +9,9 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from compaction.overrides import in_force
 from runtime import ids
-from store.conversations.conversations import mark_due
+from store.conversations.conversations import lock, mark_due
 from store.runs import ended
-from store.tables import conversations, run_steps, runs
+from store.tables import run_steps, runs
 from store.tenants import webhooks
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def request(
 
     If the conversation has an active run, return that one's id, and whether it is one by hand for the same.
     """
-    _lock(connection, conversation_id)
+    lock(connection, conversation_id)
     active = _active(connection, conversation_id)
     if active is not None:
         if active.trigger != "manual":
@@ -194,10 +194,6 @@ def _active(connection: Connection, conversation_id: UUID) -> AnyRow | None:
         .where(_r.conversation_id == conversation_id, _r.state.in_(("queued", "running")), _r.block_id.is_(None))
         .with_for_update()
     ).one_or_none()
-
-
-def _lock(connection: Connection, conversation_id: UUID) -> None:
-    connection.execute(select(conversations.c.id).where(conversations.c.id == conversation_id).with_for_update())
 
 
 def _queue(connection: Connection, tenant_id: UUID, conversation_id: UUID, **values: Any) -> UUID:

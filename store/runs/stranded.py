@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, case, exists, func, select, text, update
 
+from store.conversations.conversations import lock
 from store.tables import conversations, runs
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def retry(connection: Connection, tenant_id: UUID, run_id: UUID) -> Retried:
     if row is None:
         return Retried("missing")
     # Conversation before run, as everywhere; no run of it can begin from here on.
-    connection.execute(select(_c.id).where(_c.id == row.conversation_id).with_for_update())
+    lock(connection, row.conversation_id)
     query = select(_r.state, _r.queue, _r.block_id).where(_r.id == run_id).with_for_update()
     run = connection.execute(query).one_or_none()
     if run is None:

@@ -16,7 +16,8 @@ from tests.fuzz.structure import changed_bytes, changed_documents, json_lines
 from tests.fuzz.turns import as_json
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.servers.loopback_steps import status
-from worker.summarizers import SummaryError, choose_batches
+from worker.parts import choose_batches
+from worker.summarizers import SummaryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

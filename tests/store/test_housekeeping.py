@@ -365,7 +365,7 @@ class TestSnapshots:
         chat.append(conversation, exchanges(12, 200, start=80))
         lease = Workers(chat, StubSummarizer()).begin(conversation)
         assert clean(snapshot_retention_days=7) == {}
-        Workers(chat, StubSummarizer()).compactor.execute(lease)
+        Workers(chat, StubSummarizer()).dispatcher.execute(lease)
         chat.query("update runs set state = 'skipped', finished_at = now() where finished_at is null")
         with psycopg.connect(database_url) as connection:
             connection.execute("select from conversations for update")

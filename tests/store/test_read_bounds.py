@@ -83,13 +83,13 @@ def test_runs_wait_until_there_is_room_for_what_they_read(chat: Chat) -> None:
 
     stub = StubSummarizer(act=hold)
     workers = Workers(chat, stub)
-    workers.compactor._memory = Watched(30_000)
+    workers.dispatcher._memory = Watched(30_000)
     leases = []
     for _ in range(2):
         conversation = chat.begin()
         chat.append(conversation, exchanges(12, 200))
         leases.append(workers.hand_over(conversation))
-    threads = [Thread(target=workers.compactor.execute, args=(lease,)) for lease in leases]
+    threads = [Thread(target=workers.dispatcher.execute, args=(lease,)) for lease in leases]
     threads[0].start()
     assert begun.wait(60)
     threads[1].start()

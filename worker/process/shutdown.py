@@ -24,7 +24,7 @@ def end_in_time(services: TaskServices) -> None:
     """Have this process's worker give up its model calls when it is told to stop, and end by itself if it hangs."""
 
     def begin(**_: Any) -> None:
-        services.compactor.calls.stop()
+        services.resources.calls.stop()
         leave_in_time()
 
     worker_shutting_down.connect(begin, weak=False)

@@ -53,9 +53,9 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     app = create_app(settings)
     services = app.tasks[CHECK_TASK].services
     end_in_time(services)
-    if not computes and services.compactor.can_summarize:
+    if not computes and services.resources.can_summarize:
         # The SDK takes seconds to load: now, and not while the first run's lease is running out.
-        log.info("worker.summarizer", name=services.compactor.summarizer.name)
+        log.info("worker.summarizer", name=services.resources.summarizer.name)
     slots = concurrency or default
     if computes:
         # A process that is held by C code cannot look after itself, as it does otherwise.

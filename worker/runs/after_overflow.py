@@ -11,12 +11,12 @@ from store.runs.waiting_summaries import TRIGGER
 from worker.runs.budgets import BUDGET_SPENT
 from worker.runs.journal import HEAD_MOVED, Journal
 from worker.runs.summarizing import Summarizing, spend
-from worker.summarizers import SummaryError
+from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
     from store.runs.runs import Lease, StepRecord
-    from worker.runs.compactor import Compactor
     from worker.runs.journal import Reading
+    from worker.runs.resources import RunResources
 
 log = structlog.get_logger()
 
@@ -24,10 +24,10 @@ log = structlog.get_logger()
 class Recovery:
     """Summarizes from the version before the overflow, and commits on top of the overflow's if nothing came between."""
 
-    def __init__(self, compactor: Compactor, lease: Lease) -> None:
+    def __init__(self, resources: RunResources, lease: Lease) -> None:
         self._lease = lease
-        self._journal = Journal(compactor.database, lease)
-        self._summarizing = Summarizing(compactor, lease, self._journal)
+        self._journal = Journal(resources.database, lease)
+        self._summarizing = Summarizing(resources, lease, self._journal)
         self._target = lease.target_tokens or 0
 
     def go(self) -> None:

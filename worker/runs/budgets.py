@@ -65,7 +65,7 @@ class RunPurse:
         """Whether it has refused a call."""
 
     def reserve(self, model: str | None, input_tokens: int, output_tokens: int) -> _Payment:
-        """Set aside what a call may cost at most; see `worker.summarizers.purse.Purse`."""
+        """Set aside what a call may cost at most; see `worker.summarizers.paying.Purse`."""
         payment = _Payment(self, self._owner.estimate(model, input_tokens, output_tokens))
         # One at a time: each writes what all of them hold together.
         with self._lock:

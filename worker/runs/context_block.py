@@ -20,14 +20,14 @@ from compaction.payload import block_summary
 from compaction.payload.assembly import blocks_tokens
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
-from store.conversations import context_blocks
-from store.runs import batches, runs, waiting_summaries
+from store.conversations import context_blocks, conversations
+from store.runs import runs, waiting_summaries
 from worker.metrics import METRICS
 from worker.runs.budgets import BUDGET_SPENT
 from worker.runs.journal import ERASED, RunLostError
 from worker.runs.leases import StoppingError
 from worker.runs.summarizing import spend
-from worker.summarizers import SummaryError
+from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from store.conversations.context_blocks import Material
     from store.runs.runs import Lease, StepRecord
-    from worker.runs.compactor import Compactor
+    from worker.runs.resources import RunResources
     from worker.summarizers.base import Answer, Model
 
 T = TypeVar("T")
@@ -52,10 +52,10 @@ OUTLINE_STANDS: Final = "outline_stands"
 class BlockSummary:
     """One attempt at one run."""
 
-    def __init__(self, compactor: Compactor, lease: Lease) -> None:
-        self._compactor = compactor
+    def __init__(self, resources: RunResources, lease: Lease) -> None:
+        self._resources = resources
         self._lease = lease
-        self._purse = compactor.purse(lease)
+        self._purse = resources.purse(lease)
         self._given_up = Event()
         self._paid = False
         """Whether anything was asked."""
@@ -64,13 +64,13 @@ class BlockSummary:
         """Summarize the block, unless that is done, not wanted any more, or not possible here."""
         assert self._lease.block_id is not None  # noqa: S101 - that is what makes it a run for a block
         try:
-            with self._compactor.database.transaction(self._lease.tenant_id) as connection:
+            with self._resources.database.transaction(self._lease.tenant_id) as connection:
                 block = context_blocks.material(connection, self._lease.block_id)
         except NoResultFound:
             raise RunLostError(ERASED) from None  # Nothing else removes a block.
         if block.summary is not None or not block.wanted:
             return self._end(block, "skipped", "superseded" if block.summary is None else "already_summarized")
-        model = self._compactor.model
+        model = self._resources.model
         if model is None:
             return self._end(block, "skipped", OUTLINE_STANDS)
         try:
@@ -85,7 +85,7 @@ class BlockSummary:
     def _wait(self, block: Material, model: Model) -> str:
         """Return the summary; the lease is kept alive meanwhile, and nothing more is asked once it is given up."""
         try:
-            return self._compactor.wait(lambda: self._summarize(block, model), self._lease)
+            return self._resources.wait(lambda: self._summarize(block, model), self._lease)
         finally:
             self._given_up.set()
 
@@ -151,7 +151,7 @@ class BlockSummary:
 
     def _write(self, step: StepRecord, started: float) -> None:
         step = step._replace(duration_ms=round((time.monotonic() - started) * 1000))
-        with self._compactor.database.transaction(self._lease.tenant_id) as connection:
+        with self._resources.database.transaction(self._lease.tenant_id) as connection:
             runs.add_step(connection, self._lease, step)
         METRICS.step_recorded(step)
 
@@ -173,7 +173,7 @@ class BlockSummary:
 
         def write(connection: Connection) -> None:
             # Conversation before block and run, as everywhere: an erasure takes them in this order.
-            batches.lock_conversation(connection, lease.conversation_id)
+            conversations.lock(connection, lease.conversation_id)
             if summary is not None:
                 context_blocks.set_summary(connection, block_id, summary)
             # One that takes more than a day's budget would take all of it every day.
@@ -182,7 +182,7 @@ class BlockSummary:
             if not runs.end(connection, lease, state, reason, error, tokens=(block.tokens, tokens)):
                 raise RunLostError(runs.LEASE_LOST)
 
-        self._compactor.database.insist(lease.tenant_id, write)
+        self._resources.database.insist(lease.tenant_id, write)
         METRICS.run_ended(state, reason)
         log.info("run.ended", state=state, reason=reason, trigger=lease.trigger)
 

@@ -16,15 +16,18 @@ from runtime.broker import SUMMARIES
 from worker.runs.budgets import BUDGET_SPENT
 from worker.runs.journal import Journal
 from worker.runs.summarizing import Summarizing
-from worker.summarizers import SummaryError
+from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from compaction.steps.ladder import Load
     from compaction.view import View
     from store.runs import runs
     from store.runs.runs import Lease
-    from worker.runs.compactor import Compactor
     from worker.runs.journal import Reading
+    from worker.runs.resources import RunResources
+    from worker.runs.summarizing import Way
 
 log = structlog.get_logger()
 
@@ -32,11 +35,11 @@ log = structlog.get_logger()
 class Execution:
     """One attempt at one run over the conversation's head."""
 
-    def __init__(self, compactor: Compactor, lease: Lease) -> None:
-        self._compactor = compactor
+    def __init__(self, resources: RunResources, lease: Lease, ways: Sequence[Way] = ()) -> None:
+        self._resources = resources
         self._lease = lease
-        self._journal = Journal(compactor.database, lease)
-        self._summarizing = Summarizing(compactor, lease, self._journal)
+        self._journal = Journal(resources.database, lease)
+        self._summarizing = Summarizing(resources, lease, self._journal, ways)
         self._tried: dict[Step, Result] = {}
         self._failure: SummaryError | None = None
         self._waits_from: int | None = None
@@ -56,7 +59,7 @@ class Execution:
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
         while not now.material.pending_version and (step := self._next(now.stage.load, now.stage.view)) is not None:
             if step is Step.SUMMARY and self._is_for_others:
-                return self._compactor.hand_over(self._lease)
+                return self._resources.hand_over(self._lease)
             self._tried[step] = self._do(step, now)
             if self._is_enough(now):
                 break

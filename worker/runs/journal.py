@@ -67,7 +67,7 @@ class Reading(NamedTuple):
     stage: Stage
 
 
-class Asked(NamedTuple):
+class SentBeside(NamedTuple):
     """The conversation's model, system prompt and tools, each None where the chat product has not told it."""
 
     model: str | None
@@ -97,7 +97,7 @@ class Journal:
                     connection, self._lease.tenant_id, self._lease.conversation_id, base_version=base_version
                 )
         except NoResultFound:
-            self.asked()
+            self.sent_beside()
             raise
         stage = material.stage(self._policy)
         self._started = time.monotonic()
@@ -111,13 +111,13 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             return outages.versions_before(connection, self._lease.conversation_id, codes)
 
-    def asked(self) -> Asked:
+    def sent_beside(self) -> SentBeside:
         """Read what the chat product sends beside the messages."""
         with self._transaction(self._lease.tenant_id) as connection:
             row = conversations.get(connection, self._lease.tenant_id, self._lease.conversation_id)
         if row is None:
             raise RunLostError(ERASED)
-        return Asked(row.model, row.system, row.tools)
+        return SentBeside(row.model, row.system, row.tools)
 
     def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:
         """Return a zone as it came; see `read_originals`."""

@@ -2,109 +2,92 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
 from compaction.pins.pinned import message_text
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
-from worker.batches.batched import Batched
 from worker.runs.budgets import BUDGET_SPENT
 from worker.runs.journal import STOPPED
 from worker.runs.leases import StoppingError
 from worker.runs.outages import reading_before
-from worker.summarizers import SummaryError, SummaryRequest
-from worker.summarizers.base import Conversation, NativeSummarizer, pay
+from worker.summarizers.base import SummaryError, SummaryRequest
 from worker.summarizers.extractive import ExtractiveSummarizer
+from worker.summarizers.paying import PayingSummarizer, pay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from compaction.policy import Policy
     from compaction.steps.stage import Stage
     from compaction.summary.zone import Zone
     from compaction.view import View
     from store.runs.runs import Lease, StepRecord
-    from worker.runs.compactor import Compactor
     from worker.runs.journal import Beside, Journal, Reading
-    from worker.summarizers import Summarizer, Summary
-    from worker.summarizers.base import SignedSummary, Spent
+    from worker.runs.resources import RunResources
+    from worker.summarizers.base import Spent, Summarizer, Summary
 
 T = TypeVar("T")
 
 log = structlog.get_logger()
 
 
-class Summarizing:
-    """Makes summaries on behalf of one attempt at a run."""
+class Way(Protocol):
+    """Another way to a summary than to ask the summarizer for a text now; a part of the worker that could go."""
 
-    def __init__(self, compactor: Compactor, lease: Lease, journal: Journal) -> None:
-        self._compactor = compactor
-        self._lease = lease
-        self._journal = journal
-        self._purse = compactor.purse(lease)
-        self.batched = Batched(compactor, lease, journal, self)
-        self.is_on = lease.strategy == "extract" or (lease.policy.compaction_enabled and compactor.can_summarize)
+    def step(self, summarizing: Summarizing, now: Reading) -> Result | None:
+        """Put a summary into the place of the zone; None if the next way is to be tried.
+
+        Raises SummaryError, StoppingError.
+        """
+
+
+class Summarizing:
+    """Makes summaries on behalf of one attempt at a run; `ways` are tried before the summarizer is asked."""
+
+    def __init__(self, resources: RunResources, lease: Lease, journal: Journal, ways: Sequence[Way] = ()) -> None:
+        self.resources = resources
+        self.lease = lease
+        self.journal = journal
+        self.purse = resources.purse(lease)
+        self._ways = ways
+        self.is_on = lease.strategy == "extract" or (lease.policy.compaction_enabled and resources.can_summarize)
         """Whether summaries are made at all."""
 
     @property
     def _summarizer(self) -> Summarizer:
-        if self._lease.strategy == "extract":
-            return ExtractiveSummarizer()
-        chosen = self._compactor.summarizer
-        return chosen.text if isinstance(chosen, NativeSummarizer) else chosen
+        return ExtractiveSummarizer() if self.lease.strategy == "extract" else self.resources.summarizer
 
     def step(self, now: Reading) -> Result:
         """Put a summary into the place of the zone. Raises SummaryError, StoppingError."""
-        if self.is_on and self._lease.strategy != "extract":
-            done = self.batched.instead(now)
-            if done is not None:
-                return done
-            chosen = self._compactor.summarizer
-            if isinstance(chosen, NativeSummarizer):
-                return self._sign(now, chosen)
+        if self.is_on and self.lease.strategy != "extract":
+            for way in self._ways:
+                done = way.step(self, now)
+                if done is not None:
+                    return done
         return self._write(now)
-
-    def _sign(self, now: Reading, native: NativeSummarizer) -> Result:
-        """Put the API's own summary into the place of what it was made from."""
-        now = now._replace(stage=steps.pin_first_request(now.stage))
-        stage, policy = now.stage, self._lease.policy
-        asked = self._journal.asked()
-        record = self.record(stage)._replace(summarizer=native.name, model=asked.model or native.model)
-        zone = steps.find_prefix(stage, policy)
-        if isinstance(zone, str):
-            return self._journal.skip(record, zone)
-        beginning = Conversation(stage.view[: zone.stop], asked.model or native.model, asked.system, asked.tools)
-        most, wishes = policy.summary_max_tokens, self._wishes
-        tokens = (stage.estimate(stage.view[: zone.stop]) + stage.fixed_tokens, most)
-
-        def sign() -> SignedSummary:
-            return native.sign(beginning, max_tokens=most, wishes=wishes)
-
-        signed = self._made(lambda: pay(self._purse, beginning.model, tokens, sign), record)
-        made = steps.replace_prefix(stage, zone, signed.block, policy)
-        return self.commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
 
     def _write(self, now: Reading) -> Result:
         if self.is_on and self._summarizer.model is not None:
-            before = reading_before(self._journal, self._lease.policy)
+            before = reading_before(self.journal, self.lease.policy)
             done = None if before is None else self._make_good(before, now)
             if done is not None:
                 return done
-        stage, policy = now.stage, self._lease.policy
+        stage, policy = now.stage, self.lease.policy
         record = self.record(stage)
         if not self.is_on:
-            return self._journal.skip(record, steps.SUMMARIES_DISABLED)
+            return self.journal.skip(record, steps.SUMMARIES_DISABLED)
         zone = steps.find_zone(stage, policy)
         if isinstance(zone, str):
-            return self._journal.skip(record, zone)
+            return self.journal.skip(record, zone)
         summary = self.ask(stage, zone, policy, record)
         made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
         made = made._replace(detail="; ".join([made.detail or "", *summary.notes]))
-        if made.reason is not None and self._purse.is_spent:
+        if made.reason is not None and self.purse.is_spent:
             # Of the first parts alone, and not worth having: the whole of it waits.
-            self._journal.skip(spend(record, summary.spent), BUDGET_SPENT)
+            self.journal.skip(spend(record, summary.spent), BUDGET_SPENT)
             raise SummaryError(BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
         return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
@@ -113,7 +96,7 @@ class Summarizing:
 
         `before` is the conversation as it was before them, `now` as it is. Raises SummaryError, StoppingError.
         """
-        stage, policy = before.stage, self._lease.policy
+        stage, policy = before.stage, self.lease.policy
         known = self.record(now.stage)
         zone = steps.find_zone(stage, policy)
         if isinstance(zone, str):
@@ -123,9 +106,9 @@ class Summarizing:
         known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
         after = stage.estimate(made.view)
         if made.reason is not None or not saves_enough(now.stage.tokens, after, policy):
-            self._journal.skip(known, steps.NOT_SMALLER)
+            self.journal.skip(known, steps.NOT_SMALLER)
             return None
-        record = self._journal.record(made, stage)._replace(
+        record = self.journal.record(made, stage)._replace(
             tokens_before=known.tokens_before,
             messages_before=known.messages_before,
             detail="; ".join(["From the originals of what extracts stood for", *summary.notes]),
@@ -133,7 +116,7 @@ class Summarizing:
         record = spend(record, summary.spent)._replace(
             summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
         )
-        done = self._journal.take(made, before, record)
+        done = self.journal.take(made, before, record)
         log.info("summary.made_good", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
         return done
 
@@ -141,34 +124,34 @@ class Summarizing:
         self, now: Reading, made: steps.Made, known: StepRecord, spent: Spent, beside: Beside | None = None
     ) -> Result:
         """Commit what the step made, by whom `known` tells; see `Journal.commit`."""
-        record = spend(self._journal.record(made, now.stage), spent)._replace(
+        record = spend(self.journal.record(made, now.stage), spent)._replace(
             summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
         )
-        done = self._journal.take(made, now, record, beside)
+        done = self.journal.take(made, now, record, beside)
         if done != "skipped":
             log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
         return done
 
     def extract(self, now: Reading) -> Result:
         """Put an extract into the place of the zone whose summary failed."""
-        stage, policy = now.stage, self._lease.policy
+        stage, policy = now.stage, self.lease.policy
         extractive = ExtractiveSummarizer()
         made = steps.Made(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
-        record = self._journal.record(made, stage)._replace(summarizer=extractive.name)
+        record = self.journal.record(made, stage)._replace(summarizer=extractive.name)
         zone = steps.find_zone(stage, policy)
         if isinstance(zone, str):
-            return self._journal.skip(record, zone)
+            return self.journal.skip(record, zone)
         try:
             summary = extractive.summarize(self.request(stage, zone, policy))
         except SummaryError as error:
-            return self._journal.fail(record, error.code, error.detail)
+            return self.journal.fail(record, error.code, error.detail)
         made = steps.summarize(stage, zone, summary.text, policy)._replace(step=Step.EXTRACT)
         return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
     def record(self, stage: Stage) -> StepRecord:
         """Return what is known of the step before a summary is made."""
-        made = steps.Made(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self._lease.policy))
-        record = self._journal.record(made, stage)
+        made = steps.Made(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self.lease.policy))
+        record = self.journal.record(made, stage)
         if not self.is_on:
             return record
         summarizer = self._summarizer
@@ -176,37 +159,39 @@ class Summarizing:
 
     def ask(self, stage: Stage, zone: Zone, policy: Policy, record: StepRecord) -> Summary:
         """Return a summary of a zone; a failure is written down. Raises SummaryError, StoppingError."""
-        request = self.request(stage, zone, policy)._replace(purse=self._purse)
-        summarizer = self._summarizer
-        if summarizer.model is None or getattr(summarizer, "reserves_calls", False):
-            return self._made(lambda: summarizer.summarize(request), record)
+        request, summarizer, purse = self.request(stage, zone, policy), self._summarizer, self.purse
+        if isinstance(summarizer, PayingSummarizer):
+            paying = summarizer
+            return self.answer(lambda: paying.summarize_paid(request, purse), record)
+        if summarizer.model is None:
+            return self.answer(lambda: summarizer.summarize(request), record)
         tokens = (sum(message.tokens for message in request.zone), policy.summary_max_tokens)
-        return self._made(
-            lambda: pay(self._purse, summarizer.model, tokens, lambda: summarizer.summarize(request)), record
-        )
+        return self.answer(lambda: pay(purse, summarizer.model, tokens, lambda: summarizer.summarize(request)), record)
 
     def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
         """Return what is asked of a summarizer about a zone."""
-        whole, times = self._journal.originals(stage, stage.view[zone.start : zone.stop])
-        return request_of(stage, zone, policy, whole, times)._replace(instructions=self._wishes)
+        whole, times = self.journal.originals(stage, stage.view[zone.start : zone.stop])
+        return request_of(stage, zone, policy, whole, times)._replace(instructions=self.wishes)
 
     @property
-    def _wishes(self) -> str | None:
-        given = (self._lease.policy.summary_instructions, self._lease.instructions)
+    def wishes(self) -> str | None:
+        """What the summary is to stress, by the policy and by whoever asked for the run."""
+        given = (self.lease.policy.summary_instructions, self.lease.instructions)
         return "\n".join(wish for wish in given if wish) or None
 
-    def _made(self, call: Callable[[], T], record: StepRecord) -> T:
+    def answer(self, call: Callable[[], T], record: StepRecord) -> T:
+        """Return what a call of a model returns; a failure is written down. Raises SummaryError, StoppingError."""
         try:
-            return self._compactor.summarized(call, self._lease)
+            return self.resources.summarized(call, self.lease)
         except StoppingError:
-            self._journal.skip(record, STOPPED)
+            self.journal.skip(record, STOPPED)
             raise
         except SummaryError as error:
             if error.code == BUDGET_SPENT:
-                self._journal.skip(spend(record, error.spent), BUDGET_SPENT)
+                self.journal.skip(spend(record, error.spent), BUDGET_SPENT)
                 log.info("summary.waits", reason=BUDGET_SPENT)
                 raise
-            self._journal.fail(spend(record, error.spent), error.code, error.detail)
+            self.journal.fail(spend(record, error.spent), error.code, error.detail)
             log.warning("summary.failed", reason=error.code, detail=error.detail)
             raise
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
-
-from worker.summarizers.purse import UNLIMITED
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from decimal import Decimal
 
     from compaction.policy import Policy
     from compaction.view import ViewMessage
-    from worker.summarizers.purse import Purse
 
 
 class SummaryRequest(NamedTuple):
@@ -34,8 +31,6 @@ class SummaryRequest(NamedTuple):
     """The word in the model's rules that a summary may not hold; known when a summary is checked."""
     beside: tuple[str, ...] = ()
     """Texts that stand in the context beside the summary: what they hold, it does not have to."""
-    purse: Purse = UNLIMITED
-    """What the calls are paid from, by summarizers that reserve each call themselves (`reserves_calls`)."""
 
 
 class Spent(NamedTuple):
@@ -99,35 +94,8 @@ class Model(Protocol):
         """Return its answer of at most `max_tokens` tokens; raise SummaryError if there is none."""
 
 
-class HasSpent(Protocol):
-    """What a paid call came to."""
-
-    @property
-    def spent(self) -> Spent:
-        """What it cost."""
-
-
-Paid = TypeVar("Paid", bound=HasSpent)
-
-
-def pay(purse: Purse, model: str | None, tokens: tuple[int, int], call: Callable[[], Paid]) -> Paid:
-    """Return what a call returns, paid from `purse`: at most `tokens` to read and to write. Raises SummaryError."""
-    payment = purse.reserve(model, *tokens)
-    try:
-        answer = call()
-    except SummaryError as error:
-        payment.settle(error.spent)
-        raise
-    payment.settle(answer.spent)
-    return answer
-
-
 class Summarizer(Protocol):
-    """Makes summaries. Called outside any transaction, from many threads at once.
-
-    One that pays each of its calls from the request's purse has an attribute `reserves_calls` that is true. For others
-    the whole summary is paid for at once, as one question about all of the zone.
-    """
+    """Makes summaries. Called outside any transaction, from many threads at once. See also `PayingSummarizer`."""
 
     @property
     def name(self) -> str:
@@ -139,42 +107,3 @@ class Summarizer(Protocol):
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """Return a summary; raise SummaryError if none can be made."""
-
-
-class Conversation(NamedTuple):
-    """The beginning of a conversation as the chat product sends it to its model."""
-
-    messages: Sequence[ViewMessage]
-    """With no tool call left open at the end."""
-    model: str
-    system: Any = None
-    tools: Any = None
-
-
-class SignedSummary(NamedTuple):
-    """The block as the API returned it, the model that wrote it, and how it was asked."""
-
-    block: dict[str, Any]
-    model: str
-    prompt_version: str
-    spent: Spent
-
-
-@runtime_checkable
-class NativeSummarizer(Protocol):
-    """Has conversations summarized by the API itself; `text` makes summaries where the API's cannot be used."""
-
-    @property
-    def name(self) -> str:
-        """Name for the audit."""
-
-    @property
-    def model(self) -> str:
-        """The model for conversations that name none."""
-
-    @property
-    def text(self) -> Summarizer:
-        """Makes the summaries of what is not the beginning of a conversation."""
-
-    def sign(self, conversation: Conversation, *, max_tokens: int, wishes: str | None = None) -> SignedSummary:
-        """Return a summary of exactly these messages; raise SummaryError if there is none."""

@@ -5,7 +5,7 @@ Claude docs, "Compaction on demand" (beta header compact-2026-09-04). Whoever se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,17 +13,17 @@ from compaction.cache_marks import Marked, keep_last
 from compaction.messages import is_signed_summary
 from compaction.tokens import text_weight
 from worker.summarizers.anthropic import billed, storable
-from worker.summarizers.base import SignedSummary, Spent, SummaryError
+from worker.summarizers.base import Spent, SummaryError
 from worker.summarizers.prices import Usage, cost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import anthropic
 
+    from compaction.view import ViewMessage
     from runtime.settings import TokenPrices
     from worker.summarizers.anthropic import AnthropicModel
-    from worker.summarizers.base import Conversation, Summarizer
 
 NAME: Final = "anthropic-native"
 BETA: Final = "compact-2026-09-04"
@@ -56,24 +56,44 @@ _NO_SUMMARY: Final[Mapping[str | None, tuple[str, str]]] = {
 """Stop reasons without a block (…, handle a missing summary): the reason code, and what it means."""
 
 
+class SignedSummary(NamedTuple):
+    """The block as the API returned it, how it was asked for, and what it cost."""
+
+    block: dict[str, Any]
+    prompt_version: str
+    spent: Spent
+
+
 class AnthropicNative:
     """Asks the model of each conversation, with its own system prompt and tools, so that its prompt cache is read."""
 
     name = NAME
 
-    def __init__(self, claude: AnthropicModel, text: Summarizer) -> None:
+    def __init__(self, claude: AnthropicModel) -> None:
         self._claude = claude
-        self.text = text
         self.model = claude.model
+        """The model for conversations that name none."""
 
-    def sign(self, conversation: Conversation, *, max_tokens: int, wishes: str | None = None) -> SignedSummary:
-        """Return the API's summary; SummaryError names what went wrong, and its `spent` counts every call."""
+    def sign(
+        self,
+        messages: Sequence[ViewMessage],
+        model: str,
+        system: Any = None,
+        tools: Any = None,
+        *,
+        max_tokens: int,
+        wishes: str | None = None,
+    ) -> SignedSummary:
+        """Return the API's summary of exactly these messages, which leave no tool call open at the end.
+
+        SummaryError names what went wrong, and its `spent` counts every call.
+        """
         compaction: dict[str, Any] = {"type": "summarize"}
         if wishes:
             compaction["instructions"] = PROMPT + _bounded(wishes)
-        sent = keep_last(Marked(conversation.tools, conversation.system, tuple(conversation.messages)))
+        sent = keep_last(Marked(tools, system, tuple(messages)))
         body = {
-            "model": conversation.model,
+            "model": model,
             "max_tokens": max(max_tokens, LEAST_ANSWER_TOKENS),
             "messages": [message.as_message() for message in sent.messages],
             "compaction": compaction,
@@ -87,10 +107,10 @@ class AnthropicNative:
             return await answer.read()
 
         def read(answer: object, calls: int) -> SignedSummary:
-            spent, block = block_of(answer, conversation.model, self._claude.prices, calls=calls)
-            return SignedSummary(block, conversation.model, OWN_PROMPT if wishes else DEFAULT_PROMPT, spent)
+            spent, block = block_of(answer, model, self._claude.prices, calls=calls)
+            return SignedSummary(block, OWN_PROMPT if wishes else DEFAULT_PROMPT, spent)
 
-        return self._claude.send(call, read, model=conversation.model)
+        return self._claude.send(call, read, model=model)
 
 
 class _Answer(msgspec.Struct):

@@ -19,6 +19,7 @@ from compaction.summary.zone import REFERENCE, without_reference
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.summarizers.base import Summary, SummaryError, SummaryRequest
 from worker.summarizers.parallel import answers_in_order
+from worker.summarizers.paying import UNLIMITED
 from worker.summarizers.writing import Writer
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from compaction.summary.prompts import Prompt
     from compaction.summary.staging import Oversized, Part, Plan
     from worker.summarizers.base import Model
+    from worker.summarizers.paying import Purse
 
 
 class Judge(Protocol):
@@ -73,8 +75,6 @@ class StagedSummarizer:
     then what is missing is added. A summary that still fails is no summary (`summary_rejected`).
     """
 
-    reserves_calls = True
-
     def __init__(self, model: Model, guard: Guard | None = None) -> None:
         self._model = model
         self._guard = guard
@@ -91,7 +91,7 @@ class StagedSummarizer:
 
     def plan(self, request: SummaryRequest) -> Plan:
         """Return the requests that it would make of the model; raise SummaryError if there can be none."""
-        return _Work(self._model, request, self._guard).plan(self._model.context_tokens)
+        return _Work(self._model, request, self._guard, UNLIMITED).plan(self._model.context_tokens)
 
     def accept(self, text: str, request: SummaryRequest) -> str:
         """Return a summary that the guard accepts, as it is or mended without the model; raise SummaryError."""
@@ -107,7 +107,11 @@ class StagedSummarizer:
         Raises SummaryError with the model's code, `summary_cut`, `summary_too_long`, `summary_rejected`,
         `prompt_too_long` or `empty_summary`; its `spent` counts every call.
         """
-        return _Work(self._model, request, self._guard).run()
+        return self.summarize_paid(request, UNLIMITED)
+
+    def summarize_paid(self, request: SummaryRequest, purse: Purse) -> Summary:
+        """Return the same, each call paid from `purse`."""
+        return _Work(self._model, request, self._guard, purse).run()
 
 
 class _Done(NamedTuple):
@@ -138,9 +142,9 @@ class _Merged(NamedTuple):
 class _Work:
     """One summary on its way."""
 
-    def __init__(self, model: Model, request: SummaryRequest, guard: Guard | None) -> None:
+    def __init__(self, model: Model, request: SummaryRequest, guard: Guard | None, purse: Purse) -> None:
         self._model = model
-        self._writer = Writer(model, request.purse)
+        self._writer = Writer(model, purse)
         self._request = request
         self._guard = guard
         self._halvings = 0

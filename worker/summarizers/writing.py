@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 from compaction.summary.frames import defanged, visible
 from compaction.summary.prompts import MARGIN, shorter
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
-from worker.summarizers.base import Spent, SummaryError, pay
-from worker.summarizers.purse import UNLIMITED
+from worker.summarizers.base import Spent, SummaryError
+from worker.summarizers.paying import UNLIMITED, pay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.summary.prompts import Prompt
     from worker.summarizers.base import Answer, Model
-    from worker.summarizers.purse import Purse
+    from worker.summarizers.paying import Purse
 
 TOO_LONG: Final = frozenset({"summary_cut", "summary_too_long"})
 """Reason codes of answers that are asked for once more, shorter."""

@@ -102,7 +102,7 @@ class Talk:
         identifier = ids.parse("run", name)
         assert identifier is not None
         while (lease := workers.claim(identifier)) is not None:
-            workers.compactor.execute(lease)
+            workers.dispatcher.execute(lease)
         workers.woken.clear()
         return self.run(name)
 

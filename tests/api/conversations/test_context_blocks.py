@@ -727,7 +727,7 @@ def test_a_worker_that_stops_leaves_the_run_to_another(service: Service) -> None
         model.hold()
 
         def stop(answering: Any) -> None:
-            services.compactor.calls.stop()
+            services.resources.calls.stop()
             ok("Too late.")(answering)
 
         model.then(stop)

@@ -87,7 +87,7 @@ class Talk:
         for row in self.product.query("select id from runs where conversation_id = :c and state = 'queued'", c=self.id):
             lease = worker.claim(row.id)
             assert lease is not None
-            worker.compactor.execute(lease)
+            worker.dispatcher.execute(lease)
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_a_run_that_is_running_loses(service: Service, product: Chat) -> None:
     seen: list[dict[str, Any]] = []
     workers = Workers(product, StubSummarizer(act=lambda: seen.append(talk.shrink(snapshot_version=0))))
     lease = workers.hand_over(talk.id)
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     run, overflow, background = talk.runs()
     assert (run["trigger"], run["state"], run["reason"]) == ("check", "skipped", "head_moved")
     assert [(step["name"], step["state"]) for step in run["steps"]][-1] == ("summary", "skipped")
@@ -545,7 +545,7 @@ def recover(chat: Chat, conversation: UUID) -> None:
     for row in chat.query("select id from runs where conversation_id = :c and state = 'queued'", c=conversation):
         lease = workers.claim(row.id)
         assert lease is not None
-        workers.compactor.execute(lease)
+        workers.dispatcher.execute(lease)
         done = chat.query("select * from runs where id = :r", r=row.id)[0]
         if done.state == "committed":
             assert done.tokens_after <= done.target_tokens

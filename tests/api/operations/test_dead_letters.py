@@ -169,7 +169,7 @@ def test_a_conversation_has_one_active_run_at_a_time(product: Product) -> None:
     problem(product.client.post(f"/v1/runs/{run_id}/retry"), 409, "run_active")
     answer = product.client.post("/v1/runs/retry", json={"state": "dead"})
     assert answer.json() == {"run_ids": [], "has_more": False}
-    product.workers.compactor.execute(active)
+    product.workers.dispatcher.execute(active)
     product.workers.summarize()
     assert product.client.post(f"/v1/runs/{run_id}/retry").status_code == 202
 

@@ -9,10 +9,10 @@ import pytest
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.in_process import Chat, Workers
 from tests.support.talk import exchanges
-from worker.batches.batches import Batches
 from worker.checks import Checker
-from worker.runs.compactor import Compactor
-from worker.summarizers import choose_batches, choose_model, choose_summarizer
+from worker.parts import choose_model, choose_summarizer, choose_ways, summaries_ahead
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,27 +34,25 @@ class BatchWorkers(Workers):
         settings = settings or chat.settings
         self.asked: list[UUID] = []
         """Batches that a check has woken."""
-        self.compactor = Compactor(
+        self.resources = RunResources(
             chat.database,
             choose_summarizer(settings),
             make_model=choose_model(settings),
-            make_batches=choose_batches(settings),
             lease_seconds=lease_seconds,
             wake=lambda lease: self.woken.append(lease.run_id),
         )
-        self.batches = Batches(self.compactor, settings.policy, worker="test", lease_seconds=lease_seconds)
+        self.ahead = summaries_ahead(
+            settings, self.resources, worker="test", wake=lambda _, batch: self.asked.append(batch)
+        )
+        self.dispatcher = Dispatcher(self.resources, choose_ways(settings), ahead=self.ahead)
         self.checker = Checker(
-            chat.database,
-            settings.policy,
-            worker="test",
-            lease_seconds=lease_seconds,
-            wake_batch=lambda _, batch: self.asked.append(batch),
+            chat.database, settings.policy, worker="test", lease_seconds=lease_seconds, ahead=self.ahead
         )
 
     def advance(self, batch: UUID) -> None:
         """Do what the task of a batch does, at a time when something is due."""
         self.chat.query("update model_batches set next_attempt_at = now() where id = :b", b=batch)
-        conversation = self.batches.advance(self.chat.tenant_id, batch)
+        conversation = self.ahead.advance(self.chat.tenant_id, batch, self.dispatcher.execute)
         if conversation is not None:
             self.check(conversation)
 

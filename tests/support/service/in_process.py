@@ -1,7 +1,7 @@
 """A chat product and a worker in the test's own process, on the test's real database.
 
 Turns take the road of the API (`api.http.bodies`, `store.hot_path`), contexts are what it would answer; runs are
-carried out by `Checker` and `Compactor` as a worker's tasks do, only that wake-ups are collected instead of sent.
+carried out by `Checker` and `Dispatcher` as a worker's tasks do, only that wake-ups are collected instead of sent.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from tests.support.messages_api import problems
 from tests.support.stored_turns import stored_turn
 from worker.checks import Checker
 from worker.database import Database
-from worker.runs.compactor import Compactor
-from worker.summarizers import choose_summarizer
+from worker.parts import choose_summarizer, choose_ways
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -213,14 +214,16 @@ class Workers:
         make: Callable[[], Any] | None = (lambda: summarizer) if summarizer is not None else None
         if isinstance(summarizer, str):
             make = choose_summarizer(chat.settings)
-        self.compactor = Compactor(
+        self.resources = RunResources(
             chat.database, make, lease_seconds=lease_seconds, wake=lambda lease: self.woken.append(lease.run_id)
         )
+        ways = choose_ways(chat.settings) if isinstance(summarizer, str) else ()
+        self.dispatcher = Dispatcher(self.resources, ways)
         self.checker = Checker(chat.database, chat.settings.policy, worker="test", lease_seconds=lease_seconds)
 
     def check(self, *conversation_ids: UUID) -> None:
         """Do what the task of a check does."""
-        self.checker.check(conversation_ids, self.compactor.execute)
+        self.checker.check(conversation_ids, self.dispatcher.execute)
 
     def claim(self, run_id: UUID) -> Lease | None:
         """Take a queued run, or one whose lease is over."""
@@ -235,7 +238,7 @@ class Workers:
             lease = self.claim(self.woken.popleft())
             if lease is not None:
                 assert lease.queue == SUMMARIES
-                self.compactor.execute(lease)
+                self.dispatcher.execute(lease)
                 self.check(lease.conversation_id)
 
     def settle(self, *conversation_ids: UUID) -> None:

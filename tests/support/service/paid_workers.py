@@ -11,7 +11,8 @@ from store.runs import runs
 from store.tenants import limits as tenant_limits
 from tests.support.service.in_process import Workers
 from worker.runs.budgets import Budgets
-from worker.runs.compactor import Compactor
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
 from worker.sweeping.resuming import Resuming
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class PaidWorkers(Workers):
     ) -> None:
         super().__init__(chat, summarizer)
         settings = settings or chat.settings
-        self.compactor = Compactor(
+        self.resources = RunResources(
             chat.database,
             lambda: summarizer,
             make_model=None if model is None else (lambda: model),
@@ -46,6 +47,7 @@ class PaidWorkers(Workers):
             wake=lambda lease: self.woken.append(lease.run_id),
             budgets=Budgets(chat.database, settings),
         )
+        self.dispatcher = Dispatcher(self.resources)
         self._resuming = Resuming(settings, chat.database)
 
     def resume(self) -> list[UUID]:

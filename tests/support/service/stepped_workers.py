@@ -15,7 +15,8 @@ from store.runs import runs
 from tests.support.service.in_process import Workers
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from worker.database import Database
-from worker.runs.compactor import Compactor
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
 from worker.summarizers import SummaryError
 from worker.summarizers.base import Answer
 
@@ -158,13 +159,14 @@ class SteppedWorkers(Workers):
         self.model = SteppedModel(process, getattr(chat, "quoted", lambda _: "many things"))
         super().__init__(chat, self.model, max_attempts=MAX_ATTEMPTS)
         self._database = SteppedDatabase(chat, process)
-        self.compactor = Compactor(
+        self.resources = RunResources(
             self._database,
             lambda: self.model,
             make_model=lambda: self.model,
             lease_seconds=self.lease_seconds,
             wake=lambda lease: self.woken.append(lease.run_id),
         )
+        self.dispatcher = Dispatcher(self.resources)
         self.checker._database = self._database
 
     def claim(self, run_id: UUID) -> Lease | None:
@@ -178,7 +180,7 @@ class SteppedWorkers(Workers):
         """Do what the task of a run does."""
         lease = self.claim(run_id)
         if lease is not None:
-            self.compactor.execute(lease)
+            self.dispatcher.execute(lease)
             self.check(lease.conversation_id)
 
 

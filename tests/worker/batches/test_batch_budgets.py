@@ -49,7 +49,7 @@ def test_a_batch_waits_and_is_held_against_others(chat: Chat) -> None:
     allow(chat, daily_model_tokens=1_000)
     spend(chat, 1_000)
     workers = BatchWorkers(chat)
-    workers.compactor.budgets = Budgets(chat.database, chat.settings)
+    workers.resources.budgets = Budgets(chat.database, chat.settings)
     conversation = near_threshold(chat)
     batch = workers.submit(conversation)
     found = batch_of(chat, conversation)
@@ -71,7 +71,7 @@ def test_a_batch_waits_and_is_held_against_others(chat: Chat) -> None:
 
 def test_a_batch_that_has_ended_is_used_whatever_is_left(chat: Chat, provider: LoopbackModel) -> None:
     workers = BatchWorkers(chat)
-    workers.compactor.budgets = Budgets(chat.database, chat.settings)
+    workers.resources.budgets = Budgets(chat.database, chat.settings)
     conversation = near_threshold(chat)
     batch = workers.submit(conversation)
     allow(chat, daily_model_tokens=1_000)
@@ -87,7 +87,7 @@ def test_a_batch_that_waited_for_two_days_is_given_up(chat: Chat) -> None:
     allow(chat, daily_model_tokens=1_000)
     spend(chat, 1_000)
     workers = BatchWorkers(chat)
-    workers.compactor.budgets = Budgets(chat.database, chat.settings)
+    workers.resources.budgets = Budgets(chat.database, chat.settings)
     conversation = near_threshold(chat)
     batch = workers.submit(conversation)
     with owner_engine(chat.settings.database_url.get_secret_value()).begin() as connection:

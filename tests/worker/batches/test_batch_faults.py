@@ -19,7 +19,7 @@ from tests.support.service.batch_workers import BatchWorkers, batch_of, batch_se
 from tests.support.service.fault_points import fault_points
 from tests.support.service.in_process import SMALL, check_state, head
 from tests.support.talk import call, exchanges, request, result
-from worker.batches.batches import LIFETIME_SECONDS, MAX_FAILURES
+from worker.batches.lifecycle import LIFETIME_SECONDS, MAX_FAILURES
 from worker.summarizers.anthropic import AnthropicModel
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def test_the_rest_of_a_run_that_died_after_its_commit(chat: Chat, provider: Loop
     )
     lease = workers.claim(run.id)
     assert lease is not None
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     assert chat.run(conversation).state == "committed"
     assert len(chat.steps(run.id)) == 1
     assert head(chat, conversation).version == 1
@@ -288,9 +288,9 @@ def test_a_lost_lease_costs_nothing_twice(chat: Chat, provider: LoopbackModel) -
     chat.expire_lease(paused.run_id)
     taken_over = workers.claim(paused.run_id)
     assert taken_over is not None
-    workers.compactor.execute(paused)
+    workers.dispatcher.execute(paused)
     assert batch_of(chat, conversation).state == "ended"
-    workers.compactor.execute(taken_over)
+    workers.dispatcher.execute(taken_over)
     steps = chat.steps(paused.run_id)
     assert [(step.state, step.reason) for step in steps] == [("skipped", runs.LEASE_LOST), ("committed", None)]
     assert [step.cost_usd for step in steps] == [None, batch_of(chat, conversation).cost_usd]
@@ -360,11 +360,12 @@ def test_a_worker_that_stops_leaves_it_to_another(chat: Chat, provider: Loopback
     conversation, batch = submitted(chat)
     provider.batches.end()
     stopping = BatchWorkers(chat)
-    stopping.compactor.calls.stop()
+    stopping.resources.calls.stop()
     stopping.advance(batch)
     row = batch_of(chat, conversation)
     assert (row.state, row.failures) == ("submitted", 0)
-    assert BatchWorkers(chat).batches.advance(chat.tenant_id, batch) == conversation
+    other = BatchWorkers(chat)
+    assert other.ahead.advance(chat.tenant_id, batch, other.dispatcher.execute) == conversation
 
 
 def test_a_model_that_refuses_a_temperature_is_asked_without_in_the_next_batch(

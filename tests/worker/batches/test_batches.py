@@ -395,7 +395,7 @@ def test_two_at_once_send_once_and_commit_once(chat: Chat, provider: LoopbackMod
 
         def advance(mine: BatchWorkers) -> None:
             together.wait()
-            mine.batches.advance(chat.tenant_id, batch)
+            mine.ahead.advance(chat.tenant_id, batch, mine.dispatcher.execute)
 
         threads = [Thread(target=advance, args=(mine,)) for mine in workers]
         for thread in threads:
@@ -417,7 +417,7 @@ def test_another_tenants_worker_finds_nothing(chat: Chat, provider: LoopbackMode
     workers = BatchWorkers(chat)
     workers.check(conversation)
     batch = batch_of(chat, conversation)
-    assert workers.batches.advance(uuid4(), batch.id) is None
+    assert workers.ahead.advance(uuid4(), batch.id, workers.dispatcher.execute) is None
     assert provider.batches.made == []
     with chat.database.transaction(None) as connection:
         assert [each.id for each in batches.due(connection, 10)] == [batch.id]

@@ -204,7 +204,7 @@ def test_a_run_that_a_newer_version_began_is_taken_over(chat: Chat) -> None:
     lease = workers.claim(begun.run_id)
     assert lease is not None
     assert (lease.attempt, lease.policy) == (2, begun.policy)
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     run = chat.run(conversation)
     assert (run.state, run.policy["prune_by_moonlight"]) == ("committed", True)
 
@@ -237,7 +237,7 @@ def test_an_active_run_keeps_others_from_beginning(chat: Chat) -> None:
     workers.settle(conversation)
     assert [run.state for run in chat.runs(conversation)] == ["running"]
     assert check_state(chat, conversation) is None
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     assert chat.run(conversation).state == "committed"
     assert check_state(chat, conversation) is not None  # the end of a run asks for another look
 

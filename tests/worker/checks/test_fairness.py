@@ -120,7 +120,7 @@ class TestChecks:
 
         def execute(lease: Lease) -> None:
             seen.append(lease.conversation_id)
-            workers.compactor.execute(lease)
+            workers.dispatcher.execute(lease)
 
         workers.checker.check(wanted, execute)
         assert seen == wanted

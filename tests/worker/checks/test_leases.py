@@ -63,7 +63,7 @@ class TestAttempts:
             lease = workers.claim(run.id)
             assert lease is not None
             assert lease.attempt == attempt
-            workers.compactor.execute(lease)
+            workers.dispatcher.execute(lease)
         assert workers.claim(run.id) is None
         monkeypatch.undo()
 
@@ -130,12 +130,12 @@ class TestCommit:
         workers = Workers(chat, StubSummarizer("by the first worker", act=be_slow))
         lease = workers.hand_over(conversation)
         with capture_logs() as events:
-            workers.compactor.execute(lease)
+            workers.dispatcher.execute(lease)
         assert [event["reason"] for event in events if event["event"] == "run.lost"] == ["lease_lost"]
         assert head(chat, conversation).version == 0
         (second,) = taken
         assert second is not None
-        others.compactor.execute(second)
+        others.dispatcher.execute(second)
         run = chat.run(conversation)
         assert (run.state, run.attempts, run.snapshot_version) == ("committed", 2, 1)
         assert run.tokens_after < run.tokens_before
@@ -159,7 +159,7 @@ class TestCommit:
             chat.expire_lease(run.id)
             lease = others.claim(run.id)
             assert lease is not None
-            others.compactor.execute(lease)
+            others.dispatcher.execute(lease)
 
         workers = Workers(chat, StubSummarizer("by the first worker", act=be_overtaken))
         workers.settle(conversation)
@@ -253,9 +253,9 @@ class TestWhileTheModelIsAsked:
         lease = workers.hand_over(conversation)
         model.hold()
         with ThreadPoolExecutor(1) as worker:
-            done = worker.submit(workers.compactor.execute, lease)
+            done = worker.submit(workers.dispatcher.execute, lease)
             model.wait_for_requests(1)
-            workers.compactor.calls.stop()
+            workers.resources.calls.stop()
             done.result(PATIENCE_SECONDS)  # although the model has not answered
         run = asking.run(conversation)
         assert (run.state, run.attempts, run.lease_token) == ("queued", 0, None)
@@ -323,7 +323,7 @@ class TestTasks:
         conversation = long_talk(chat)
         app.tasks[CHECK_TASK]([str(conversation)])
         task = app.tasks[RUN_TASK]
-        task.services.compactor.calls.stop()
+        task.services.resources.calls.stop()
         with pytest.raises(Reject):
             task(str(chat.tenant_id), str(chat.run(conversation).id))
         assert chat.run(conversation).attempts == 0

@@ -286,10 +286,10 @@ class TestProgress:
 
         def waits(seconds: float) -> bool:
             """Wait for a call that lasts through some beats; tell whether they were progress."""
-            workers.compactor._lease_seconds = 0.03
+            workers.resources.lease_seconds = 0.03
             beats = threading.Event()
             clock.now += seconds
-            workers.compactor.wait(lambda: beats.wait(0.2), lease)
+            workers.resources.wait(lambda: beats.wait(0.2), lease)
             return not progress.stuck(seconds - 1)
 
         with progress.task("run"):
@@ -307,10 +307,10 @@ class TestProgress:
         conversation = chat.begin({"input_token_budget": 0})
         chat.append(conversation, exchanges(12, 200))
         lease = workers.hand_over(conversation)
-        workers.compactor._lease_seconds = 0.03
-        workers.compactor._limit_seconds = 0
+        workers.resources.lease_seconds = 0.03
+        workers.resources._limit_seconds = 0
         before = chat.run(conversation).lease_expires_at
-        workers.compactor.wait(lambda: threading.Event().wait(0.2), lease)
+        workers.resources.wait(lambda: threading.Event().wait(0.2), lease)
         assert chat.run(conversation).lease_expires_at == before
 
 

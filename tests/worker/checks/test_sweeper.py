@@ -140,12 +140,12 @@ def test_a_run_whose_worker_died_is_queued_where_it_was(
 
     lease = workers.claim(run.id)
     assert lease is not None
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     workers.summarize()
     run = chat.run(conversation)
     assert (run.state, head(chat, conversation).version) == ("committed", 1)
     # The dead worker comes back: it has nothing to say any more.
-    workers.compactor.execute(dead)
+    workers.dispatcher.execute(dead)
     assert chat.run(conversation) == run
     assert head(chat, conversation).version == 1
 

@@ -176,7 +176,7 @@ def test_a_run_that_was_handed_over_may_cut_once_more(chat: Chat) -> None:
     chat.append(conversation, [request("go", 4_500), *rounds(6, 400)])
     lease = workers.hand_over(conversation)
     chat.append(conversation, [*rounds(6, 600, start=6), answer("so far", 100)])
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     cuts = [step for step in chat.steps(lease.run_id) if step.name == "tool_results"]
     assert [(step.attempt, step.state, step.snapshot_version) for step in cuts] == [
         (1, "committed", 1),

@@ -421,7 +421,7 @@ def test_a_run_by_hand_ends_the_hold_of_a_restore(product: Product) -> None:
     run = by_hand(product, told, "drop", max_conversation_messages=4)
     lease = workers.claim(run)
     assert lease is not None
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     row = state(product, told)
     assert (row.held_by_restore, row.tool_results_hold, row.summary_hold, row.trim_hold) == (False, 0, 0, 0)
     rest(product, told)

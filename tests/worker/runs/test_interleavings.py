@@ -76,7 +76,7 @@ class World:
         self._database = InterruptedDatabase(chat, self.happen)
         self.first = Workers(chat, self._stub)
         self.second = Workers(chat, StubSummarizer("The other worker's summary."))
-        self.first.compactor.database = self._database
+        self.first.resources.database = self._database
         self.first.checker._database = self._database
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class World:
         for run in self.active():
             lease = self.second.claim(run.id)
             if lease is not None:
-                self.second.compactor.execute(lease)
+                self.second.dispatcher.execute(lease)
                 self.second.summarize()
 
     def active(self) -> Sequence[AnyRow]:

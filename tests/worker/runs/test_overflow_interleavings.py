@@ -90,7 +90,7 @@ class WiderWorld(World):
             lease = self.first.claim(run.id)
             if lease is not None:
                 try:
-                    self.first.compactor.execute(lease)
+                    self.first.dispatcher.execute(lease)
                 except BaseException:  # noqa: BLE001 - the worker's death, which the plan wanted
                     self.first.woken.clear()
 

@@ -182,7 +182,7 @@ def test_two_workers_prune_once(chat: Chat) -> None:
     lease = first.begin(conversation)
     chat.append(conversation, rounds(1, 1_000, start=6))  # a result that was the newest is old when the run reads
     second.check(conversation)
-    first.compactor.execute(lease)
+    first.dispatcher.execute(lease)
     second.settle(conversation)
     assert [run.state for run in chat.runs(conversation)] == ["committed"]
     texts = results_of(chat.valid_context(conversation))

@@ -301,7 +301,7 @@ def test_workers_at_the_same_time_overshoot_by_one_call(chat: Chat) -> None:
 
     def work(lease: runs.Lease) -> None:
         together.wait(30)
-        workers.compactor.execute(lease)
+        workers.dispatcher.execute(lease)
 
     threads = [Thread(target=work, args=(lease,)) for lease in leases]
     for thread in threads:
@@ -319,7 +319,7 @@ def test_a_dead_workers_reservation_comes_free_with_its_lease(chat: Chat) -> Non
     allow(chat, daily_model_tokens=1_000)
     workers = PaidWorkers(chat, StubSummarizer())
     dead = workers.hand_over(grown(chat))
-    workers.compactor.purse(dead).reserve("stub-model", 5_000, 500)
+    workers.resources.purse(dead).reserve("stub-model", 5_000, 500)
     other = grown(chat)
     workers.settle(other)
     assert chat.run(other).reason == BUDGET_SPENT
@@ -333,10 +333,10 @@ def test_what_is_recorded_is_no_longer_reserved(chat: Chat) -> None:
     allow(chat, daily_model_tokens=1_000_000)
     workers = PaidWorkers(chat, StubSummarizer())
     lease = workers.hand_over(grown(chat))
-    payments = [workers.compactor.purse(lease).reserve("stub-model", 700, 300)]
+    payments = [workers.resources.purse(lease).reserve("stub-model", 700, 300)]
     with chat.database.transaction(chat.tenant_id) as connection:
         assert budgets.today(connection, chat.tenant_id, Budget()).reserved.tokens == 1_000
-    purse = workers.compactor.purse(lease)
+    purse = workers.resources.purse(lease)
     payments = [purse.reserve("stub-model", 700, 300) for _ in range(3)]
     step = runs.StepRecord("part", "committed", 1, 1, 0, 0, 0, model_calls=1, model_input_tokens=400)
     with chat.database.transaction(chat.tenant_id) as connection:

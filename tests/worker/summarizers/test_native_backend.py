@@ -40,9 +40,10 @@ from tests.support.servers.loopback_model import LoopbackModel, garbage, ok, pro
 from tests.support.service.in_process import SMALL, Chat, Workers, chat, head
 from tests.support.strategies import any_conversations
 from tests.support.talk import answer, call, exchanges, request, result, rounds
-from worker.summarizers import choose_model, choose_summarizer
-from worker.summarizers.base import Conversation, NativeSummarizer, SummaryError
+from worker.parts import choose_model, choose_summarizer, choose_ways
+from worker.summarizers.base import SummaryError
 from worker.summarizers.native import LEAST_ANSWER_TOKENS, OWN_PROMPT, PROMPT, AnthropicNative, block_of
+from worker.summarizers.native_step import NativeStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -220,22 +221,21 @@ def _native(model: LoopbackModel, **changes: Any) -> AnthropicNative:
     make, asked = choose_summarizer(settings), choose_model(settings)
     assert make is not None
     assert asked is not None
-    assert asked().name == "anthropic"
-    made = make()
-    assert isinstance(made, AnthropicNative)
-    assert isinstance(made, NativeSummarizer)
-    return made
+    assert make().name == asked().name == "anthropic"
+    (way,) = choose_ways(settings)
+    assert isinstance(way, NativeStep)
+    return way.native
 
 
 def _sign(model: LoopbackModel, messages: list[Message], **changes: Any) -> Any:
-    return _native(model).sign(Conversation(stored(messages), MODEL), max_tokens=1_000, **changes)
+    return _native(model).sign(stored(messages), MODEL, max_tokens=1_000, **changes)
 
 
 def test_the_request_carries_nothing_but_the_conversation() -> None:
     with LoopbackModel() as model:
         talk = exchanges(2, 10)
-        signed = _native(model).sign(Conversation(stored(talk), MODEL, SYSTEM, TOOLS), max_tokens=8_000)
-        _native(model).sign(Conversation(stored(talk), MODEL), max_tokens=1_000)
+        signed = _native(model).sign(stored(talk), MODEL, SYSTEM, TOOLS, max_tokens=8_000)
+        _native(model).sign(stored(talk), MODEL, max_tokens=1_000)
         first, second = model.requests
         assert first.body == {
             "model": MODEL,
@@ -249,14 +249,13 @@ def test_the_request_carries_nothing_but_the_conversation() -> None:
         assert second.body["max_tokens"] == LEAST_ANSWER_TOKENS
         assert {"system", "tools"}.isdisjoint(second.body)
         assert signed.block == signed_block(signed.block["content"])
-        assert signed.model == MODEL
 
 
 def test_the_request_has_no_more_marks_for_the_cache_than_the_api_takes() -> None:
     marked = [message | {"content": [{"type": "text", "text": "x"} | MARK]} for message in exchanges(2, 10)]
     tools = [TOOLS[0] | MARK]
     with LoopbackModel() as model:
-        _native(model).sign(Conversation(stored(marked), MODEL, SYSTEM, tools), max_tokens=8_000)
+        _native(model).sign(stored(marked), MODEL, SYSTEM, tools, max_tokens=8_000)
         (asked,) = model.requests
         assert asked.body["messages"] == marked
         assert (asked.body["tools"], asked.body["system"]) == (TOOLS, [{"type": "text", "text": "You find jobs."}])
@@ -482,7 +481,7 @@ def test_turns_that_come_while_the_block_is_written_follow_it(native: Chat, mode
     workers = Workers(native)
     lease = workers.hand_over(conversation)
     model.hold()
-    worker = Thread(target=workers.compactor.execute, args=(lease,))
+    worker = Thread(target=workers.dispatcher.execute, args=(lease,))
     worker.start()
     model.wait_for_requests(1)
     more = [request("meanwhile"), answer("noted")]
@@ -626,7 +625,7 @@ def run_by_hand(chat: Chat, workers: Workers, conversation: UUID, strategy: Any)
         )
     lease = workers.claim(run_id)
     assert lease is not None
-    workers.compactor.execute(lease)
+    workers.dispatcher.execute(lease)
     workers.summarize()
 
 

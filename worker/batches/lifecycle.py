@@ -21,7 +21,7 @@ from store.conversations import conversations, snapshots
 from store.runs import batches, runs
 from store.tenants import budgets, tenants
 from worker.batches.ahead import fingerprint
-from worker.batches.batched import OUTDATED, SUPERSEDED, close, collect, fail
+from worker.batches.answers import OUTDATED, SUPERSEDED, close, collect, fail
 from worker.runs.budgets import BUDGET_SPENT
 from worker.runs.journal import BATCH_TRIGGER, read_originals
 from worker.runs.leases import StoppingError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from store.runs.batches import Batch
     from store.runs.runs import Lease
     from worker.batches.provider import AnthropicBatches
-    from worker.runs.compactor import Compactor
+    from worker.runs.resources import RunResources
     from worker.summarizers.base import SummaryRequest
 
 log = structlog.get_logger()
@@ -88,19 +88,19 @@ class _Reading(NamedTuple):
     request: SummaryRequest
 
 
-class Batches:
+class Lifecycle:
     """Takes batches a step further, one attempt at a time. Safe to use from many threads."""
 
-    def __init__(self, compactor: Compactor, defaults: Mapping[str, Any], *, worker: str, lease_seconds: float) -> None:
-        self._compactor = compactor
-        self._database = compactor.database
+    def __init__(self, resources: RunResources, defaults: Mapping[str, Any], *, worker: str) -> None:
+        self._resources = resources
+        self._database = resources.database
         self._defaults = defaults
         self._worker = worker
-        self._lease_seconds = lease_seconds
 
-    def advance(self, tenant_id: UUID, batch_id: UUID) -> UUID | None:
+    def advance(
+        self, tenant_id: UUID, batch_id: UUID, api: AnthropicBatches | None, execute: Callable[[Lease], None]
+    ) -> UUID | None:
         """Do what is due about a batch; return its conversation if a run of it has ended, which is to be checked."""
-        api = self._compactor.batches
         claim_seconds = 60.0 + 2 * (api.deadline_seconds if api is not None else 0)
         with self._database.transaction(tenant_id) as connection:
             batch = batches.claim(connection, tenant_id, batch_id, lease_seconds=claim_seconds)
@@ -109,14 +109,14 @@ class Batches:
         request_id = None if batch.request_id is None else ids.external("req", batch.request_id)
         with structlog.contextvars.bound_contextvars(batch_id=str(batch.id), request_id=request_id):
             try:
-                return self._advance(batch, api)
+                return self._advance(batch, api, execute)
             except StoppingError:
                 self._postpone(batch, 0)
             except SummaryError as error:
                 self._trouble(batch, error)
             return None
 
-    def _advance(self, batch: Batch, api: AnthropicBatches | None) -> UUID | None:
+    def _advance(self, batch: Batch, api: AnthropicBatches | None, execute: Callable[[Lease], None]) -> UUID | None:
         if api is None:
             fail(self._database, batch, SummaryError(NO_PROVIDER, "no provider is asked here"), self._policy(batch))
         elif batch.age_seconds > LIFETIME_SECONDS or batch.failures > MAX_FAILURES:
@@ -129,7 +129,7 @@ class Batches:
         elif batch.state == "canceling":
             self._cancel(batch, api, batch.provider_batch_id or "")
         else:
-            return self._collect(batch, api)
+            return self._collect(batch, api, execute)
         return None
 
     def _send(self, batch: Batch, api: AnthropicBatches) -> None:
@@ -175,7 +175,7 @@ class Batches:
         self, connection: Connection, batch: Batch, prompts: Sequence[Prompt], outline: batches.Outline
     ) -> bool:
         """Reserve what the questions may cost; False if the tenant's budget of today is spent."""
-        paying = self._compactor.budgets
+        paying = self._resources.budgets
         if paying is None:
             return True
         read, written = sum(prompt.tokens(0) for prompt in prompts), outline.answer_tokens * len(prompts)
@@ -240,7 +240,7 @@ class Batches:
         with self._database.transaction(batch.tenant_id) as connection:
             close(connection, batch, "superseded", SUPERSEDED, policy=policy, costs=costs)
 
-    def _collect(self, batch: Batch, api: AnthropicBatches) -> UUID | None:
+    def _collect(self, batch: Batch, api: AnthropicBatches, execute: Callable[[Lease], None]) -> UUID | None:
         """Fetch the answers, if there are any yet, and have a run commit them."""
         policy = self._policy(batch)
         if batch.state == "submitted":
@@ -254,13 +254,13 @@ class Batches:
         lease = self._start(batch)
         if lease is None:
             return None
-        self._compactor.execute(lease)
+        execute(lease)
         return batch.conversation_id
 
     def _start(self, batch: Batch) -> Lease | None:
         """Begin the run that commits the answers; None if the conversation is to be left alone, for now or for good."""
         with self._database.transaction(batch.tenant_id) as connection:
-            batches.lock_conversation(connection, batch.conversation_id)
+            conversations.lock(connection, batch.conversation_id)
             row = conversations.get(connection, batch.tenant_id, batch.conversation_id)
             if row is None:
                 return None
@@ -277,11 +277,11 @@ class Batches:
                     trigger=BATCH_TRIGGER,
                     policy=policy,
                     worker=self._worker,
-                    lease_seconds=self._lease_seconds,
+                    lease_seconds=self._resources.lease_seconds,
                 )
             # A run that ends without closing the batch counts as a failure; one that is in the way does not.
             if lease is not None:
-                batches.postpone(connection, batch, self._lease_seconds, failures=batch.failures)
+                batches.postpone(connection, batch, self._resources.lease_seconds, failures=batch.failures)
             else:
                 batches.postpone(connection, batch, BUSY_SECONDS, failures=batch.failures - 1)
             return lease
@@ -337,7 +337,7 @@ class Batches:
 
     def _wait(self, call: Callable[[], Any]) -> Any:
         """Return what the provider answers; raise SummaryError, StoppingError."""
-        answer = self._compactor.calls.wait(call, lambda: None, BEAT_SECONDS)
+        answer = self._resources.calls.wait(call, lambda: None, BEAT_SECONDS)
         self._database.mark()  # each call has its deadline
         return answer
 

@@ -1,4 +1,4 @@
-"""Which summarizer an installation uses."""
+"""Which parts an installation has, by its settings: the one place that knows of summarizers and message batches."""
 
 from __future__ import annotations
 
@@ -7,31 +7,41 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from runtime.settings import SUMMARIZER_GROUP
+from worker.batches.part import MessageBatches
 from worker.summarizers.extractive import ExtractiveSummarizer
+from worker.summarizers.native_step import NativeStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
 
     from runtime.settings import Settings
     from worker.batches.provider import AnthropicBatches
+    from worker.runs.ahead import SummariesAhead
+    from worker.runs.resources import RunResources
+    from worker.runs.summarizing import Way
     from worker.summarizers.anthropic import AnthropicModel
-    from worker.summarizers.base import Model, NativeSummarizer, Summarizer
+    from worker.summarizers.base import Model, Summarizer
+    from worker.summarizers.native import AnthropicNative
     from worker.summarizers.staged import StagedSummarizer
 
 
-def choose_summarizer(settings: Settings) -> Callable[[], Summarizer | NativeSummarizer] | None:
+def choose_summarizer(settings: Settings) -> Callable[[], Summarizer] | None:
     """Return what makes the summarizer that the settings name, None for `none`."""
     match settings.chosen_summarizer:
-        case "anthropic" | "anthropic-batch":
+        case "anthropic" | "anthropic-batch" | "anthropic-native":
             return lambda: _anthropic(settings)
-        case "anthropic-native":
-            return lambda: _native(settings)
         case "extractive":
             return ExtractiveSummarizer
         case "none":
             return None
         case name:
             return partial(_installed, name, settings)
+
+
+def choose_ways(settings: Settings) -> Sequence[Way]:
+    """Return the ways to a summary that are tried before the summarizer is asked."""
+    return [NativeStep(lambda: _native(settings))] if settings.chosen_summarizer == "anthropic-native" else []
 
 
 def _installed(name: str, settings: Settings) -> Summarizer:
@@ -46,11 +56,24 @@ def choose_model(settings: Settings) -> Callable[[], Model] | None:
     return (lambda: _claude(settings)) if settings.chosen_summarizer.startswith("anthropic") else None
 
 
-def choose_batches(settings: Settings) -> Callable[[], AnthropicBatches] | None:
-    """Return what has summaries made at half price, None where no provider is asked.
+def summaries_ahead(
+    settings: Settings, resources: RunResources, *, worker: str, wake: Callable[[UUID, UUID], None]
+) -> SummariesAhead:
+    """Return what makes summaries ahead of time, where that is chosen; `wake` tells a worker of (tenant, wish).
 
-    Also for the other summarizers of Claude: batches that were sent before the setting was changed are on their way.
+    Elsewhere it only brings to their end those that were asked for before the setting was changed.
     """
+    return MessageBatches(
+        resources,
+        choose_batches(settings),
+        settings.policy,
+        worker=worker,
+        wake=wake if settings.chosen_summarizer == "anthropic-batch" else None,
+    )
+
+
+def choose_batches(settings: Settings) -> Callable[[], AnthropicBatches] | None:
+    """Return what has summaries made at half price, None where no provider is asked."""
     return (lambda: _batches(settings)) if settings.chosen_summarizer.startswith("anthropic") else None
 
 
@@ -76,7 +99,7 @@ def _batches(settings: Settings) -> AnthropicBatches:
     return AnthropicBatches(claude, _anthropic(settings, claude))
 
 
-def _native(settings: Settings) -> NativeSummarizer:
+def _native(settings: Settings) -> AnthropicNative:
     from worker.summarizers.native import AnthropicNative  # noqa: PLC0415 - as above
 
-    return AnthropicNative(_claude(settings), _anthropic(settings))
+    return AnthropicNative(_claude(settings))

@@ -17,9 +17,9 @@ from store.conversations import conversations
 from store.runs import batches, requested, runs
 from worker.batches.ahead import find_again
 from worker.metrics import METRICS
-from worker.runs.journal import BATCH_TRIGGER
-from worker.summarizers import SummaryError
-from worker.summarizers.base import Spent
+from worker.runs.journal import BATCH_TRIGGER, Journal
+from worker.runs.summarizing import Summarizing
+from worker.summarizers.base import Spent, SummaryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease
     from worker.batches.provider import AnthropicBatches
     from worker.database import Database
-    from worker.runs.compactor import Compactor
-    from worker.runs.journal import Journal, Reading
-    from worker.runs.summarizing import Summarizing
+    from worker.runs.journal import Reading
+    from worker.runs.resources import RunResources
 
     Wait = Callable[[Callable[[], Any]], Any]
     """Returns what a call of the provider returns."""
@@ -48,15 +47,15 @@ SUPERSEDED: Final = "batch_superseded"
 NOTHING_DROPPED: Final = "summary_failed_nothing_dropped"
 
 
-class Batched:
-    """The answers of batches, on behalf of one attempt at a run."""
+class Answers:
+    """The answers of batches, on behalf of one attempt at a run; `api` is None where no provider is asked."""
 
-    def __init__(self, compactor: Compactor, lease: Lease, journal: Journal, summarizing: Summarizing) -> None:
-        self._compactor = compactor
-        self._database = compactor.database
-        self._lease = lease
-        self._journal = journal
+    def __init__(self, api: AnthropicBatches | None, summarizing: Summarizing) -> None:
+        self._api = api
         self._summarizing = summarizing
+        self._database = summarizing.resources.database
+        self._lease = summarizing.lease
+        self._journal = summarizing.journal
         self.failure: SummaryError | None = None
         """Why answers were refused."""
 
@@ -70,7 +69,7 @@ class Batched:
 
         Raises StoppingError.
         """
-        api = self._compactor.batches
+        api = self._api
         batch = None if api is None else self.open()
         if api is None or batch is None:
             return None
@@ -120,12 +119,12 @@ class Batched:
 
     def _wait(self, call: Callable[[], Any]) -> Any:
         """Return what a call returns; raise SummaryError, whatever is wrong with it, or StoppingError."""
-        return self._compactor.summarized(call, self._lease)
+        return self._summarizing.resources.summarized(call, self._lease)
 
     def _supersede(self, *, unless_ended: bool) -> Batch | None:
         """Have the conversation's batch come to nothing; return it instead if its answers have come meanwhile."""
         with self._database.transaction(self._lease.tenant_id) as connection:
-            batches.lock_conversation(connection, self._lease.conversation_id)
+            conversations.lock(connection, self._lease.conversation_id)
             batch = batches.open_of(connection, self._lease.tenant_id, self._lease.conversation_id, lock=True)
             if batch is None or (unless_ended and batch.state == "ended"):
                 return batch
@@ -140,11 +139,31 @@ class Batched:
 
     def _closing(self, batch: Batch, end: End, reason: str, error: str | None = None) -> Callable[[Connection], bool]:
         def write(connection: Connection) -> bool:
-            batches.lock_conversation(connection, batch.conversation_id)
+            conversations.lock(connection, batch.conversation_id)
             hold_back(connection, batch, self._lease.policy)
             return batches.finish(connection, batch, end, reason, error, run_id=self._lease.run_id)
 
         return write
+
+
+class AnswersRun:
+    """One attempt at the run that commits what a message batch has answered, below the threshold; no model is asked."""
+
+    def __init__(self, api: AnthropicBatches | None, resources: RunResources, lease: Lease) -> None:
+        self._api = api
+        self._journal = Journal(resources.database, lease)
+        self._answers = Answers(api, Summarizing(resources, lease, self._journal))
+
+    def go(self) -> None:
+        """Put the answers into their place, if what they were made from is still there and they are not in it yet."""
+        now = self._journal.read()
+        batch = self._answers.open()
+        if self._api is None or batch is None or batch.state != "ended" or now.material.pending_version:
+            return self._journal.end()
+        self._answers.use(now, batch, self._api)
+        if (failure := self._answers.failure) is not None:
+            return self._journal.end(state="failed", reason=NOTHING_DROPPED, error=str(failure))
+        return self._journal.end()
 
 
 def collect(database: Database, api: AnthropicBatches, batch: Batch, policy: Policy, wait: Wait) -> Batch | None:
@@ -196,7 +215,7 @@ def close(
     costs: batches.Costs | None = None,
 ) -> None:
     """Close a batch outside any run; if it has failed or cost anything, write a run down that has already ended."""
-    batches.lock_conversation(connection, batch.conversation_id)
+    conversations.lock(connection, batch.conversation_id)
     row = conversations.get(connection, batch.tenant_id, batch.conversation_id)
     costs = costs or batch.costs
     # Of an erased conversation there is no row: what the batch has cost is written down all the same.

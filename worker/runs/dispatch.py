@@ -1,0 +1,115 @@
+"""Carrying out runs: from a lease to the attempt that fits the run, and to its end, whatever happens on the way."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from runtime import ids
+from runtime.fault_points import reach
+from store.bytes_held import bounded_by
+from store.runs import runs
+from worker.metrics import METRICS
+from worker.process.memory import FullError, Memory, RunMemory
+from worker.runs.after_overflow import Recovery
+from worker.runs.context_block import BlockSummary
+from worker.runs.execution import Execution
+from worker.runs.journal import BATCH_TRIGGER, RunLostError
+from worker.runs.leases import StoppingError, extend
+from worker.tracing import traced_run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from store.runs.runs import Lease
+    from worker.runs.ahead import Attempt, SummariesAhead
+    from worker.runs.resources import RunResources
+    from worker.runs.summarizing import Way
+
+log = structlog.get_logger()
+
+
+class Dispatcher:
+    """Carries out runs. One object a process; safe to use from many threads.
+
+    `ahead` makes summaries ahead of time, `ways` are other ways to a summary than a text of the summarizer.
+    """
+
+    def __init__(
+        self, resources: RunResources, ways: Sequence[Way] = (), *, ahead: SummariesAhead | None = None
+    ) -> None:
+        self._resources = resources
+        self._ahead = ahead
+        self._ways = ways if ahead is None else (ahead, *ways)
+        self._memory = Memory()
+
+    def execute(self, lease: Lease) -> None:
+        """Carry out what is due under a lease, as far as its queue goes."""
+        request_id = None if lease.request_id is None else ids.external("req", lease.request_id)
+        with (
+            structlog.contextvars.bound_contextvars(run_id=str(lease.run_id), request_id=request_id),
+            traced_run(lease),
+        ):
+            reach("run.claimed")
+            try:
+                self._go(lease)
+                METRICS.attempted("done")
+            except RunLostError as error:
+                METRICS.attempted("lost")
+                # Whoever took over writes the run's end; this attempt leaves no trace but the log's.
+                log.warning("run.lost", reason=str(error))
+            except StoppingError:
+                METRICS.attempted("released")
+                log.info("run.released")
+                self._release(lease)
+            except Exception as error:  # noqa: BLE001 - nothing may take the other conversations' checks with it
+                METRICS.attempted("failed")
+                log.error("run.failed", error=type(error).__name__)  # noqa: TRY400 - a traceback may show content
+                self._give_back(lease, type(error).__name__)
+
+    def _go(self, lease: Lease) -> None:
+        """Carry out a run once there is room for what it reads; it reads before it does anything."""
+        room = RunMemory(self._memory)
+        try:
+            while True:
+                try:
+                    with bounded_by(room.take):
+                        return self._attempt(lease).go()
+                except FullError as error:
+                    size = error.size
+                seconds = self._resources.lease_seconds
+                beat = partial(extend, self._resources.database, lease, seconds)
+                self._resources.calls.wait(partial(room.wait, size), beat, seconds / 3)
+        finally:
+            room.give_back()
+
+    def _attempt(self, lease: Lease) -> Attempt:
+        if lease.block_id is not None:
+            return BlockSummary(self._resources, lease)
+        if lease.trigger == BATCH_TRIGGER and self._ahead is not None:
+            return self._ahead.attempt(lease)
+        if lease.base_version is not None:
+            return Recovery(self._resources, lease)
+        return Execution(self._resources, lease, self._ways)
+
+    def _give_back(self, lease: Lease, error: str) -> None:
+        """Queue the run for another attempt; where even that fails, its lease runs out."""
+        try:
+            with self._resources.database.transaction(lease.tenant_id) as connection:
+                runs.give_back(connection, lease, error)
+        except SQLAlchemyError as failure:
+            log.warning("run.not_given_back", error=type(failure).__name__)
+
+    def _release(self, lease: Lease) -> None:
+        """Let another worker have the run at once; where that fails, its lease runs out."""
+        try:
+            with self._resources.database.transaction(lease.tenant_id) as connection:
+                released = runs.release(connection, lease)
+        except SQLAlchemyError as failure:
+            log.warning("run.not_released", error=type(failure).__name__)
+        else:
+            if released:
+                self._resources.wake(lease)

@@ -1,0 +1,111 @@
+"""What attempts at runs work with: the database, the summarizer, and waiting for a model under a lease."""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from runtime.broker import SUMMARIES
+from runtime.fault_points import reach
+from store.runs import runs
+from worker.runs.journal import RunLostError
+from worker.runs.leases import Calls, StoppingError, extend
+from worker.summarizers.base import SummaryError
+from worker.summarizers.paying import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from store.runs.runs import Lease
+    from worker.database import Database
+    from worker.runs.budgets import Budgets
+    from worker.summarizers.base import Model, Summarizer
+    from worker.summarizers.paying import Purse
+
+T = TypeVar("T")
+
+
+class RunResources:
+    """What the attempts of one process share. One object a process; safe to use from many threads.
+
+    `make_summarizer` and `make_model` are called when the first summary is made, of a conversation and of a context
+    block, and are None where there are none; `wake` tells a worker of a run that is queued. A lease is kept alive for
+    `limit_seconds` of waiting for a model at most. `budgets` are those that calls are paid from, None for as much as it
+    takes.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        make_summarizer: Callable[[], Summarizer] | None,
+        *,
+        make_model: Callable[[], Model] | None = None,
+        lease_seconds: float,
+        limit_seconds: float = math.inf,
+        wake: Callable[[Lease], None],
+        budgets: Budgets | None = None,
+    ) -> None:
+        self.database = database
+        self._make_summarizer = make_summarizer
+        self._make_model = make_model
+        self.lease_seconds = lease_seconds
+        self._limit_seconds = limit_seconds
+        self.wake = wake
+        self.budgets = budgets
+        self.calls = Calls()
+        """The model calls under way."""
+
+    @property
+    def can_summarize(self) -> bool:
+        """Whether there is a summarizer."""
+        return self._make_summarizer is not None
+
+    @cached_property
+    def summarizer(self) -> Summarizer:
+        """The summarizer; only where there is one."""
+        assert self._make_summarizer is not None  # noqa: S101 - can_summarize was asked
+        return self._make_summarizer()
+
+    @cached_property
+    def model(self) -> Model | None:
+        """The model that summarizes context blocks, None where there is none."""
+        return None if self._make_model is None else self._make_model()
+
+    def purse(self, lease: Lease) -> Purse:
+        """Return what the model calls of one attempt at a run are paid from."""
+        return UNLIMITED if self.budgets is None else self.budgets.purse(lease)
+
+    def wait(self, call: Callable[[], T], lease: Lease) -> T:
+        """Return what `call` returns; the lease is kept alive meanwhile, up to the limit. Raises StoppingError."""
+        limit = time.monotonic() + self._limit_seconds
+
+        def beat() -> None:
+            # A call that never ends must not keep the run for ever: without a lease another worker takes it over.
+            if time.monotonic() < limit:
+                extend(self.database, lease, self.lease_seconds)
+
+        reach("summary.asked")
+        answer = self.calls.wait(call, beat, self.lease_seconds / 3)
+        reach("summary.answered")
+        return answer
+
+    def summarized(self, call: Callable[[], T], lease: Lease) -> T:
+        """Return what a call of a summarizer returns; the lease is kept alive meanwhile.
+
+        Raises SummaryError, whatever is wrong with the summarizer, and StoppingError if the worker has to stop.
+        """
+        try:
+            return self.wait(call, lease)
+        except (SummaryError, StoppingError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a summarizer, the fallback is not
+            raise SummaryError("summarizer_error", type(error).__name__) from None
+
+    def hand_over(self, lease: Lease) -> None:
+        """Queue the run for the workers that wait for models. Raises RunLostError."""
+        with self.database.transaction(lease.tenant_id) as connection:
+            if not runs.hand_over(connection, lease, SUMMARIES):
+                raise RunLostError(runs.LEASE_LOST)
+        self.wake(lease)

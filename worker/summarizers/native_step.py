@@ -1,0 +1,50 @@
+"""The summary step of `anthropic-native`: the API's own summary takes the place of what it was made from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from compaction.steps import steps
+from worker.summarizers.paying import pay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compaction.steps.ladder import Result
+    from worker.runs.journal import Reading
+    from worker.runs.summarizing import Summarizing
+    from worker.summarizers.native import AnthropicNative, SignedSummary
+
+
+class NativeStep:
+    """A way to summaries; `make_native` is called when the first is made."""
+
+    def __init__(self, make_native: Callable[[], AnthropicNative]) -> None:
+        self._make_native = make_native
+
+    @cached_property
+    def native(self) -> AnthropicNative:
+        """The API, by the settings of this installation."""
+        return self._make_native()
+
+    def step(self, summarizing: Summarizing, now: Reading) -> Result:
+        """Put the API's own summary into the place of what it was made from. Raises SummaryError, StoppingError."""
+        native, journal, policy = self.native, summarizing.journal, summarizing.lease.policy
+        now = now._replace(stage=steps.pin_first_request(now.stage))
+        stage = now.stage
+        sent = journal.sent_beside()
+        model = sent.model or native.model
+        record = summarizing.record(stage)._replace(summarizer=native.name, model=model)
+        zone = steps.find_prefix(stage, policy)
+        if isinstance(zone, str):
+            return journal.skip(record, zone)
+        beginning, most, wishes = stage.view[: zone.stop], policy.summary_max_tokens, summarizing.wishes
+        tokens = (stage.estimate(beginning) + stage.fixed_tokens, most)
+
+        def sign() -> SignedSummary:
+            return native.sign(beginning, model, sent.system, sent.tools, max_tokens=most, wishes=wishes)
+
+        signed = summarizing.answer(lambda: pay(summarizing.purse, model, tokens, sign), record)
+        made = steps.replace_prefix(stage, zone, signed.block, policy)
+        return summarizing.commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
