@@ -31,17 +31,9 @@ class Pass(NamedTuple):
 
 def expire_idempotency_keys(connection: Connection, seconds: float, limit: int) -> int:
     """Remove keys older than `seconds`; return how many. A turn sent again after that is a new one."""
-    return _removed(connection, "expire_idempotency_keys", seconds, limit)
-
-
-def expire_deliveries(connection: Connection, seconds: float, limit: int) -> int:
-    """Remove webhook deliveries that have ended and are older than `seconds`; return how many."""
-    return _removed(connection, "expire_deliveries", seconds, limit)
-
-
-def expire_batches(connection: Connection, seconds: float, limit: int) -> int:
-    """Remove message batches that were over `seconds` ago; return how many. What they cost is on the steps of runs."""
-    return _removed(connection, "expire_batches", seconds, limit)
+    statement = text("select expire_idempotency_keys(:seconds, :limit)")
+    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
+    return removed
 
 
 def expire_runs(connection: Connection, after: UUID, seconds: float, limit: int) -> Pass:
@@ -52,12 +44,6 @@ def expire_runs(connection: Connection, after: UUID, seconds: float, limit: int)
 def expire_snapshots(connection: Connection, after: UUID, seconds: float, limit: int) -> Pass:
     """Remove snapshots older than `seconds` that are not on the way to their conversation's head."""
     return _walk(connection, "expire_snapshots", after, seconds, limit)
-
-
-def _removed(connection: Connection, function: str, seconds: float, limit: int) -> int:
-    statement = text(f"select {function}(:seconds, :limit)")  # a name from above
-    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
-    return removed
 
 
 def _walk(connection: Connection, function: str, after: UUID, seconds: float, limit: int) -> Pass:

@@ -84,14 +84,6 @@ class Batch(NamedTuple):
         return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(10, self.attempts))
 
 
-class DueBatch(NamedTuple):
-    """A batch that something is to be done about."""
-
-    id: UUID
-    tenant_id: UUID
-    due_at: datetime
-
-
 def want(connection: Connection, conversation_ids: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
     """Wish for a batch for each conversation that has none under way; return (batch, tenant) of the new ones."""
     # In the order of their ids, whoever asks: two who wish for the same batches do not wait in a circle.
@@ -103,10 +95,17 @@ def want(connection: Connection, conversation_ids: Sequence[UUID]) -> list[tuple
     return [(row.batch_id, row.tenant_id) for row in rows]
 
 
-def due(connection: Connection, limit: int) -> list[DueBatch]:
-    """Return batches of any tenant whose time has come."""
+def due(connection: Connection, limit: int) -> list[tuple[UUID, UUID, datetime]]:
+    """Return (batch, tenant, since when) of what something is to be done about, of any tenant."""
     rows = connection.execute(text("select * from due_batches(:limit)"), {"limit": limit})
-    return [DueBatch(*row) for row in rows]
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+def expire(connection: Connection, seconds: float, limit: int) -> int:
+    """Remove batches that were over `seconds` ago; return how many. What they cost is on the steps of runs."""
+    statement = text("select expire_batches(:seconds, :limit)")
+    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
+    return removed
 
 
 def known(connection: Connection, provider_ids: Collection[str]) -> set[str]:

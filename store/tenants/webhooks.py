@@ -137,10 +137,17 @@ def _body(identifier: UUID, event: Event, run: AnyRow) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def due(connection: Connection, limit: int) -> list[tuple[UUID, UUID]]:
-    """Return (delivery, tenant) of what is to be sent now, of any tenant."""
+def due(connection: Connection, limit: int) -> list[tuple[UUID, UUID, None]]:
+    """Return (delivery, tenant, None) of what is to be sent now, of any tenant."""
     rows = connection.execute(text("select * from due_deliveries(:limit)"), {"limit": limit})
-    return [(row.delivery_id, row.tenant_id) for row in rows]
+    return [(row.delivery_id, row.tenant_id, None) for row in rows]
+
+
+def expire(connection: Connection, seconds: float, limit: int) -> int:
+    """Remove deliveries that have ended and are older than `seconds`; return how many."""
+    statement = text("select expire_deliveries(:seconds, :limit)")
+    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
+    return removed
 
 
 def claim(connection: Connection, tenant_id: UUID, delivery_id: UUID) -> Delivery | None:

@@ -11,6 +11,7 @@ from store.operations import housekeeping, processes
 from store.operations.housekeeping import FIRST, Pass
 from store.operations.processes import FORGOTTEN_SECONDS
 from worker.metrics import METRICS
+from worker.parts import ERRANDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +50,7 @@ class Housekeeper:
         removed = {
             "processes": self._once(lambda connection: processes.forget(connection, FORGOTTEN_SECONDS)),
             "idempotency_keys": self._all(housekeeping.expire_idempotency_keys, settings.idempotency_key_hours * 3_600),
-            "webhook_deliveries": self._all(
-                housekeeping.expire_deliveries, settings.webhook_delivery_retention_days * _DAY
-            ),
-            "model_batches": self._all(housekeeping.expire_batches, settings.batch_retention_days * _DAY),
+            **{each.table: self._all(each.expire, each.retention_days(settings) * _DAY) for each in ERRANDS},
             "runs": self._walk("runs", housekeeping.expire_runs, settings.run_retention_days * _DAY),
             "snapshots": self._walk(
                 "snapshots", housekeeping.expire_snapshots, settings.snapshot_retention_days * _DAY

@@ -6,13 +6,32 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from runtime.settings import Settings
 
 T = TypeVar("T")
 
 AGAIN_SECONDS: Final = 60.0
 """Seconds after which something is sent again although messages still wait; every further time doubles them."""
+
+
+class Errand(NamedTuple):
+    """Work that waits in rows of its own, beside checks and runs."""
+
+    name: str
+    table: str
+    task: str
+    """What a worker is sent, with the tenant and the row's id."""
+    due: Callable[[Connection, int], Sequence[tuple[UUID, UUID, Hashable]]]
+    """Returns (row, tenant, what tells this time from an earlier one) of at most so many."""
+    expire: Callable[[Connection, float, int], int]
+    """Removes rows that were over so many seconds ago, at most so many, and returns how many."""
+    retention_days: Callable[[Settings], float]
+    """Returns the days for which they are kept, 0 for ever."""
 
 
 class _Sent(NamedTuple):

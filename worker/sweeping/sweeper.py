@@ -6,16 +6,15 @@ It also removes what its time is over for. Any number may run.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from runtime.broker import (
     BATCH,
-    BATCH_TASK,
     CHECK_TASK,
     CHECKS,
-    DELIVER_TASK,
     LATER,
     QUEUES,
     RUN_TASK,
@@ -26,18 +25,18 @@ from runtime.broker import (
 from runtime.fault_points import reach
 from runtime.tracing import header, here, span
 from store.conversations import conversations
-from store.runs import batches, runs
+from store.runs import runs
 from store.runs import stranded as stranded_runs
-from store.tenants import webhooks
 from worker.database import Database
 from worker.metrics import METRICS
+from worker.parts import ERRANDS
 from worker.process.progress import Progress
 from worker.sweeping.housekeeping import Housekeeper
 from worker.sweeping.resending import Sent
 from worker.sweeping.resuming import Resuming
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from threading import Event
     from uuid import UUID
 
@@ -46,15 +45,15 @@ if TYPE_CHECKING:
 
     from runtime.settings import Settings
     from store.conversations.conversations import OverdueCheck
-    from store.runs.batches import DueBatch
     from store.runs.stranded import Stranded
+    from worker.sweeping.resending import Errand
 
 log = structlog.get_logger()
 
 CHECKS_LIMIT: Final = 10_000
 """Due checks that one sweep takes on; the next has the rest."""
 LIMIT: Final = 1_000
-"""Runs, and deliveries, that one sweep takes on."""
+"""Runs, and rows of one errand, that one sweep takes on."""
 
 
 class Sweeper:
@@ -68,11 +67,16 @@ class Sweeper:
         self._depths = QueueDepths(settings)
         self._housekeeper = Housekeeper(settings, self._database)
         self._resuming = Resuming(settings, self._database)
-        self._sent_checks, self._sent_webhooks, self._sent_batches = Sent(), Sent(), Sent()
+        self._sent_checks = Sent()
         # A run that was offered is not stranded for a while, and the same one all the time.
         self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
-        parts = (self._waiting, self._runs, self._checks, self._webhooks, self._batches, self._housekeeping)
-        self._parts = {part.__name__.strip("_"): part for part in parts}
+        self._parts: dict[str, Callable[[], int]] = {
+            "waiting": self._waiting,
+            "runs": self._runs,
+            "checks": self._checks,
+            **{errand.name: partial(self._errand, errand, Sent()) for errand in ERRANDS},
+            "housekeeping": self._housekeeping,
+        }
         METRICS.name_parts(self._parts)
 
     @property
@@ -173,22 +177,13 @@ class Sweeper:
             self._send_one(RUN_TASK, run.tenant_id, run.run_id, queue)
             self._sent_runs[queue].remember([run], _run)
 
-    def _webhooks(self) -> int:
+    def _errand(self, errand: Errand, sent: Sent) -> int:
         with self._database.transaction(None) as connection:
-            due = webhooks.due(connection, LIMIT)
-        unsent = self._sent_webhooks.unsent(due, _delivery, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
-        for delivery_id, tenant_id in unsent:
-            self._send_one(DELIVER_TASK, tenant_id, delivery_id, SUMMARIES)
-            self._sent_webhooks.remember([(delivery_id, tenant_id)], _delivery)
-        return len(unsent)
-
-    def _batches(self) -> int:
-        with self._database.transaction(None) as connection:
-            due = batches.due(connection, LIMIT)
-        unsent = self._sent_batches.unsent(due, _batch, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
-        for batch in unsent:
-            self._send_one(BATCH_TASK, batch.tenant_id, batch.id, SUMMARIES)
-            self._sent_batches.remember([batch], _batch)
+            due = errand.due(connection, LIMIT)
+        unsent = sent.unsent(due, _row, queue_is_empty=bool(due) and self._is_empty(SUMMARIES))
+        for row in unsent:
+            self._send_one(errand.task, row[1], row[0], SUMMARIES)
+            sent.remember([row], _row)
         return len(unsent)
 
     def _waiting(self) -> int:
@@ -225,9 +220,5 @@ def _run(run: Stranded) -> tuple[UUID, Hashable]:
     return run.run_id, None
 
 
-def _batch(batch: DueBatch) -> tuple[UUID, Hashable]:
-    return batch.id, batch.due_at
-
-
-def _delivery(delivery: tuple[UUID, UUID]) -> tuple[UUID, Hashable]:
-    return delivery[0], None
+def _row(row: tuple[UUID, UUID, Hashable]) -> tuple[UUID, Hashable]:
+    return row[0], row[2]

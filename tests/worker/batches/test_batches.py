@@ -25,7 +25,7 @@ from tests.support.service.batch_workers import BatchWorkers, batch_of, batch_se
 from tests.support.service.in_process import SMALL, check_state, head
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.batches.ahead import find_again, fingerprint, side_by_side
-from worker.summarizers.prices import Usage, cost
+from worker.summarizers.prices import BilledTokens, cost
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -114,7 +114,7 @@ def test_a_batch_is_sent_once_below_the_threshold_and_committed_at_half_price(
     assert (row.state, row.run_id, row.answers) == ("committed", run.id, None)
     assert (run.trigger, run.state, run.snapshot_version, run.reason) == ("batch", "committed", 1, None)
     (step,) = chat.steps(run.id)
-    full = cost("claude-haiku-4-5", Usage(step.model_input_tokens, step.model_output_tokens))
+    full = cost("claude-haiku-4-5", BilledTokens(step.model_input_tokens, step.model_output_tokens))
     assert full is not None
     assert abs(step.cost_usd - full / 2) <= Decimal("0.0000005")  # the column has six places
     assert (step.summarizer, step.model, step.model_calls) == ("anthropic-batch", "claude-haiku-4-5", 1)
@@ -420,4 +420,4 @@ def test_another_tenants_worker_finds_nothing(chat: Chat, provider: LoopbackMode
     assert workers.ahead.advance(uuid4(), batch.id, workers.dispatcher.execute) is None
     assert provider.batches.made == []
     with chat.database.transaction(None) as connection:
-        assert [each.id for each in batches.due(connection, 10)] == [batch.id]
+        assert [each for each, *_ in batches.due(connection, 10)] == [batch.id]

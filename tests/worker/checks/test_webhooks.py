@@ -74,7 +74,7 @@ def deliver(chat: Chat, *, private_addresses: bool = True) -> int:
     courier = Courier(chat.database, private_addresses=private_addresses)
     with chat.database.transaction(None) as connection:
         due = webhooks.due(connection, 100)
-    for delivery_id, tenant_id in due:
+    for delivery_id, tenant_id, _ in due:
         courier.deliver(tenant_id, delivery_id)
     return len(due)
 

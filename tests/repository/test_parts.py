@@ -1,0 +1,43 @@
+"""Parts of the worker that could be taken out again: one place alone knows of each."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.places import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PRODUCT = ("api", "bench", "cli", "compaction", "runtime", "store", "worker")
+
+
+def imported(path: str) -> Iterator[str]:
+    """Yield the names of modules, and of what is taken from them, that a module imports, for types included."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+@pytest.mark.parametrize(
+    ("part", "own"),
+    [
+        (("worker.batches", "store.runs.batches"), ("worker/batches/",)),
+        (("worker.summarizers.native", "worker.summarizers.native_step"), ("worker/summarizers/native",)),
+    ],
+    ids=["message batches", "anthropic-native"],
+)
+def test_one_module_knows_of_a_part(part: tuple[str, ...], own: tuple[str, ...]) -> None:
+    modules = [path.relative_to(ROOT).as_posix() for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
+    knowing = {
+        module
+        for module in modules
+        if not module.startswith(own)
+        and any(f"{name}.".startswith(tuple(f"{each}." for each in part)) for name in imported(module))
+    }
+    assert knowing == {"worker/parts.py"}
