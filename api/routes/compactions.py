@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from api.services import Services
     from compaction.policy import Policy
-    from compaction.steps.rehearsal import Plan
+    from compaction.steps.rehearsal import RunPlan
     from store.conversations.snapshots import Material
     from store.runs.runs import Queue
 
@@ -196,7 +196,7 @@ def plan_out(found: DryRun, wanted: CompactionIn, summarizer: str) -> PlanOut:
     )
 
 
-def _warnings(plan: Plan, material: Material) -> list[str]:
+def _warnings(plan: RunPlan, material: Material) -> list[str]:
     found: list[str] = []
     if material.pending_version:
         found.append(

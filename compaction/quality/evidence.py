@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from compaction.extract.draft import SPEAKERS
 from compaction.messages import CALLS, THINKING, blocks, is_request
 from compaction.text.clauses import GAP, READ_CHARS, chars_in, clipped, first_records, one_line, prose
-from compaction.text.identifiers import Kind, Text, kind_of, spelled
+from compaction.text.identifiers import Text, ValueKind, kind_of, spelled
 from compaction.text.outline import read_share
 from compaction.text.salience import BOUND_WORDS, FUNCTION_WORDS, Source, Weights, clean, content_words, values
 from compaction.tokens import content_weight, text_weight
@@ -42,7 +42,7 @@ _SHORT_CHARS: Final = 45
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _DENSE: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\u0e00-\u0e7f]+")
 """Scripts that put no spaces between words (and Korean, whose words change their ends): read in pairs of letters."""
-_KIND_FACTORS: Final[Mapping[Kind, float]] = {Kind.NAME: 0.5, Kind.NUMBER: 0.7, Kind.DATE: 0.9}
+_KIND_FACTORS: Final[Mapping[ValueKind, float]] = {ValueKind.NAME: 0.5, ValueKind.NUMBER: 0.7, ValueKind.DATE: 0.9}
 
 
 class Mention(NamedTuple):

@@ -15,7 +15,7 @@ from compaction.pins.standing import standing_instructions
 from compaction.quality.evidence import Evidence, essence, gather, terms
 from compaction.quality.misfires import carries_on, echoes, is_error, loops, refuses
 from compaction.summary.frames import names_frame, unmarked
-from compaction.text.identifiers import Kind, Text, is_strong, kind_of, spelled
+from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of, spelled
 from compaction.text.invisible import SPACE, SPACES, UNSEEN, spread
 from compaction.text.salience import disarmed, values
 from compaction.tokens import text_weight
@@ -63,8 +63,8 @@ _CHARS_A_VALUE: Final = 200
 _INVENTED_SHARE: Final = 0.1
 _GRAVE_SHARE: Final = 0.05
 """Shares of a summary's strong values that may stand nowhere in the evidence: of all, and of those that lead astray."""
-_GRAVE: Final = frozenset({Kind.URL, Kind.EMAIL, Kind.HASH})
-_EXACT: Final = frozenset({Kind.ID, Kind.HASH})
+_GRAVE: Final = frozenset({ValueKind.URL, ValueKind.EMAIL, ValueKind.HASH})
+_EXACT: Final = frozenset({ValueKind.ID, ValueKind.HASH})
 """Of these not one may be invented: nobody derives them, and whoever is given one uses it."""
 _COUNTED_INVENTIONS: Final = 20
 _RULE_TERMS: Final = 4

@@ -44,7 +44,7 @@ class PlannedStep(NamedTuple):
     summary_tokens: int | None = None
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """The steps of a run and the view that it would give."""
 
     steps: tuple[PlannedStep, ...]
@@ -64,7 +64,7 @@ def plan_run(
     waits: bool,
     native: bool = False,
     load: Callable[[str], ExtraStrategy | None] = lambda _: None,
-) -> Plan:
+) -> RunPlan:
     """Return what a run by hand would do, if nothing else happened; without a strategy, what thresholds ask for.
 
     `summaries` tells whether summaries are on, `native` that the API writes them; with `waits` a tool loop holds back
@@ -93,7 +93,7 @@ class _Rehearsal:
         self._missing = 0
         """Tokens that the summary would have more than its placeholder."""
 
-    def go(self, stage: Stage) -> Plan:
+    def go(self, stage: Stage) -> RunPlan:
         tried: dict[Step, Result] = {}
         planned: list[PlannedStep] = []
         while step := next_step(
@@ -108,7 +108,7 @@ class _Rehearsal:
             tried[step] = found.result
             planned.append(found)
         placeholder = any(found.step is Step.SUMMARY and found.result != "skipped" for found in planned)
-        return Plan(tuple(planned), stage.view, stage.tokens + self._missing, placeholder)
+        return RunPlan(tuple(planned), stage.view, stage.tokens + self._missing, placeholder)
 
     def _take(self, step: Step, stage: Stage) -> tuple[PlannedStep, Stage]:
         if step is Step.STRATEGIES:

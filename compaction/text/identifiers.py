@@ -11,7 +11,7 @@ from typing import Final
 from compaction.text.salience import values
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What an exact value is, by its form alone."""
 
     URL = "url"
@@ -58,28 +58,28 @@ _MIXED: Final = re.compile(r"(?=.*\d)(?=.*[a-z]).*.[A-Z]")
 _DIGITS: Final = re.compile(r"\d")
 
 
-_FORMS: Final[tuple[tuple[re.Pattern[str], Kind | None], ...]] = (
-    (_URL, Kind.URL),
-    (_EMAIL, Kind.EMAIL),
-    (_AMOUNT, Kind.AMOUNT),
+_FORMS: Final[tuple[tuple[re.Pattern[str], ValueKind | None], ...]] = (
+    (_URL, ValueKind.URL),
+    (_EMAIL, ValueKind.EMAIL),
+    (_AMOUNT, ValueKind.AMOUNT),
     (_CLOCK, None),
     (_MEASURE, None),
-    (_ISO_DATE, Kind.DATE),
-    (_OTHER_DATE, Kind.DATE),
-    (_FRACTION, Kind.NUMBER),
-    (_HOST, Kind.HOST),
-    (_HEX, Kind.HASH),
-    (_PATH, Kind.PATH),
+    (_ISO_DATE, ValueKind.DATE),
+    (_OTHER_DATE, ValueKind.DATE),
+    (_FRACTION, ValueKind.NUMBER),
+    (_HOST, ValueKind.HOST),
+    (_HEX, ValueKind.HASH),
+    (_PATH, ValueKind.PATH),
     (_FEW_DIGITS, None),
-    (_NUMBER, Kind.NUMBER),
+    (_NUMBER, ValueKind.NUMBER),
     (_SLASHED, None),
-    (_MIXTURE, Kind.ID),
-    (_NAME, Kind.NAME),
+    (_MIXTURE, ValueKind.ID),
+    (_NAME, ValueKind.NAME),
 )
 """The first form that a whole value has tells its kind; None is for what nobody has to keep exactly."""
 
 
-def kind_of(value: str) -> Kind | None:
+def kind_of(value: str) -> ValueKind | None:
     """Return what a lower-case value of `salience.values` is, None for one that nobody has to keep exactly."""
     return next((kind for form, kind in _FORMS if form.fullmatch(value)), None)
 
@@ -88,13 +88,13 @@ def is_strong(value: str) -> bool:
     """Tell whether `value` is of a kind that nobody comes up with by rounding or by writing a date another way."""
     digits = len(_DIGITS.findall(value))
     match kind_of(value):
-        case Kind.URL | Kind.EMAIL | Kind.HASH | Kind.HOST:
+        case ValueKind.URL | ValueKind.EMAIL | ValueKind.HASH | ValueKind.HOST:
             return True
-        case Kind.PATH:
+        case ValueKind.PATH:
             return bool(digits or _EXTENSION.search(value))
-        case Kind.ID:
+        case ValueKind.ID:
             return digits >= _LEAST_ID_DIGITS and len(value) >= _LEAST_ID_CHARS
-        case Kind.NUMBER:
+        case ValueKind.NUMBER:
             return digits >= _LONG_NUMBER_DIGITS and "." not in value and "/" not in value
         case _:
             return False
@@ -138,17 +138,17 @@ class Text:
         """
         if _MIXED.match(value) and not _HEX.fullmatch(value.lower()):
             kind = kind_of(value.lower())
-            if kind is Kind.ID:
+            if kind is ValueKind.ID:
                 return _stands(value, self._text)
         wanted = folded(value)
         if wanted in self.values or _stands(wanted, self.folded):
             return True
         match kind_of(wanted):
-            case Kind.AMOUNT | Kind.NUMBER:
+            case ValueKind.AMOUNT | ValueKind.NUMBER:
                 number = wanted.lstrip(_CURRENCY)
                 number = number.rstrip("0").rstrip(".") if "." in number else number
                 return bool(re.search(rf"(?<![\d.]){re.escape(number)}(?:\.0+)?(?!\d|\.\d)", self.folded))
-            case Kind.DATE:
+            case ValueKind.DATE:
                 return any(_stands(form, self.folded) for form in _written_dates(wanted, self.folded))
             case _:
                 return False
@@ -158,10 +158,10 @@ class Text:
         wanted = folded(value)
         if wanted in self.values or wanted in self.folded:
             return True
-        if kind_of(wanted) is Kind.PATH:
+        if kind_of(wanted) is ValueKind.PATH:
             # A file named by its directory and, elsewhere, by its name is one that a reader can put together.
             return f"/{wanted.rsplit('/', 1)[-1]}" in f"/{self.folded}" or wanted.rsplit("/", 1)[-1] in self.values
-        if kind_of(wanted) is Kind.URL:
+        if kind_of(wanted) is ValueKind.URL:
             return _SCHEME.sub("", wanted, count=1).rstrip("/") in self.folded
         digits = re.sub(r"[ ().+-]", "", wanted)
         return digits.isdecimal() and digits in self._all_digits

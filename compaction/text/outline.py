@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.text.html_text import html_text
-from compaction.text.sections import Kind, Section, kind_of, mark, marked, open_fence, sections
+from compaction.text.sections import Section, TextKind, kind_of, mark, marked, open_fence, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,11 +54,11 @@ def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_
         return _with_mark(start, hidden + len(text) - max_read)[:max_chars]
     kind = kind_of(text)
     source = text
-    if kind is Kind.HTML:
+    if kind is TextKind.HTML:
         source = html_text(text)
-        kind = Kind.MARKDOWN
+        kind = TextKind.MARKDOWN
         if not any(section.heading < section.body for section in sections(source, kind)):
-            kind = Kind.PLAIN
+            kind = TextKind.PLAIN
     parts = [part for section in sections(source, kind) for part in _windows(source, section, section_chars)]
     shown = section_chars
     result = _previews(source, parts, shown)

@@ -63,7 +63,7 @@ _NUMBERED: Final = re.compile(
 _LEAST_CAPITALS: Final = 3
 
 
-class Kind(StrEnum):
+class TextKind(StrEnum):
     """What a text is written in."""
 
     MARKDOWN = "markdown"
@@ -92,28 +92,28 @@ def marked(line: str) -> int | None:
     return int(found[1].replace(",", "")) if found else None
 
 
-def kind_of(text: str) -> Kind:
+def kind_of(text: str) -> TextKind:
     """Return what `text` is written in, judged by its first SAMPLE_CHARS characters."""
     sample = text[:SAMPLE_CHARS]
     opens_with_tag = sample.lstrip().startswith("<")
     if opens_with_tag and _HTML_PAGE.search(sample):
-        return Kind.HTML
+        return TextKind.HTML
     lines = _lines(sample)
     code = _fenced(lines)
     prose = [line for line, inside in zip(lines, code, strict=True) if not inside and line.strip()]
     if _is_code(prose):
-        return Kind.CODE
+        return TextKind.CODE
     tags = len(_HTML_TAG.findall("".join(prose)))
     if opens_with_tag and tags >= 3:  # noqa: PLR2004 - an element has two tags
-        return Kind.HTML
+        return TextKind.HTML
     if any(code) or next(_markdown_headings(lines), None) is not None:
-        return Kind.MARKDOWN
+        return TextKind.MARKDOWN
     if tags * 150 > sum(map(len, prose)):
-        return Kind.HTML
-    return Kind.PLAIN
+        return TextKind.HTML
+    return TextKind.PLAIN
 
 
-def sections(text: str, kind: Kind) -> list[Section]:
+def sections(text: str, kind: TextKind) -> list[Section]:
     """Return the sections of `text` in order; together they are all of it.
 
     A mark ends a section, so that an outline has the sections of what it outlines. HTML is divided at block tags,
@@ -121,14 +121,14 @@ def sections(text: str, kind: Kind) -> list[Section]:
     """
     if not text:
         return []
-    if kind is Kind.HTML:
+    if kind is TextKind.HTML:
         starts = sorted({0, *(found.start() for found in _HTML_BLOCK.finditer(text))})
         return [Section(start, start, start, end) for start, end in pairwise([*starts, len(text)])]
     lines = _lines(text)
     headings = {
-        Kind.MARKDOWN: _markdown_headings,
-        Kind.CODE: _code_headings,
-        Kind.PLAIN: _plain_headings,
+        TextKind.MARKDOWN: _markdown_headings,
+        TextKind.CODE: _code_headings,
+        TextKind.PLAIN: _plain_headings,
     }[kind](lines)
     offsets = [0]
     for line in lines:

@@ -67,7 +67,7 @@ class Exchange(NamedTuple):
     """It is a tool loop with signed thinking, which is valid only while everything before it stays as it is."""
 
 
-class Material(NamedTuple):
+class BlockText(NamedTuple):
     """What a run that summarizes a block reads of it; `wanted` is false once an edit has replaced every such block."""
 
     source: str
@@ -160,7 +160,7 @@ def _usable(conversation_id: UUID, exchange: Exchange | None) -> ColumnElement[b
     return _b.summarized_at <= began.scalar_subquery()
 
 
-def material(connection: Connection, block_id: UUID) -> Material:
+def material(connection: Connection, block_id: UUID) -> BlockText:
     """Read a block that is to be summarized."""
     other = context_blocks.alias()
     wanted = exists().where(
@@ -170,7 +170,7 @@ def material(connection: Connection, block_id: UUID) -> Material:
     row = connection.execute(
         select(_b.source, _b.title, _b.text, _b.summary, _b.tokens, wanted).where(_b.id == block_id)
     ).one()
-    return Material(*row)
+    return BlockText(*row)
 
 
 def set_summary(connection: Connection, block_id: UUID, summary: str) -> None:

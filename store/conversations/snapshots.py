@@ -361,14 +361,14 @@ def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, version:
     return connection.execute(select(snapshots).where(*own)).one_or_none()
 
 
-class Weight(NamedTuple):
+class TailWeight(NamedTuple):
     """Messages and their estimated tokens."""
 
     messages: int
     tokens: int
 
 
-def weigh_tail(connection: Connection, conversation_id: UUID, *, after: int, through: int) -> Weight:
+def weigh_tail(connection: Connection, conversation_id: UUID, *, after: int, through: int) -> TailWeight:
     """Return what the stored messages in `after < seq <= through` weigh in the context."""
     row = connection.execute(
         select(func.count(), func.coalesce(func.sum(_m.view_tokens), 0)).where(
@@ -378,7 +378,7 @@ def weigh_tail(connection: Connection, conversation_id: UUID, *, after: int, thr
             _m.superseded_at.is_(None),
         )
     ).one()
-    return Weight(*row)
+    return TailWeight(*row)
 
 
 def chain(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Sequence[AnyRow]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from store.tenants import budgets
 from store.tenants.budgets import Amount, Budget
 from worker.summarizers.base import SummaryError
-from worker.summarizers.prices import Usage, cost
+from worker.summarizers.prices import BilledTokens, cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Budgets:
 
     def estimate(self, model: str | None, input_tokens: int, output_tokens: int, *, batch: bool = False) -> Amount:
         """Return what a call may come to; a model of unknown price costs nothing, as in the audit."""
-        price = cost(model, Usage(input_tokens, output_tokens), self._prices, batch=batch) if model else None
+        price = cost(model, BilledTokens(input_tokens, output_tokens), self._prices, batch=batch) if model else None
         return Amount(input_tokens + output_tokens, price or Decimal(0))
 
     def reserve_batch(self, connection: Connection, tenant_id: UUID, batch_id: UUID, amount: Amount) -> bool:

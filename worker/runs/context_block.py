@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from store.conversations.context_blocks import Material
+    from store.conversations.context_blocks import BlockText
     from store.runs.runs import Lease, StepRecord
     from worker.runs.resources import RunResources
     from worker.summarizers.base import Answer, Model
@@ -82,14 +82,14 @@ class BlockSummary:
             return self._end(block, "failed", OUTLINE_STANDS, error=str(error))
         return self._end(block, "committed", None, summary=block_summary.noted(summary, block.text))
 
-    def _wait(self, block: Material, model: Model) -> str:
+    def _wait(self, block: BlockText, model: Model) -> str:
         """Return the summary; the lease is kept alive meanwhile, and nothing more is asked once it is given up."""
         try:
             return self._resources.wait(lambda: self._summarize(block, model), self._lease)
         finally:
             self._given_up.set()
 
-    def _summarize(self, block: Material, model: Model) -> str:
+    def _summarize(self, block: BlockText, model: Model) -> str:
         policy = self._lease.policy
         parts = block_summary.split(block.text, policy, model.context_tokens)
         prompts = [
@@ -157,7 +157,7 @@ class BlockSummary:
 
     def _end(
         self,
-        block: Material,
+        block: BlockText,
         state: runs.Ended,
         reason: str | None,
         *,

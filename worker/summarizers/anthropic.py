@@ -16,7 +16,7 @@ from anthropic.types import Message
 from compaction.windows import LOW_CONTEXT_WINDOW, window_of
 from worker.summarizers.api_errors import failure, may_pass, retry_after, text_of
 from worker.summarizers.base import Answer, Spent, SummaryError
-from worker.summarizers.prices import Usage, cost
+from worker.summarizers.prices import BilledTokens, cost
 from worker.summarizers.requests import asked
 
 if TYPE_CHECKING:
@@ -278,13 +278,13 @@ def answer_of(
     return Answer(text, message.stop_reason, spent)
 
 
-def billed(told: Any) -> Usage | None:
+def billed(told: Any) -> BilledTokens | None:
     """Return the tokens billed, None for a server that does not say, or says something else."""
     try:
         written = told.cache_creation_input_tokens or 0
         hourly = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else 0
         read = told.cache_read_input_tokens or 0
-        usage = Usage(told.input_tokens, told.output_tokens, written - hourly, hourly, read)
+        usage = BilledTokens(told.input_tokens, told.output_tokens, written - hourly, hourly, read)
         return usage if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in usage) else None
     except (AttributeError, TypeError):
         return None

@@ -14,7 +14,7 @@ from compaction.messages import is_signed_summary
 from compaction.tokens import text_weight
 from worker.summarizers.anthropic import billed, storable
 from worker.summarizers.base import Spent, SummaryError
-from worker.summarizers.prices import Usage, cost
+from worker.summarizers.prices import BilledTokens, cost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,7 +161,7 @@ class _Hours(msgspec.Struct):
     ephemeral_1h_input_tokens: int = 0
 
 
-def _usage(told: Mapping[str, Any]) -> Usage | None:
+def _usage(told: Mapping[str, Any]) -> BilledTokens | None:
     """Return the tokens billed, None where that is not said.
 
     The top-level counts of a compaction are zero: its own stand in `iterations` (…, count compaction usage).
@@ -172,7 +172,7 @@ def _usage(told: Mapping[str, Any]) -> Usage | None:
     except msgspec.ValidationError:
         return None
     known = [usage for usage in counted if usage is not None]
-    return Usage(*map(sum, zip(*known, strict=True))) if len(known) == len(entries) else None
+    return BilledTokens(*map(sum, zip(*known, strict=True))) if len(known) == len(entries) else None
 
 
 def _bounded(wishes: str) -> str:

@@ -17,7 +17,7 @@ BATCH_SHARE: Final = Decimal("0.5")
 _MILLION: Final = 1_000_000
 
 
-class Usage(NamedTuple):
+class BilledTokens(NamedTuple):
     """Tokens that a call was billed for; the five kinds do not overlap."""
 
     input: int = 0
@@ -107,7 +107,7 @@ def listed_name(model: str) -> str | None:
 
 
 def cost(
-    model: str, usage: Usage, own: Mapping[str, TokenPrices] | None = None, *, batch: bool = False
+    model: str, usage: BilledTokens, own: Mapping[str, TokenPrices] | None = None, *, batch: bool = False
 ) -> Decimal | None:
     """Return what one call cost in USD, None for a model whose price is not known.
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.policy import merge
-from compaction.steps.rehearsal import Plan, plan_run
+from compaction.steps.rehearsal import RunPlan, plan_run
 from compaction.steps.snapshot import Original, Snapshot, build
 from compaction.steps.stage import Stage
 from compaction.summary.zone import OPENS
@@ -481,7 +481,7 @@ def test_anothers_conversation_is_not_there(service: Service, product: Chat) -> 
         problem(service.client.post("/v1/conversations/conv_x/compactions", json={"dry_run": dry}), 404, "not_found")
 
 
-def planned(messages: list[Message], policy: dict[str, Any], strategy: Strategy) -> Plan:
+def planned(messages: list[Message], policy: dict[str, Any], strategy: Strategy) -> RunPlan:
     tail = [Original(seq, message["role"], json.dumps(message["content"])) for seq, message in enumerate(messages)]
     working = build(Snapshot(), tail, merge(policy))
     stage = Stage(working, bytes=sum(len(row.content) for row in tail))

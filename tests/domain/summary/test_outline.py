@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compaction.text.html_text import html_text
 from compaction.text.outline import outline, split_structured
-from compaction.text.sections import Kind, kind_of
+from compaction.text.sections import TextKind, kind_of
 
 MARK = re.compile(r"\[… ([\d,]+) characters left out\]")
 
@@ -105,21 +105,21 @@ def outlined(text: str, section_chars: int = 100) -> str:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (MARKDOWN, Kind.MARKDOWN),
-        ("```\nx = 1\n```\nThat is all.\n", Kind.MARKDOWN),
-        (PAGE, Kind.HTML),
-        ("<div><p>One</p><p>Two</p></div>", Kind.HTML),
-        (SOURCE, Kind.CODE),
-        ("package main\n\nfunc main() {\n\tfmt.Println(1)\n}\n", Kind.CODE),
-        ("export const weld = async (arm) => {\n  await arm.move();\n};\n", Kind.CODE),
-        ("public class Robot extends Machine {\n    private int arms;\n}\n", Kind.CODE),
-        ("#include <x.h>\nint weld(struct arm *a);\nint cool(struct arm *a);\n", Kind.CODE),
-        (PLAIN, Kind.PLAIN),
-        ("If you read this, class is over.\nfor now, import nothing.\n", Kind.PLAIN),
-        ("", Kind.PLAIN),
+        (MARKDOWN, TextKind.MARKDOWN),
+        ("```\nx = 1\n```\nThat is all.\n", TextKind.MARKDOWN),
+        (PAGE, TextKind.HTML),
+        ("<div><p>One</p><p>Two</p></div>", TextKind.HTML),
+        (SOURCE, TextKind.CODE),
+        ("package main\n\nfunc main() {\n\tfmt.Println(1)\n}\n", TextKind.CODE),
+        ("export const weld = async (arm) => {\n  await arm.move();\n};\n", TextKind.CODE),
+        ("public class Robot extends Machine {\n    private int arms;\n}\n", TextKind.CODE),
+        ("#include <x.h>\nint weld(struct arm *a);\nint cool(struct arm *a);\n", TextKind.CODE),
+        (PLAIN, TextKind.PLAIN),
+        ("If you read this, class is over.\nfor now, import nothing.\n", TextKind.PLAIN),
+        ("", TextKind.PLAIN),
     ],
 )
-def test_the_kind_of_a_text_is_told_by_its_content(text: str, kind: Kind) -> None:
+def test_the_kind_of_a_text_is_told_by_its_content(text: str, kind: TextKind) -> None:
     assert kind_of(text) is kind
 
 

@@ -23,7 +23,7 @@ from compaction.quality.verdict import (
     required_values,
 )
 from compaction.summary.zone import CLOSES, OPENS
-from compaction.text.identifiers import Kind, Text, is_strong, kind_of
+from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of
 from compaction.text.salience import disarmed
 from compaction.view import ACKNOWLEDGEMENT, ViewMessage
 from tests.support.places import TRANSCRIPTS
@@ -242,24 +242,24 @@ def test_headings_listed_in_the_prompt_are_no_echo() -> None:
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        ("https://flats.example/lx-1", Kind.URL),
-        ("ana.reis@flats.example", Kind.EMAIL),
-        ("src/app/main.py", Kind.PATH),
-        ("home/ana/notes/viewing.md:12", Kind.PATH),
-        ("7f3a9c21e0d4", Kind.HASH),
-        ("0b6ee0a4-7a4f-4c6e-9d6c-2f1a0e3f8a11", Kind.HASH),
-        ("db.example:5432", Kind.HOST),
-        ("10.0.0.17", Kind.HOST),
-        ("lx-40403", Kind.ID),
-        ("hat170", Kind.ID),
-        ("mia_li_3668", Kind.ID),
-        ("$1,850", Kind.AMOUNT),
-        ("2031-06-14", Kind.DATE),
-        ("14.06.2031", Kind.DATE),
-        ("8.5/10", Kind.NUMBER),
-        ("40417", Kind.NUMBER),
-        ("find_zone", Kind.NAME),
-        ("main.py", Kind.NAME),
+        ("https://flats.example/lx-1", ValueKind.URL),
+        ("ana.reis@flats.example", ValueKind.EMAIL),
+        ("src/app/main.py", ValueKind.PATH),
+        ("home/ana/notes/viewing.md:12", ValueKind.PATH),
+        ("7f3a9c21e0d4", ValueKind.HASH),
+        ("0b6ee0a4-7a4f-4c6e-9d6c-2f1a0e3f8a11", ValueKind.HASH),
+        ("db.example:5432", ValueKind.HOST),
+        ("10.0.0.17", ValueKind.HOST),
+        ("lx-40403", ValueKind.ID),
+        ("hat170", ValueKind.ID),
+        ("mia_li_3668", ValueKind.ID),
+        ("$1,850", ValueKind.AMOUNT),
+        ("2031-06-14", ValueKind.DATE),
+        ("14.06.2031", ValueKind.DATE),
+        ("8.5/10", ValueKind.NUMBER),
+        ("40417", ValueKind.NUMBER),
+        ("find_zone", ValueKind.NAME),
+        ("main.py", ValueKind.NAME),
         ("2031", None),
         ("12", None),
         ("09:30", None),
@@ -270,7 +270,7 @@ def test_headings_listed_in_the_prompt_are_no_echo() -> None:
         ("e.g", None),
     ],
 )
-def test_kinds_by_form(value: str, kind: Kind | None) -> None:
+def test_kinds_by_form(value: str, kind: ValueKind | None) -> None:
     assert kind_of(value) is kind
 
 

@@ -35,7 +35,7 @@ from worker.summarizers.anthropic import ATTEMPTS, LONGEST_WAIT_SECONDS, Anthrop
 from worker.summarizers.api_errors import retry_after
 from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.breaker import CircuitBreaker
-from worker.summarizers.prices import PRICES, Usage, cost
+from worker.summarizers.prices import PRICES, BilledTokens, cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -322,21 +322,21 @@ def test_patience_within_bounds_says_nothing_of_later_calls(server: LoopbackMode
 @pytest.mark.parametrize(
     ("name", "usage", "usd"),
     [
-        ("claude-haiku-4-5-20251001", Usage(1_000_000, 1_000_000), "6"),
-        ("claude-sonnet-4-5", Usage(1_000, 100), "0.0045"),
-        ("claude-opus-4-6", Usage(0, 0, 1_000_000, 1_000_000, 1_000_000), "16.75"),
-        ("claude-fable-5-1", Usage(cache_read=1_000_000), "0.25"),
-        ("claude-fable-5", Usage(cache_read=1_000_000), "1"),
-        ("claude-opus-5-5", Usage(cache_read=1_000_000), "0.2"),
-        ("claude-sonnet-5-5", Usage(cache_read=1_000_000), "0.1"),
-        ("claude-haiku-5-5", Usage(100_000, 1_000), "0.0105"),
-        ("claude-haiku-5-5", Usage(100_000, 1_000, cache_read=1), "0.05250005"),
-        ("claude-opus-4-20250514", Usage(output=1_000_000), "75"),
-        ("anthropic/claude-opus-4.6", Usage(1_000_000), "5"),
-        ("Claude-Sonnet-5[1m]", Usage(1_000_000), "2"),
+        ("claude-haiku-4-5-20251001", BilledTokens(1_000_000, 1_000_000), "6"),
+        ("claude-sonnet-4-5", BilledTokens(1_000, 100), "0.0045"),
+        ("claude-opus-4-6", BilledTokens(0, 0, 1_000_000, 1_000_000, 1_000_000), "16.75"),
+        ("claude-fable-5-1", BilledTokens(cache_read=1_000_000), "0.25"),
+        ("claude-fable-5", BilledTokens(cache_read=1_000_000), "1"),
+        ("claude-opus-5-5", BilledTokens(cache_read=1_000_000), "0.2"),
+        ("claude-sonnet-5-5", BilledTokens(cache_read=1_000_000), "0.1"),
+        ("claude-haiku-5-5", BilledTokens(100_000, 1_000), "0.0105"),
+        ("claude-haiku-5-5", BilledTokens(100_000, 1_000, cache_read=1), "0.05250005"),
+        ("claude-opus-4-20250514", BilledTokens(output=1_000_000), "75"),
+        ("anthropic/claude-opus-4.6", BilledTokens(1_000_000), "5"),
+        ("Claude-Sonnet-5[1m]", BilledTokens(1_000_000), "2"),
     ],
 )
-def test_list_prices(name: str, usage: Usage, usd: str) -> None:
+def test_list_prices(name: str, usage: BilledTokens, usd: str) -> None:
     assert cost(name, usage) == Decimal(usd)
     assert cost(name, usage, batch=True) == Decimal(usd) / 2
 
@@ -346,7 +346,7 @@ def test_list_prices(name: str, usage: Usage, usd: str) -> None:
     ["", "gemma", "claude", "claude-opus-5-9", "claude-opus-5x", "claude-fable-5-2", "us.anthropic.claude-opus-5"],
 )
 def test_a_price_that_is_not_known_is_not_guessed(name: str) -> None:
-    assert cost(name, Usage(1, 1)) is None
+    assert cost(name, BilledTokens(1, 1)) is None
 
 
 def test_every_model_costs_more_to_write_than_to_read() -> None:
@@ -363,12 +363,12 @@ def test_own_prices_go_before_the_list(server: LoopbackModel, monkeypatch: pytes
     )
     monkeypatch.setenv("PALIMPSEST_SUMMARIZER_PRICES", table)
     own = Settings().summarizer_prices
-    million = Usage(1_000_000, 1_000_000, 1_000_000, 1_000_000, 1_000_000)
+    million = BilledTokens(1_000_000, 1_000_000, 1_000_000, 1_000_000, 1_000_000)
     assert cost("gemma-2", million, own) == 1 + 0 + Decimal("1.25") + 2 + Decimal("0.1")
     assert cost("gemma-3-270m", million, own) == Decimal("0.5") + 2 + Decimal("0.625") + 1 + 0
-    assert cost("claude-haiku-4-5", Usage(10), own) == Decimal("0.00003")
-    assert cost("claude-haiku-4-5", Usage(11), own) == Decimal("0.000066")
-    assert cost("claude-sonnet-4-5", Usage(1_000_000), own) == 3
+    assert cost("claude-haiku-4-5", BilledTokens(10), own) == Decimal("0.00003")
+    assert cost("claude-haiku-4-5", BilledTokens(11), own) == Decimal("0.000066")
+    assert cost("claude-sonnet-4-5", BilledTokens(1_000_000), own) == 3
     server.then(ok("text", usage={"input_tokens": 1_000_000, "output_tokens": 500_000}))
     asked = model(server, summarizer_model="gemma-3-270m", summarizer_temperature=None)
     assert ask(asked).spent == Spent(1, 1_000_000, 500_000, Decimal("1.5"))
