@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-HEAD: Final = "0016"
+FIRST: Final = "0100"
+"""The first revision of the first release; no way leads on from the lower numbers, which databases of before have."""
+HEAD: Final = "0100"
 """The newest revision in migrations/versions; a test holds the two together."""
 
 

@@ -10,10 +10,12 @@ import stamina
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from migrations.revisions import FIRST
 from store.engine import owner_engine
 
 if TYPE_CHECKING:
@@ -24,11 +26,18 @@ ATTEMPTS: Final = 10
 LONGEST_WAIT_SECONDS: Final = 10.0
 """Most seconds between two attempts: long enough for whoever queued behind the last one."""
 
+SCRIPTS: Path = Path(__file__).parent
+"""Where the revisions are."""
+
+
+class UnreleasedSchemaError(CommandError):
+    """A database has a schema of before the first release."""
+
 
 def configuration(connection: Connection) -> Config:
     """Return Alembic's configuration for a connection."""
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.set_main_option("script_location", str(SCRIPTS))
     config.attributes["connection"] = connection
     return config
 
@@ -52,10 +61,17 @@ def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMP
     """Migrate the database upwards, as the login of its URL. Safe to run from several processes at once.
 
     A lock that cannot be had, because the tables are in use, is asked for again, up to `attempts` times in all: every
-    revision begins anew, from where the last one that is done left off. Raises OperationalError after that.
+    revision begins anew, from where the last one that is done left off. Raises OperationalError after that, and
+    UnreleasedSchemaError for a database that no revision leads on from.
     """
     with _connected(database_url) as connection:
         before = current_revision(connection)
+    if before is not None and before < FIRST:
+        raise UnreleasedSchemaError(
+            f"this database has the schema {before} of before the first release, and no revision leads on from there; "
+            "migrate a new, empty database, and take the conversations along with `palimpsest export` of the code that "
+            "this one was made with and `palimpsest import` of this code"
+        )
     for attempt in stamina.retry_context(
         on=_is_in_use, attempts=attempts, timeout=None, wait_initial=0.5, wait_max=LONGEST_WAIT_SECONDS
     ):

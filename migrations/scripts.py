@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from alembic import op
+from alembic import context, op
 
 
 def run_script(name: str) -> None:
     """Run a script of several statements on the migration's connection."""
-    script = (Path(__file__).parent / "sql" / name).read_text()
-    _execute(script)
+    _execute(_read(name))
 
 
 def run_concurrently(name: str) -> None:
     """Run a script outside any transaction, statement by statement, as `create index concurrently` demands."""
-    script = (Path(__file__).parent / "sql" / name).read_text()
-    bare = re.sub(r"^--.*$", "", script, flags=re.MULTILINE)
+    bare = re.sub(r"^--.*$", "", _read(name), flags=re.MULTILINE)
     with op.get_context().autocommit_block():
         for statement in filter(str.strip, bare.split(";")):
             _execute(statement)
@@ -25,10 +23,22 @@ def run_concurrently(name: str) -> None:
 
 def restore_function(script: str, name: str) -> None:
     """Give a function back the body that an earlier revision's script has; its owner and grants stay."""
-    text = (Path(__file__).parent / "sql" / script).read_text()
-    found = re.search(rf"^create (?:or replace )?function {name}\(.*?^(?:end )?\$\$;$", text, re.DOTALL | re.MULTILINE)
-    assert found is not None  # noqa: S101 - scripts of a revision never change
-    _execute(re.sub("^create function", "create or replace function", found[0]))
+    _execute(re.sub("^create function", "create or replace function", function_in(_read(script), name)))
+
+
+def function_in(script: str, name: str) -> str:
+    """Return the statement of a script that creates a function. Raises ValueError for none."""
+    statement = re.search(
+        rf"^create (?:or replace )?function {name}\(.*?^(?:end )?\$\$;$", script, re.DOTALL | re.MULTILINE
+    )
+    if statement is None:
+        raise ValueError(f"no function {name} in this script")
+    return statement[0]
+
+
+def _read(name: str) -> str:
+    # Beside the revisions that are running.
+    return (Path(context.script.dir) / "sql" / name).read_text()
 
 
 def _execute(statements: str) -> None:

@@ -341,7 +341,7 @@ snapshot_parts = Table(
     ForeignKeyConstraint(["conversation_id"], ["conversations.id"]),
     ForeignKeyConstraint(["run_id"], ["runs.id"]),
 )
-"""What is stored of snapshots; only the database itself reads and writes it. See migrations/sql/0009_snapshots.sql."""
+"""What is stored of snapshots; only the database itself reads and writes it. See migrations/sql/0100_snapshots.sql."""
 
 snapshots = Table("snapshots", MetaData(), *_snapshot_columns(Column("messages", JSONText, nullable=False)))
 """The view that has every snapshot's messages as a whole, and takes them so."""

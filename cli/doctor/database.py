@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from cli.doctor.findings import ok, problem, warning
 from compaction.policy import merge
-from migrations.revisions import HEAD, is_enough
+from migrations.revisions import FIRST, HEAD, is_enough
 from migrations.run import current_revision
 from runtime.broker import QUEUES
 from runtime.release import VERSION
@@ -177,7 +177,7 @@ def _schema(revision: str | None) -> Finding:
             "schema",
             f"the schema is at revision {revision}, and this code needs {HEAD}",
             why="calls will fail on what is not there yet",
-            mend="palimpsest migrate",
+            mend="palimpsest migrate" if revision >= FIRST else "palimpsest migrate, on a new, empty database",
         )
     if revision > HEAD:
         return warning(

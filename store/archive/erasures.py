@@ -1,6 +1,6 @@
 """Erasure: everything that was said in a conversation gone for good, and what is left to tell of it.
 
-The work is the database function erase_conversation's (migrations/sql/0005_erasure.sql), which nothing else can do.
+The work is the database function erase_conversation's (migrations/sql/0100_erasure.sql), which nothing else can do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Processes of this release on the schema of the one before, and while `palimpsest migrate` brings it up to date.
+"""Processes of a release on the schema of the one before, and while `palimpsest migrate` brings it up to date.
 
-What the release before calls on this one's schema: tests/store/test_migrations_under_load.py.
+The release is the next one, see tests/store/next_release.py; one of its workers is still of this one. What this one
+calls on the next one's schema: tests/store/test_migrations_under_load.py.
 """
 
 from __future__ import annotations
@@ -9,17 +10,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
+import psycopg
 import pytest
-from alembic.script import ScriptDirectory
 
-from migrations import revisions
-from migrations.run import upgrade
-from tests.conftest import create_database, drop_database
 from tests.faults.installation import installed
+from tests.store.next_release import NEXT, write_next_release
 from tests.support.eventually import eventually
 from tests.support.talk import answer, request
 
@@ -33,19 +30,12 @@ TALKS = 3
 
 
 @pytest.fixture(scope="module")
-def schema_before(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """The name of a database to clone at the revision before the newest."""
-    newest = ScriptDirectory(str(Path(revisions.__file__).parent)).get_revision(revisions.HEAD)
-    assert isinstance(newest.down_revision, str)
-    name = f"template_{uuid4().hex}"
-    upgrade(create_database(postgres.url, name), newest.down_revision)
-    yield name
-    drop_database(postgres.url, name)
-
-
-@pytest.fixture(scope="module")
-def installation(postgres: EmbeddedPostgres, schema_before: str, redis_server: EmbeddedRedis) -> Iterator[Installation]:
-    with installed(postgres.url, schema_before, redis_server.url) as made, made.api():
+def installation(
+    postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("next")
+    write_next_release(folder)
+    with installed(postgres.url, template, redis_server.url, PYTHONPATH=str(folder)) as made, made.api():
         yield made
 
 
@@ -78,6 +68,7 @@ def test_the_schema_moves_under_processes_that_are_ahead_of_it(installation: Ins
 
     with (
         installation.worker("checks,summaries", "--concurrency", "2") as worker,
+        installation.worker("checks,summaries", "--concurrency", "2", env={"PYTHONPATH": ""}) as before,
         installation.worker("sweeper") as sweeper,
         ThreadPoolExecutor(TALKS) as threads,
     ):
@@ -91,8 +82,10 @@ def test_the_schema_moves_under_processes_that_are_ahead_of_it(installation: Ins
             )
             assert done.returncode == 0, done.stderr
             assert eventually(lambda: readiness(installation)) == (200, "ok")
-            before = [len(talk.sent) for talk in talks]
-            eventually(lambda: all(len(talk.sent) > count + 20 for talk, count in zip(talks, before, strict=True)), 60)
+            with psycopg.connect(installation.database_url) as connection:
+                assert connection.execute("select version_num from alembic_version").fetchone() == (NEXT,)
+            sent = [len(talk.sent) for talk in talks]
+            eventually(lambda: all(len(talk.sent) > count + 20 for talk, count in zip(talks, sent, strict=True)), 60)
         finally:
             stop.set()
         for each in conversing:
@@ -104,4 +97,4 @@ def test_the_schema_moves_under_processes_that_are_ahead_of_it(installation: Ins
         assert "dead" not in {run.state for end in ends for run in end.runs}
         paid = sum(step.model_calls for end in ends for step in end.steps)
         assert paid == len(installation.model.requests)
-        assert (worker.process.poll(), sweeper.process.poll()) == (None, None)
+        assert [process.process.poll() for process in (worker, before, sweeper)] == [None] * 3

@@ -13,12 +13,15 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from cli.main import app
-from migrations.revisions import HEAD
+from migrations.revisions import FIRST, HEAD
+from tests.store.next_release import NEXT, next_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typer.testing import Result
+
+__all__ = ["next_release"]
 
 PASSWORD = "of-the-services"
 
@@ -42,14 +45,27 @@ def as_login(database_url: str, name: str, password: str) -> psycopg.Connection:
     return psycopg.connect(url)
 
 
-def test_a_migration_says_what_it_did(empty_database_url: str) -> None:
-    done = migrate(empty_database_url, "0003")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0] == "The schema was empty and is at 0003:"
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["0001", "0002", "0003"]
+def test_a_migration_says_what_it_did(empty_database_url: str, request: pytest.FixtureRequest) -> None:
     done = migrate(empty_database_url)
-    assert done.stdout.startswith(f"The schema was at revision 0003 and is at {HEAD}:\n  0004  ")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0] == f"The schema was empty and is at {HEAD}:"
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == [
+        f"{number:04}" for number in range(int(FIRST), int(HEAD) + 1)
+    ]
     assert migrate(empty_database_url).stdout == f"The schema is at revision {HEAD}: nothing to do.\n"
+    request.getfixturevalue("next_release")
+    assert migrate(empty_database_url).stdout.startswith(
+        f"The schema was at revision {HEAD} and is at {NEXT}:\n  {NEXT}  "
+    )
+
+
+def test_a_schema_of_before_the_first_release_is_told_in_one_line(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("update alembic_version set version_num = '0016'")
+    done = migrate(database_url)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "schema 0016" in done.stderr
+    assert "new, empty database" in done.stderr
 
 
 def test_the_login_of_services_may_act_in_their_role_and_nothing_else(database_url: str) -> None:

@@ -39,13 +39,9 @@ if TYPE_CHECKING:
 SERVICE, BACKGROUND, AUDITOR = "palimpsest_service", "palimpsest_background", "palimpsest_auditor"
 TENANT_SETTING = "current_setting('app.tenant_id'"
 DEFINERS = {
-    "find_api_key",
-    "check_states",
     "due_states",
     "over_by_fixed",
     "clear_checks",
-    "overdue_checks",
-    "stranded_runs",
     "due_deliveries",
     "backlog",
     "overdue_checks_by_turns",

@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from compaction.policy import merge
-from migrations.run import downgrade, upgrade
 from runtime import ids
 from store.conversations import branches
-from store.engine import owner_engine
 from store.operations import housekeeping
-from store.tenants import tenants
 from tests.support.service.hot_calls import CAP
 from tests.support.service.in_process import Chat, Workers, chat
 from tests.support.talk import answer, request, rounds
@@ -50,12 +47,11 @@ values (%s, %s, %s, %s, 'tool_results', -1, %s::json, '{}', '[]', 0, 0, 0, 0, ''
 """
 READ: Final = "select version, messages::text from snapshots where conversation_id = %s order by version"
 STORED: Final = "select version, part, follows from snapshot_parts where conversation_id = %s order by version"
-CONTEXT: Final = "select head from read_context(%s, %s, null, %s, 128000, 4096, null, false, '')"
-CONTEXT_0001: Final = "select head from read_context(%s, %s, null, %s, 128000, 4096, null)"
+CONTEXT: Final = "select head from read_context(%s, %s, null, %s, 128000, 4096, null, false, '', 25, 1000000, null)"
 
 
 class Service:
-    """A service of any release, in the role of all services."""
+    """A service, in the role of all services."""
 
     def __init__(self, url: str, tenant_id: UUID) -> None:
         self.tenant_id = tenant_id
@@ -79,10 +75,10 @@ class Service:
     def wholes(self, conversation: UUID) -> list[str]:
         return [messages for _, messages in self.call(READ, conversation)]
 
-    def heads(self, conversation: UUID) -> set[str]:
-        """Return what a context begins with, as this release and the first one read it."""
-        asked = (self.tenant_id, conversation, CAP)
-        return {self.call(statement, *asked)[0][0] for statement in (CONTEXT, CONTEXT_0001)}
+    def head(self, conversation: UUID) -> str:
+        """Return what a context begins with."""
+        text: str = self.call(CONTEXT, self.tenant_id, conversation, CAP)[0][0]
+        return text
 
 
 class Step(NamedTuple):
@@ -117,7 +113,7 @@ def test_what_is_written_is_read(chat: Chat, taken: Sequence[Step]) -> None:
         made.append(elements)
         written.append(f"{step.before}[{f',{step.between}'.join(elements)}]")
         service.write(conversation, written[-1], version=version, parent=parent)
-        assert service.heads(conversation) == {written[-1]}
+        assert service.head(conversation) == written[-1]
     assert service.wholes(conversation) == written
     # No more is stored than has to be, and nothing that cannot be read.
     for version, part, follows in service.call(STORED, conversation):
@@ -227,35 +223,3 @@ def test_retention_takes_no_part_from_under_a_later_one(chat: Chat) -> None:
         with chat.database.transaction(None) as connection:
             housekeeping.expire_snapshots(connection, housekeeping.FIRST, -1, 100)
         assert wholes(chat, conversation) == [(version, before[version]) for version in left]
-
-
-def test_the_schema_before_has_every_snapshot_whole(empty_database_url: str) -> None:
-    """Rows of before stay as they are, and those written since are whole again after a downgrade."""
-    url = empty_database_url
-    upgrade(url, "0008")
-    engine = owner_engine(url)
-    with engine.begin() as connection:
-        tenant = tenants.create_tenant(connection, "acme")
-    engine.dispose()
-    service = Service(url, tenant.id)
-    conversation = service.conversation()
-    written = ["[1]", "[1,2]", "[1,2,3]", "[1,2,3,4]", "[5]"]
-    for version in (1, 2):
-        service.write(conversation, written[version - 1], version=version, parent=version - 1)
-    upgrade(url, "0009")
-    assert service.heads(conversation) == {written[1]}
-    for version in (3, 4, 5):
-        service.write(conversation, written[version - 1], version=version, parent=version - 1)
-        assert service.heads(conversation) == {written[version - 1]}
-    assert [row[1:] for row in service.call(STORED, conversation)] == [
-        (None, []),
-        (None, []),
-        ("[1,2,3", []),
-        (",4", [3]),
-        ("[5", []),
-    ]
-    assert service.wholes(conversation) == written
-    downgrade(url, "0008")
-    assert service.wholes(conversation) == written
-    assert service.heads(conversation) == {written[-1]}
-    service.connection.close()

@@ -1,7 +1,7 @@
 """A conversation as the store keeps it, in memory: the domain's steps chained as a worker chains them.
 
-The counters follow `append_turn`, `move_head` and `read_context` of migrations/sql/0001_hot_path.sql, so that the tests
-of the domain can tell when the database would serve the context without parsing it.
+The counters follow `append_turn`, `move_head` and `read_context` of migrations/sql, so that the tests of the domain can
+tell when the database would serve the context without parsing it.
 """
 
 from __future__ import annotations

@@ -14,13 +14,8 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 
 from compaction.payload.block_summary import PROMPT_VERSION
-from compaction.payload.context_blocks import prepare
-from compaction.policy import Policy
-from compaction.text.outline import ContextBlock
-from migrations.run import downgrade, upgrade
 from runtime import ids
 from runtime.broker import RUN_TASK
-from store.conversations.context_blocks import new_blocks
 from store.engine import service_engine, transaction
 from store.runs import runs
 from tests.support.eventually import eventually
@@ -34,7 +29,6 @@ from tests.support.servers.loopback_model import (
     refusal,
     status,
 )
-from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
 from tests.support.talk import answer, call, request, result
@@ -45,7 +39,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from runtime.settings import Settings
-    from tests.conftest import Tenant
     from tests.support.blocks import Message
     from tests.support.servers.loopback_model import Step
     from tests.support.service.running_api import Service
@@ -758,22 +751,3 @@ def test_workers_are_told_of_a_run_at_once(service: Service) -> None:
             ]
 
         assert eventually(told) == [RUN_TASK]
-
-
-def test_going_back_a_revision_takes_the_blocks_out_of_the_counts(
-    make_settings: Callable[..., Settings], database_url: str, tenant: Tenant
-) -> None:
-    policy = Policy(context_block_compact_chars=COMPACT)
-    with hot_calls(make_settings(), tenant.id) as calls:
-        conversation = calls.conversation(system="s" * 400)
-        turn = calls.turn(conversation, HELLO)
-        blocks = prepare(
-            [ContextBlock(each["source"], each["title"], each["text"]) for each in (LARGE, block())], policy
-        )
-        calls.at_once([{**turn, "context": new_blocks(blocks, policy).context}])
-        assert calls.stored(conversation)["fixed_tokens"] > 100
-        assert calls.owner("select count(*) as runs from runs") == [{"runs": 1}]
-        downgrade(database_url, "0001")
-        assert calls.stored(conversation)["fixed_tokens"] == 100
-        assert calls.owner("select count(*) as runs from runs") == [{"runs": 0}]
-    upgrade(database_url)

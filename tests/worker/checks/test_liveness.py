@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chat", "model", "product"]
 
-IMPATIENT = "from worker import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
+IMPATIENT = "from worker.process import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
 
 
 class Clock:

@@ -1,2 +1,0 @@
-drop function model_totals();
-drop function waiting_work();

@@ -1,1 +1,0 @@
-alter table processes drop column summarizer, drop column model;

@@ -1,0 +1,268 @@
+-- An append, one call: append_turn, and what it is made of.
+
+-- Learn from one call: p_counted tokens by the API's count, p_estimated by the estimate. A count is taken for
+-- unstored + ratio * estimate, the ratio between 0.5 and 2. What two counts in a row say cannot be explained by a ratio is
+-- unstored; the ratio is the median of the newest five of the rest. 500 tokens are what may surround messages.
+create function learn_count(
+    p_counted integer, p_estimated integer, p_samples real[], p_ratio real, p_unstored integer, p_last integer[],
+    out samples real[], out ratio real, out unstored integer, out last_count integer[]
+) language plpgsql immutable as $$
+declare
+    v_least integer;
+    v_most integer;
+begin
+    samples := p_samples;
+    ratio := p_ratio;
+    unstored := p_unstored;
+    last_count := p_last;
+    v_least := greatest(0, p_counted - 2 * p_estimated - 500);
+    v_most := greatest(0, p_counted - p_estimated / 2 + 500);
+    if unstored not between v_least and v_most and p_last is not null then
+        v_least := greatest(v_least, p_last[2] - 2 * p_last[1] - 500);
+        v_most := least(v_most, greatest(0, p_last[2] - p_last[1] / 2 + 500));
+        if v_least <= v_most then
+            unstored := least(v_most, greatest(v_least, round(p_counted - p_ratio * p_estimated)::integer));
+        end if;
+    end if;
+    last_count := array[p_estimated, p_counted];
+    if p_estimated >= 500 then
+        samples := (p_samples || greatest(0.5, least(2, (p_counted - unstored)::real / p_estimated))::real)
+                   [greatest(1, cardinality(p_samples) - 3):];
+        ratio := (select percentile_cont(0.5) within group (order by each) from unnest(samples) as each);
+    end if;
+end $$;
+
+-- Store the context blocks of a turn whose request is message p_seq. A block that is already there, under the same source,
+-- is no longer carried over once a newer one has come; the oldest give way until the rest has p_carried_max tokens.
+-- Blocks marked large get a run that summarizes them, one for a text, unless it has been summarized here before or a run
+-- is at it: a summary goes to every block of the conversation with that text.
+create function add_context_blocks(
+    p_tenant uuid, p_conversation uuid, p_request uuid, p_seq integer, p_blocks json, p_carried_max integer,
+    p_policy jsonb
+) returns void language plpgsql as $$
+begin
+    insert into public.context_blocks (id, tenant_id, conversation_id, seq, position, source, title, text, digest,
+                                       outline, summary, summarized_at, tokens, outline_tokens)
+    select b.id, p_tenant, p_conversation, p_seq, b.place::integer - 1, b.source,
+           b.title, b.text, sha256(convert_to(b.text, 'UTF8')), b.outline, known.summary, known.summarized_at,
+           b.tokens, b.outline_tokens
+    from rows from (json_to_recordset(p_blocks) as (id uuid, source text, title text, text text, outline text,
+                                                    tokens integer, outline_tokens integer))
+        with ordinality as b (id, source, title, text, outline, tokens, outline_tokens, place)
+        left join lateral (select o.summary, o.summarized_at from public.context_blocks as o
+                           where o.conversation_id = p_conversation and o.summary is not null
+                             and o.digest = sha256(convert_to(b.text, 'UTF8')) limit 1) as known on true;
+    with live as (
+        select b.id, b.outline_tokens, b.seq, b.position,
+               row_number() over (partition by b.source order by b.seq desc, b.position desc) as nth
+        from public.context_blocks as b
+        where b.conversation_id = p_conversation and b.carried_until is null and b.superseded_at is null
+    ), summed as (
+        select id, nth, sum(case when nth = 1 then outline_tokens else 0 end) over (order by seq desc, position desc)
+            as tokens
+        from live
+    )
+    update public.context_blocks as b set carried_until = p_seq
+    from summed where b.id = summed.id and (summed.nth > 1 or summed.tokens > p_carried_max);
+    perform public.recount_carried(p_conversation);
+    insert into public.runs (id, tenant_id, conversation_id, trigger, state, queue, policy, request_id, block_id)
+    select distinct on (b.digest)
+           r.run_id, p_tenant, p_conversation, 'context_block', 'queued', 'summaries', p_policy, p_request, b.id
+    from json_to_recordset(p_blocks) as r (id uuid, run_id uuid)
+        join public.context_blocks as b on b.id = r.id
+    where r.run_id is not null and b.summary is null
+      and not exists (select from public.context_blocks as o join public.runs as a on a.block_id = o.id
+                      where o.conversation_id = p_conversation and o.digest = b.digest
+                        and a.state in ('queued', 'running'));
+end $$;
+
+-- Append a turn: messages, counters, due check and idempotency key in one transaction and one round trip.
+-- outcome: appended | replayed | other_body | out_of_order | beyond_end | missing. p_hidden has the tokens of each message
+-- that inline tool results hide in the view; null for none. A count is carried on, and learned from, by its parts.
+create function append_turn(
+    p_tenant uuid, p_conversation uuid, p_request uuid,
+    p_key text, p_body_hash bytea, p_expected_seq integer,
+    p_roles text[], p_contents json[], p_tokens integer[], p_bytes integer[], p_result_chars text[],
+    p_requests boolean[], p_thinking boolean[],
+    p_total_tokens integer, p_newer_tokens integer, p_seen_tokens integer, p_total_bytes integer,
+    p_longest_result integer, p_newest_result integer, p_result_cap integer,
+    p_after_answer integer, p_sound boolean, p_leading text[], p_trailing text[],
+    p_exchanges integer, p_last_request integer, p_has_request boolean, p_in_loop boolean,
+    p_thinking_in_loop boolean, p_replace_from integer,
+    p_input_tokens integer, p_output_tokens integer, p_version integer,
+    p_hidden integer[], p_blocks json, p_carried_max integer, p_policy jsonb, p_total_budget integer, p_reserved integer,
+    out outcome text, out first_seq integer, out last_seq integer, out context_tokens integer, out queued boolean
+) language plpgsql as $$
+declare
+    v_count constant integer := cardinality(p_roles);
+    v_has_thinking constant boolean := true = any (p_thinking);
+    v_asks constant boolean := true = any (p_requests[:p_after_answer - 1]);
+    v_total integer := p_total_tokens;
+    v_newer integer := p_newer_tokens;
+    v_cap integer;
+    v_unlike_view boolean := false;
+    v_samples real[];
+    v_ratio real;
+    v_unstored integer;
+    v_last_count integer[];
+    v_stored record;
+    v record;
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    if p_key is not null then
+        select k.* into v_stored from public.idempotency_keys as k
+            where k.conversation_id = p_conversation and k.key = p_key;
+        if found then
+            outcome := case when v_stored.body_hash = p_body_hash then 'replayed' else 'other_body' end;
+            first_seq := v_stored.first_seq;
+            last_seq := v_stored.last_seq;
+            context_tokens := v_stored.context_tokens;
+            queued := v_stored.queued;
+            return;
+        end if;
+    end if;
+    if p_replace_from is not null then
+        -- Rare: an edit or a regenerated answer. What follows then appends to the shorter conversation.
+        select c.next_seq as next_seq into v from public.conversations as c
+            where c.id = p_conversation and c.tenant_id = p_tenant for no key update;
+        if found and (p_expected_seq is null or v.next_seq = p_expected_seq) then
+            if p_replace_from > v.next_seq then
+                outcome := 'beyond_end';
+                first_seq := v.next_seq;
+                return;
+            end if;
+            perform public.supersede(p_conversation, p_replace_from);
+        end if;
+    end if;
+    if p_longest_result > 0 then
+        -- Rare: only a turn with tool results has to know the cap before it can count.
+        select coalesce(c.result_cap, p_result_cap) into v_cap from public.conversations as c where c.id = p_conversation;
+        if p_longest_result > v_cap then
+            v_total := v_total - public.tokens_over_cap(p_result_chars, v_cap);
+            v_newer := v_newer - public.tokens_over_cap(p_result_chars[p_after_answer + 1:], v_cap);
+        end if;
+    end if;
+    if v_has_thinking then
+        -- What was thought was signed for what the model saw. The view shows less than that of a long result in the same
+        -- turn; and what had to be fitted into the budget need not be the next time.
+        select exists (select from unnest(p_result_chars, p_hidden) with ordinality as message (chars, hidden, place)
+                       where (message.hidden > 0 or v_cap < any (message.chars::integer[]))
+                         and true = any (p_thinking[message.place + 1:]))
+            or c.context_tokens * f.factor > coalesce((c.policy ->> 'total_token_budget')::integer, p_total_budget)
+                - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_reserved) - ceil(c.fixed_tokens * f.factor)
+                - c.unstored_tokens
+        into v_unlike_view
+        from public.conversations as c,
+             lateral (select greatest(c.token_ratio, case when c.measured_version = c.head_version then
+                          (c.measured_tokens - c.unstored_tokens)::double precision
+                          / greatest(1, c.context_tokens + c.fixed_tokens + c.turn_context_tokens) end) as factor) as f
+        where c.id = p_conversation;
+    end if;
+
+    if p_input_tokens is not null and p_blocks is null then
+        -- Nothing is learned where the call may have seen context blocks in a form that nobody told of. The row is not locked
+        -- for this: of two counts that come at once one may be forgotten.
+        select l.samples, l.ratio, l.unstored, l.last_count into v_samples, v_ratio, v_unstored, v_last_count
+        from public.conversations as c,
+             lateral public.learn_count(p_input_tokens, c.context_tokens + c.fixed_tokens + p_seen_tokens,
+                                        c.ratio_samples, c.token_ratio, c.unstored_tokens, c.last_count) as l
+        where c.id = p_conversation and (v_asks or c.turn_context_tokens = 0)
+          and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq);
+    end if;
+
+    update public.conversations as c
+    set next_seq = c.next_seq + v_count,
+        turn_count = c.turn_count + 1,
+        revision = c.revision + 1,
+        context_tokens = c.context_tokens + v_total,
+        context_messages = c.context_messages + v_count,
+        context_bytes = c.context_bytes + p_total_bytes,
+        context_exchanges = c.context_exchanges + p_exchanges,
+        last_request = case when p_last_request >= 0 then c.next_seq + p_last_request else c.last_request end,
+        newest_result = case when p_newest_result >= 0 then c.next_seq + p_newest_result else c.newest_result end,
+        overflows = 0,
+        turn_context_tokens = case when p_has_request then 0 else c.turn_context_tokens end,
+        -- A count belongs to the version it was made with. Without a version it is taken for the head's, unless the
+        -- head moved since the last append: then nobody can say. What comes without a count that can be used carries the
+        -- last one on, but for one that counted context blocks which the next request does not have in full.
+        measured_tokens = case
+            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            then p_input_tokens + p_output_tokens + v_newer
+            when not p_has_request or c.turn_context_tokens = 0 then c.measured_tokens + v_total end,
+        measured_input_tokens = case
+            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            then p_input_tokens
+            when not p_has_request or c.turn_context_tokens = 0 then c.measured_input_tokens end,
+        measured_version = case
+            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            then c.head_version else c.measured_version end,
+        measured_seq = case
+            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            then c.next_seq + v_count else c.measured_seq end,
+        ratio_samples = coalesce(v_samples, c.ratio_samples),
+        token_ratio = coalesce(v_ratio, c.token_ratio),
+        unstored_tokens = coalesce(v_unstored, c.unstored_tokens),
+        last_count = coalesce(v_last_count, c.last_count),
+        broken_through = case
+            when p_sound and c.open_calls = p_leading and (c.context_messages > 0 or p_roles[1] = 'user')
+            then c.broken_through else c.next_seq + v_count - 1 end,
+        open_calls = p_trailing,
+        in_loop = p_in_loop,
+        loop_has_thinking = p_thinking_in_loop or (c.loop_has_thinking and not p_has_request),
+        strip_thinking_through = case
+            when v_unlike_view
+                or v_has_thinking and not coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            then c.next_seq + v_count - 1 else c.strip_thinking_through end,
+        check_due_at = coalesce(c.check_due_at, now()),
+        check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end,
+        counted_cap = coalesce(c.counted_cap, c.result_cap, p_result_cap)
+    where c.id = p_conversation and c.tenant_id = p_tenant
+      and (p_expected_seq is null or c.next_seq = p_expected_seq)
+    returning c.next_seq as next_seq, c.check_due_at = now() as queued,
+        c.in_loop and c.loop_has_thinking as needs_its_prefix,
+        c.pending_version as pending_version, coalesce(c.result_cap, p_result_cap) as cap,
+        case when c.measured_tokens is not null and c.measured_version = c.head_version then c.measured_tokens
+             else ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio)::integer + c.unstored_tokens
+             end as context_tokens
+    into v;
+    if not found then
+        select c.next_seq as next_seq into v from public.conversations as c
+            where c.id = p_conversation and c.tenant_id = p_tenant;
+        outcome := case when found then 'out_of_order' else 'missing' end;
+        first_seq := v.next_seq;
+        return;
+    end if;
+
+    outcome := 'appended';
+    first_seq := v.next_seq - v_count;
+    last_seq := v.next_seq - 1;
+    context_tokens := v.context_tokens;
+    queued := v.queued;
+    insert into public.messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, bytes,
+                                 result_chars, is_request, has_thinking)
+    select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens,
+           m.tokens - coalesce(p_hidden[m.place], 0)
+               - case when p_longest_result <= v.cap or m.chars is null then 0
+                      else public.tokens_over_cap(array[m.chars], v.cap) end,
+           m.bytes, m.chars::integer[], m.request, m.thinking
+    from unnest(p_roles, p_contents, p_tokens, p_bytes, p_result_chars, p_requests, p_thinking)
+        with ordinality as m (role, content, tokens, bytes, chars, request, thinking, place);
+    if v.pending_version is not null and not v.needs_its_prefix then
+        perform public.move_head(p_conversation, v.pending_version);
+        select ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio) + c.unstored_tokens into context_tokens
+            from public.conversations as c where c.id = p_conversation;
+    end if;
+    if p_blocks is not null then
+        perform public.add_context_blocks(
+            p_tenant, p_conversation, p_request,
+            case when p_last_request >= 0 then v.next_seq - v_count + p_last_request else v.next_seq - 1 end,
+            p_blocks, p_carried_max, p_policy);
+    end if;
+    if p_key is not null then
+        -- A concurrent request with the same key makes this fail; the caller asks again and gets the replay.
+        insert into public.idempotency_keys (tenant_id, conversation_id, key, body_hash, first_seq, last_seq,
+                                             context_tokens, queued)
+        values (p_tenant, p_conversation, p_key, p_body_hash, v.next_seq - v_count, v.next_seq - 1,
+                context_tokens, v.queued);
+    end if;
+end $$;

@@ -1,0 +1,95 @@
+-- Erasure. What was said goes; what was done stays, without a word of it: the conversation's row as a tombstone that nobody
+-- sees, its runs and steps with their numbers, batches that are on their way until they are canceled. New rows cannot bring
+-- any of it back: whoever writes one waits for an erasure that is under way, and meets the triggers of 0100_guards.sql after it.
+
+-- A policy without its words.
+create function without_words(p_policy jsonb) returns jsonb language sql immutable as $$
+    select coalesce(jsonb_object_agg(named.key, named.value), '{}')
+    from jsonb_each(p_policy) as named where jsonb_typeof(named.value) in ('number', 'boolean')
+$$;
+
+-- Erase a conversation of the tenant that the transaction acts for; the id of its tombstone, null for no such conversation.
+-- Once for each: what was erased before is no such conversation either.
+create function erase_conversation(p_id uuid, p_conversation uuid, p_asked_for text, p_key uuid, p_request uuid)
+returns uuid language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+declare
+    v_tenant constant pg_catalog.uuid := nullif(current_setting('app.tenant_id', true), '')::pg_catalog.uuid;
+    v_at pg_catalog.timestamptz;
+    v_number integer;
+    v_previous pg_catalog.bytea;
+    v_messages integer;
+    v_snapshots integer;
+    v_blocks integer;
+    v_pins integer;
+    v_runs integer;
+    v_steps integer;
+    v_batches integer;
+    v_deliveries integer;
+    v_keys integer;
+begin
+    -- One after the other within a tenant: each proof needs the one before it.
+    perform pg_advisory_xact_lock(hashtextextended('palimpsest.erasures' || v_tenant::pg_catalog.text, 0));
+    -- The conversation before all that belongs to it, as everywhere: whatever is under way ends first, or finds it gone.
+    perform from public.conversations as c
+        where c.id = p_conversation and c.tenant_id = v_tenant and c.erased_at is null for update;
+    if not found then
+        return null;
+    end if;
+    v_at := clock_timestamp();
+    update public.conversations as c
+        set erased_at = v_at, external_id = null, user_ref = null, model = null, system = null, tools = null, policy = '{}',
+            metadata = '{}', open_calls = '{}', head_version = 0, pending_version = null, covers_through = -1,
+            check_due_at = null, check_request_id = null, revision = c.revision + 1
+        where c.id = p_conversation;
+    update public.runs as r
+        set state = case when r.state in ('queued', 'running', 'dead') then 'failed' else r.state end,
+            reason = case when r.state in ('queued', 'running') then 'erased' else r.reason end,
+            finished_at = case when r.state in ('queued', 'running') then v_at else r.finished_at end,
+            error = null, instructions = null, policy = public.without_words(r.policy), block_id = null,
+            lease_token = null, lease_expires_at = null
+        where r.conversation_id = p_conversation;
+    get diagnostics v_runs = row_count;
+    update public.run_steps as s set detail = null, error = null
+        where s.run_id in (select r.id from public.runs as r where r.conversation_id = p_conversation);
+    get diagnostics v_steps = row_count;
+    delete from public.webhook_deliveries as d
+        where d.run_id in (select r.id from public.runs as r where r.conversation_id = p_conversation);
+    get diagnostics v_deliveries = row_count;
+    update public.model_batches as b set answers = null, error = null, canary = '', fingerprint = ''
+        where b.conversation_id = p_conversation;
+    get diagnostics v_batches = row_count;
+    -- What the provider has, or may have, is canceled there, and what it has cost is written down.
+    update public.model_batches as b
+        set state = case when b.state = 'wanted' then 'superseded' else 'canceling' end, reason = 'erased', attempts = 0,
+            failures = 0, next_attempt_at = v_at, finished_at = case when b.state = 'wanted' then v_at end
+        where b.conversation_id = p_conversation
+            and b.state in ('wanted', 'sending', 'submitted', 'canceling', 'ended');
+    perform set_config('palimpsest.erasure', p_conversation::pg_catalog.text, true);
+    delete from public.messages as m where m.conversation_id = p_conversation;
+    get diagnostics v_messages = row_count;
+    delete from public.snapshot_parts as s where s.conversation_id = p_conversation;
+    get diagnostics v_snapshots = row_count;
+    perform set_config('palimpsest.erasure', '', true);
+    delete from public.context_blocks as b where b.conversation_id = p_conversation;
+    get diagnostics v_blocks = row_count;
+    delete from public.pins as p where p.conversation_id = p_conversation;
+    get diagnostics v_pins = row_count;
+    delete from public.idempotency_keys as k where k.conversation_id = p_conversation;
+    get diagnostics v_keys = row_count;
+    delete from public.assemblies as a where a.conversation_id = p_conversation;
+
+    select e.number, e.proof into v_number, v_previous from public.erasures as e
+        where e.tenant_id = v_tenant order by e.number desc limit 1;
+    v_number := coalesce(v_number, 0) + 1;
+    insert into public.erasures (id, tenant_id, number, conversation_id, asked_for, key_id, request_id, message_count,
+                                 snapshot_count, context_block_count, pin_count, run_count, step_count, batch_count,
+                                 delivery_count, idempotency_key_count, proof, erased_at)
+    values (p_id, v_tenant, v_number, p_conversation, p_asked_for, p_key, p_request, v_messages, v_snapshots, v_blocks,
+            v_pins, v_runs, v_steps, v_batches, v_deliveries, v_keys,
+            sha256(convert_to(concat_ws('|', coalesce(encode(v_previous, 'hex'), ''), v_number, p_id, v_tenant,
+                p_conversation, p_asked_for, coalesce(p_key::pg_catalog.text, ''), coalesce(p_request::pg_catalog.text, ''),
+                to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), v_messages, v_snapshots, v_blocks,
+                v_pins, v_runs, v_steps, v_batches, v_deliveries, v_keys), 'UTF8')),
+            v_at);
+    return p_id;
+end $$;
