@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from tests.support.processes import Worker
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
-EVERY_SCRAPE_LOOKS = "from api.monitoring import operations; operations.CACHE_SECONDS = 0; from cli.main import main; main()"
+EVERY_SCRAPE_LOOKS = """
+from api.monitoring import operations
+operations.CACHE_SECONDS = 0
+from cli.main import main
+main()
+"""
 ROWS = "select relname, seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables"
 
 
