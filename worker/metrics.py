@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 
+from compaction.steps.runs import RunReason
 from store.operations.statistics import tokens_saved
-from store.runs.reasons import REASONS
 from worker.summarizers.prices import listed_name
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ OTHER: Final = "other"
 
 _TASK_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MODEL_SECONDS: Final = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+_REASONS: Final = frozenset(RunReason)
 _PIPE_BYTES: Final = 4_096
 """Bytes that Linux writes to a pipe in one piece (PIPE_BUF): what several processes write does not get mixed up."""
 
@@ -244,7 +245,7 @@ class Pipe:
 
 
 def _known(reason: str | None) -> str:
-    return "" if reason is None else reason if reason in REASONS else OTHER
+    return "" if reason is None else reason if reason in _REASONS else OTHER
 
 
 METRICS: Final = WorkerMetrics()

@@ -16,6 +16,7 @@ from prometheus_client import (
 
 from api.monitoring.pools import Pools
 from api.monitoring.scraped_processes import registry_of_all
+from compaction.steps.runs import RunReason
 from store.conversations.overflows import Outcome as Overflow
 from store.operations.statistics import tokens_saved
 
@@ -27,7 +28,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
 _TOKENS: Final = (1e3, 2e3, 4e3, 8e3, 16e3, 32e3, 64e3, 128e3, 200e3, 400e3, 1e6, 2e6)
 
-_REASONS: Final = frozenset({"head_moved", "erased"})
+_REASONS: Final = frozenset({RunReason.HEAD_MOVED, RunReason.ERASED})
 """Reasons of runs that requests end; that of a restore names its version, which would be values without end."""
 
 ContextPath = Literal["plain", "mended", "not_modified"]

@@ -19,7 +19,7 @@ from api.schema.documentation import ConversationId, answers, operation, problem
 from compaction.cache_marks import Marked, keep_last
 from compaction.steps.ladder import Strategy, must_wait
 from compaction.steps.rehearsal import plan_run
-from compaction.steps.steps import SUMMARIES_DISABLED
+from compaction.steps.runs import RunReason
 from runtime import ids, strategies
 from runtime.broker import CHECKS, SUMMARIES
 from store.conversations import conversations, snapshots
@@ -206,6 +206,6 @@ def _warnings(plan: RunPlan, material: Material) -> list[str]:
         found.append("no summary was made: where it would stand, a placeholder says so")
     if not plan.steps:
         found.append("nothing is over a threshold of this policy: a check would do nothing")
-    if any(step.reason == SUMMARIES_DISABLED for step in plan.steps):
+    if any(step.reason == RunReason.SUMMARIES_DISABLED for step in plan.steps):
         found.append("summaries are off here")
     return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.steps import steps
-from compaction.steps.ladder import WAITS, Result, Step, next_step, saves_enough, strategy_names
+from compaction.steps.ladder import Result, Step, next_step, saves_enough, strategy_names
+from compaction.steps.runs import RunReason
 from compaction.tokens import content_tokens
 from compaction.view import WRITTEN, View
 
@@ -120,7 +121,7 @@ class _Rehearsal:
     def _summary(self, stage: Stage) -> tuple[PlannedStep, Stage]:
         made = steps.Made(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self._policy))
         if not self._summaries:
-            return self._planned(made._replace(reason=steps.SUMMARIES_DISABLED), stage)
+            return self._planned(made._replace(reason=RunReason.SUMMARIES_DISABLED), stage)
         if self._native:
             stage = steps.pin_first_request(stage)
         zone = (steps.find_prefix if self._native else steps.find_zone)(stage, self._policy)
@@ -136,7 +137,7 @@ class _Rehearsal:
             made = steps.summarize(stage, zone, text, self._policy)
         missing = max(0, tokens - content_tokens(text))
         if made.reason is None and not saves_enough(stage.tokens, stage.estimate(made.view) + missing, self._policy):
-            made = made._replace(reason=steps.NOT_SMALLER)
+            made = made._replace(reason=RunReason.NOT_SMALLER)
         found, after = self._planned(made, stage, missing)
         return found._replace(zone_seqs=_seqs(replaced), summary_tokens=tokens), after
 
@@ -160,7 +161,7 @@ class _Rehearsal:
         return (
             found._replace(
                 result="pending" if self._waits else "committed",
-                reason=WAITS if self._waits else None,
+                reason=RunReason.WAITS_FOR_TOOL_LOOP if self._waits else None,
                 tokens_after=after.tokens + self._missing,
                 messages_after=len(after.view),
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from compaction.pins.pinned import latest_request_pin
 from compaction.shorten.fitting import fit_history
@@ -13,6 +13,7 @@ from compaction.shorten.strategies import StrategyError, shorten
 from compaction.shorten.tool_results import cut_tool_results, diagnostic
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.ladder import Step, saves_enough
+from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import counted_bytes, settle
 from compaction.summary import zone as summaries
 from compaction.view import WRITTEN, ViewMessage, cut_seqs, with_own_tail
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
     from compaction.steps.stage import Stage
     from compaction.summary.zone import Zone
     from compaction.view import View
-
-NOTHING_TO_CUT: Final = "nothing_to_cut"
-NOTHING_TO_PRUNE: Final = "nothing_to_prune"
-NOTHING_TO_DROP: Final = "nothing_to_drop"
-NOTHING_TO_SHORTEN: Final = "nothing_to_shorten"
-STRATEGY_FAILED: Final = "strategy_failed"
-SUMMARIES_DISABLED: Final = "summaries_disabled"
-ZONE_TOO_SMALL: Final = "zone_too_small"
-NOT_SMALLER: Final = "not_smaller"
 
 
 class Made(NamedTuple):
@@ -104,7 +96,7 @@ def take_strategies(
         changed.update(made.changed)
         told.append(f"{name} shortened {len(made.changed)} and left out {len(made.dropped)} message(s)")
     changed &= {message.seq for message in view}
-    reason = None if view != stage.view else STRATEGY_FAILED if failed else NOTHING_TO_SHORTEN
+    reason = None if view != stage.view else RunReason.STRATEGY_FAILED if failed else RunReason.NOTHING_TO_SHORTEN
     return _if_worth_it(Made(Step.STRATEGIES, view, reason, "; ".join(told), tuple(sorted(changed))), stage, policy)
 
 
@@ -112,9 +104,9 @@ def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -
     """Return the zone that a summary would replace, or the reason why none is made."""
     zone = summaries.find_zone(stage.view, protected_tail or policy.protected_tail_messages)
     if zone is None:
-        return ZONE_TOO_SMALL
+        return RunReason.ZONE_TOO_SMALL
     if stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
-        return NOT_SMALLER
+        return RunReason.NOT_SMALLER
     return zone
 
 
@@ -122,9 +114,9 @@ def find_prefix(stage: Stage, policy: Policy) -> Zone | str:
     """Return the messages that the API's own summary would replace, or the reason why none is made."""
     zone = summaries.find_prefix(stage.view, policy.protected_tail_messages)
     if zone is None:
-        return ZONE_TOO_SMALL
+        return RunReason.ZONE_TOO_SMALL
     if stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
-        return NOT_SMALLER
+        return RunReason.NOT_SMALLER
     return zone
 
 
@@ -188,7 +180,7 @@ def _cut_results(stage: Stage, policy: Policy) -> Made:
     made = Made(
         Step.TOOL_RESULTS,
         cut.view,
-        None if cut.results else NOTHING_TO_CUT,
+        None if cut.results else RunReason.NOTHING_TO_CUT,
         diagnostic(cut.results, stage.load.input_tokens, policy.input_token_budget),
         tuple(stage.view[index].seq for index in cut.indices),
         results_cut=cut.results,
@@ -215,7 +207,7 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
     if not pruned.seqs:
         possible = attempt(0).freed_tokens
         detail = f"Pruning would free {possible:,} tokens; at least {least:,} are worth it" if possible else None
-        return Made(Step.PRUNE, stage.view, NOT_SMALLER if possible else NOTHING_TO_PRUNE, detail)
+        return Made(Step.PRUNE, stage.view, RunReason.NOT_SMALLER if possible else RunReason.NOTHING_TO_PRUNE, detail)
     detail = (
         f"Pruned {pruned.softened + pruned.cleared:,} old tool result(s): {pruned.softened:,} softened to head and "
         f"tail, {pruned.cleared:,} cleared, {pruned.freed_tokens:,} tokens freed"
@@ -234,7 +226,7 @@ def _trim(stage: Stage, policy: Policy) -> Made:
         detail += f" and the middle of {fitted.cut} long text(s)"
     reason = None
     if not (fitted.left_out or fitted.cut or fitted.opening_dropped):
-        reason, detail = NOTHING_TO_DROP, "Nothing to drop"
+        reason, detail = RunReason.NOTHING_TO_DROP, "Nothing to drop"
     made = Made(Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view)))
     return _if_worth_it(made, stage, policy)
 
@@ -248,7 +240,7 @@ def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> Made
     made = Made(
         step,
         (*trim.view, *stage.view[cut:]),
-        None if trim.dropped else NOTHING_TO_DROP,
+        None if trim.dropped else RunReason.NOTHING_TO_DROP,
         f"{dropped}; the limit is {limit:,} messages",
         tuple(stage.view[index].seq for index in trim.cut),
     )
@@ -277,5 +269,5 @@ def _if_worth_it(made: Made, stage: Stage, policy: Policy) -> Made:
     if not saves_enough(stage.tokens, after, policy):
         saved = max(0, stage.tokens - after)
         detail = f"It would save {saved:,} tokens; at least {max(1, policy.min_savings_tokens):,} are worth it"
-        return made._replace(reason=NOT_SMALLER, detail=detail)
+        return made._replace(reason=RunReason.NOT_SMALLER, detail=detail)
     return framed

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from compaction.steps.runs import RunReason
 from runtime import ids
 from store.runs import ended as ended_runs
 from store.tables import conversations, erasures, runs
@@ -57,7 +58,7 @@ def _note_ended_runs(connection: Connection, tombstone: AnyRow) -> None:
     ended = select(_r.state, _r.reason).where(
         _r.tenant_id == tombstone.tenant_id,
         _r.conversation_id == tombstone.conversation_id,
-        _r.reason == "erased",
+        _r.reason == RunReason.ERASED,
         _r.finished_at == tombstone.erased_at,
     )
     for row in connection.execute(ended):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, exists, func, insert, select, text, update
 
+from compaction.steps.runs import RunReason, RunTrigger
 from runtime import ids
 from store.archive.import_rows import TABLES
 from store.conversations import context_blocks, conversations
@@ -118,7 +119,7 @@ def begin(
         # Its context block is yet to come: see `finish`.
         changed = names.row("run", row) | {"reserved_tokens": 0, "reserved_cost_usd": 0, "block_id": None}
         if row["state"] in {"queued", "running"}:
-            changed |= {"state": "skipped", "reason": "head_moved", "finished_at": func.now()}
+            changed |= {"state": "skipped", "reason": RunReason.HEAD_MOVED, "finished_at": func.now()}
         connection.execute(insert(runs).values(changed))
     return True
 
@@ -160,7 +161,7 @@ def finish(
         connection,
         names.tenant,
         names.conversation,
-        trigger="import",
+        trigger=RunTrigger.IMPORT,
         policy=policy,
         request_id=None,
         parent_version=head,

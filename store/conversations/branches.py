@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import BigInteger, Connection, exists, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from compaction.steps.runs import RunTrigger
 from runtime import ids
 from store.conversations import context_blocks, pins
 from store.conversations.conversations import ESTIMATED_TOKENS, STORED_TOKENS, restored_hold
@@ -96,7 +97,7 @@ def restore(
         connection,
         tenant_id,
         conversation_id,
-        trigger="restore",
+        trigger=RunTrigger.RESTORE,
         policy=policy,
         request_id=request_id,
         parent_version=row.head_version,
@@ -186,7 +187,7 @@ def fork(
         connection,
         tenant_id,
         new,
-        trigger="fork",
+        trigger=RunTrigger.FORK,
         policy=policy,
         request_id=request_id,
         parent_version=0,

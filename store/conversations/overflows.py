@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, update
 
 from compaction.steps.ladder import Step
 from compaction.steps.overflow import MOST, shrink
+from compaction.steps.runs import RunTrigger
 from compaction.steps.snapshot import settle
 from store.conversations import snapshots
 from store.runs import requested
@@ -100,7 +101,7 @@ def overflow(
         connection,
         tenant_id,
         conversation_id,
-        trigger="overflow",
+        trigger=RunTrigger.OVERFLOW,
         policy=policy,
         request_id=request_id,
         parent_version=material.head_version,

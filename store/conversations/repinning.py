@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import update
 
 from compaction.steps.ladder import Step
+from compaction.steps.runs import RunTrigger
 from compaction.steps.snapshot import settle
 from store.conversations import snapshots
 from store.conversations.conversations import mark_due, restored_hold
@@ -44,7 +45,7 @@ def repin(
         connection,
         tenant_id,
         conversation_id,
-        trigger="pin",
+        trigger=RunTrigger.PIN,
         policy=policy,
         request_id=request_id,
         parent_version=material.head_version,

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Text, and_, case, cast, func, insert, select,
 from compaction.coverage import Coverage
 from compaction.pins.pinned import Pin
 from compaction.steps.ladder import must_wait
+from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import UNREAD, Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
 from store.bytes_held import MOST_READ_BYTES, announce
@@ -257,11 +258,11 @@ def commit(
         .with_for_update()
     )
     if held is None or row is None:
-        return Outcome(None, lost="lease_lost")
+        return Outcome(None, lost=RunReason.LEASE_LOST)
     if row.head_version != material.head_version or row.edits != material.edits or row.pending_version:
-        return Outcome(None, lost="head_moved")
+        return Outcome(None, lost=RunReason.HEAD_MOVED)
     if not _pins_hold(new, material.pinned, _pinned(connection, lease.tenant_id, lease.conversation_id)):
-        return Outcome(None, lost="head_moved")
+        return Outcome(None, lost=RunReason.HEAD_MOVED)
     version = row.last_version + 1
     insert_new(
         connection,

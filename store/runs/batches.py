@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, case, func, select, text, update
 
+from compaction.steps.runs import RunTrigger
 from runtime import ids
 from store.conversations import conversations
 from store.tables import OPEN, model_batches, runs
@@ -230,7 +231,7 @@ def restored_since(connection: Connection, batch: Batch) -> bool:
         select(runs.c.id)
         .where(
             runs.c.conversation_id == batch.conversation_id,
-            runs.c.trigger == "restore",
+            runs.c.trigger == RunTrigger.RESTORE,
             runs.c.created_at >= wished_at,
         )
         .limit(1)

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
 from compaction.overrides import in_force
+from compaction.steps.runs import RunReason, RunTrigger
 from runtime import ids
 from store.conversations.conversations import lock, mark_due
 from store.runs import ended
@@ -37,7 +38,7 @@ def record(
     tenant_id: UUID,
     conversation_id: UUID,
     *,
-    trigger: str,
+    trigger: RunTrigger,
     policy: Policy,
     request_id: UUID | None,
     parent_version: int | None,
@@ -92,14 +93,14 @@ def request(
     lock(connection, conversation_id)
     active = _active(connection, conversation_id)
     if active is not None:
-        if active.trigger != "manual":
+        if active.trigger != RunTrigger.MANUAL:
             return active.id, False
         return active.id, ManualRun(active.strategy, active.instructions, in_force(active.policy).policy) == wanted
     identifier = _queue(
         connection,
         tenant_id,
         conversation_id,
-        trigger="manual",
+        trigger=RunTrigger.MANUAL,
         queue=queue,
         policy=msgspec.to_builtins(wanted.policy),
         request_id=request_id,
@@ -119,7 +120,7 @@ def summarize_overflow(
     base_version: int,
     parent_version: int,
     target_tokens: int,
-    trigger: str = "overflow",
+    trigger: RunTrigger = RunTrigger.OVERFLOW,
     instructions: str | None = None,
 ) -> UUID:
     """Queue the run that puts a summary into the place of what an overflow left out; return its id.
@@ -155,7 +156,7 @@ def summarize_block(
         connection,
         tenant_id,
         conversation_id,
-        trigger="context_block",
+        trigger=RunTrigger.CONTEXT_BLOCK,
         queue="summaries",
         policy=msgspec.to_builtins(policy),
         request_id=request_id,
@@ -176,14 +177,14 @@ def overtake(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> 
             .where(_r.id == active.id)
             .values(
                 state="skipped",
-                reason="head_moved",
+                reason=RunReason.HEAD_MOVED,
                 lease_token=None,
                 lease_expires_at=None,
                 finished_at=func.now(),
             )
         )
         webhooks.announce(connection, tenant_id, active.id)
-        ended.note("skipped", "head_moved")
+        ended.note("skipped", RunReason.HEAD_MOVED)
         mark_due(connection, conversation_id)
     return active
 

@@ -5,7 +5,7 @@ All times are the database's: a worker's clock decides nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.overrides import in_force
 from compaction.steps.ladder import growth_margin
+from compaction.steps.runs import RunReason, RunTrigger
 from runtime import ids
 from store.conversations.context_blocks import RUNS_WITH_BLOCKS
 from store.conversations.conversations import Hold, hold, mark_due
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 Queue = Literal["checks", "summaries"]
 Ended = Literal["committed", "skipped", "failed"]
-LEASE_LOST: Final = "lease_lost"
-"""Reason of a step whose worker had lost the run by the time it wanted to commit."""
 
 _r = runs.c
 
@@ -91,7 +90,7 @@ def start(
     tenant_id: UUID,
     conversation_id: UUID,
     *,
-    trigger: str,
+    trigger: RunTrigger,
     policy: Policy,
     worker: str,
     lease_seconds: float,
@@ -231,7 +230,7 @@ def end(
 
     `tokens` are those before and after the whole run, where they are not its first step's and its last one's.
     """
-    steps = [step for step in steps_of(connection, [lease.run_id]) if step.reason != LEASE_LOST]
+    steps = [step for step in steps_of(connection, [lease.run_id]) if step.reason != RunReason.LEASE_LOST]
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     if tokens is None and first and last:
         tokens = (first.tokens_before, last.tokens_after)
@@ -274,7 +273,7 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
         .where(_r.id == run_id, _r.attempts >= max_attempts, _free())
         .values(
             state="dead",
-            reason="attempts_exhausted",
+            reason=RunReason.ATTEMPTS_EXHAUSTED,
             lease_token=None,
             lease_expires_at=None,
             finished_at=func.now(),

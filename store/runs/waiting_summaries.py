@@ -6,12 +6,13 @@ oldest exchanges are left out; the summary is made from the version before that,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, and_, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.steps.ladder import Step
+from compaction.steps.runs import RunTrigger
 from store.conversations import context_blocks, conversations
 from store.conversations.conversations import mark_due
 from store.runs import requested
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from store.runs.runs import Lease
     from store.tables import AnyRow
-
-TRIGGER: Final = "budget"
-"""Trigger of the runs that make up for a summary that waited."""
 
 _w, _r, _c, _s = waiting_summaries.c, runs.c, conversation_rows.c, snapshots.c
 
@@ -144,7 +142,7 @@ def _resume_conversation(
         connection,
         waiting.tenant_id,
         found.conversation_id,
-        trigger=TRIGGER,
+        trigger=RunTrigger.BUDGET,
         policy=policy,
         request_id=run.request_id,
         instructions=run.instructions,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from compaction.steps.runs import RunReason
 from runtime.settings import Settings
-from store.runs.reasons import REASONS
 from tests.fuzz.structure import changed_bytes, changed_documents, json_lines
 from tests.fuzz.turns import as_json
 from tests.support.servers.loopback_model import LoopbackModel
@@ -112,7 +112,7 @@ class BatchAnswers:
                 call()
             except SummaryError as error:
                 code = error.code
-            assert code is None or code in REASONS, code
+            assert code is None or code in set(RunReason), code
 
     def _results(self) -> None:
         found = self._batches.results("msgbatch_1", KEY, PARTS, 4_096)

@@ -7,17 +7,18 @@ down, or paid for, twice. The run is one of the batch's own, or the one that has
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from compaction.steps import steps
 from compaction.steps.ladder import Step, growth_margin
+from compaction.steps.runs import RunReason, RunTrigger
 from store.conversations import conversations
 from store.runs import batches, requested, runs
 from worker.batches.ahead import find_again
 from worker.metrics import METRICS
-from worker.runs.journal import BATCH_TRIGGER, Journal
+from worker.runs.journal import Journal
 from worker.runs.summarizing import Summarizing
 from worker.summarizers.base import Spent, SummaryError
 
@@ -39,12 +40,6 @@ if TYPE_CHECKING:
     """Returns what a call of the provider returns."""
 
 log = structlog.get_logger()
-
-OUTDATED: Final = "batch_outdated"
-"""Reason: what the answer stands for is not in the context any more as it was."""
-SUPERSEDED: Final = "batch_superseded"
-"""Reason: the threshold came first, and a summary was asked for at once."""
-NOTHING_DROPPED: Final = "summary_failed_nothing_dropped"
 
 
 class Answers:
@@ -91,7 +86,9 @@ class Answers:
         )
         zone = find_again(stage, outline.zone_messages, outline.fingerprint)
         if zone is None or self._restored(batch):
-            return self._journal.skip(record, OUTDATED, self._closing(batch, "discarded", OUTDATED))
+            return self._journal.skip(
+                record, RunReason.BATCH_OUTDATED, self._closing(batch, "discarded", RunReason.BATCH_OUTDATED)
+            )
         request = self._summarizing.request(stage, zone, policy)._replace(canary=outline.canary)
         try:
             summary = self._wait(partial(api.summary, request, batch.answers, outline.part_ends, outline.answer_tokens))
@@ -129,7 +126,7 @@ class Answers:
             if batch is None or (unless_ended and batch.state == "ended"):
                 return batch
             if not batches.canceling(connection, batch):
-                close(connection, batch, "superseded", SUPERSEDED, policy=self._lease.policy)
+                close(connection, batch, "superseded", RunReason.BATCH_SUPERSEDED, policy=self._lease.policy)
         log.info("batch.superseded", batch_id=str(batch.id), state=batch.state)
         return None
 
@@ -162,7 +159,9 @@ class AnswersRun:
             return self._journal.end()
         self._answers.use(now, batch, self._api)
         if (failure := self._answers.failure) is not None:
-            return self._journal.end(state="failed", reason=NOTHING_DROPPED, error=str(failure))
+            return self._journal.end(
+                state="failed", reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED, error=str(failure)
+            )
         return self._journal.end()
 
 
@@ -249,12 +248,12 @@ def close(
         connection,
         batch.tenant_id,
         batch.conversation_id,
-        trigger=BATCH_TRIGGER,
+        trigger=RunTrigger.BATCH,
         policy=policy,
         request_id=batch.request_id,
         parent_version=outline.base_version if outline else None,
         snapshot_version=None,
-        reason=NOTHING_DROPPED if state == "failed" else reason,
+        reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED if state == "failed" else reason,
         step=step,
         state=state,
         error=f"{reason}: {error}" if state == "failed" else None,

@@ -14,6 +14,7 @@ import structlog
 
 from compaction.overrides import in_force
 from compaction.steps import steps
+from compaction.steps.runs import RunReason, RunTrigger
 from compaction.view import WRITTEN
 from runtime import ids
 from runtime.fault_points import reach
@@ -21,9 +22,8 @@ from store.conversations import conversations, snapshots
 from store.runs import batches, runs
 from store.tenants import budgets, tenants
 from worker.batches.ahead import fingerprint
-from worker.batches.answers import OUTDATED, SUPERSEDED, close, collect, fail
-from worker.runs.budgets import BUDGET_SPENT
-from worker.runs.journal import BATCH_TRIGGER, read_originals
+from worker.batches.answers import close, collect, fail
+from worker.runs.journal import read_originals
 from worker.runs.leases import StoppingError
 from worker.runs.summarizing import request_of
 from worker.summarizers.base import SummaryError
@@ -62,21 +62,16 @@ DAY_SECONDS: Final = 24 * 3_600.0
 
 PASSING: Final = frozenset(
     {
-        "circuit_open",
-        "model_error",
-        "model_garbage",
-        "model_overloaded",
-        "model_rate_limited",
-        "model_timeout",
-        "model_unreachable",
+        RunReason.CIRCUIT_OPEN,
+        RunReason.MODEL_ERROR,
+        RunReason.MODEL_GARBAGE,
+        RunReason.MODEL_OVERLOADED,
+        RunReason.MODEL_RATE_LIMITED,
+        RunReason.MODEL_TIMEOUT,
+        RunReason.MODEL_UNREACHABLE,
     }
 )
 """Reason codes of what may pass by itself: a batch waits for that as long as it lives."""
-GIVEN_UP: Final = "batch_lost"
-"""Reason of a batch whose end never came to be known."""
-UNDER_BUDGET: Final = "under_budget"
-NO_PROVIDER: Final = "batches_off"
-"""Reason of a batch that is left from before the summarizer was changed to one that asks nobody."""
 
 
 class _Reading(NamedTuple):
@@ -118,10 +113,15 @@ class Lifecycle:
 
     def _advance(self, batch: Batch, api: AnthropicBatches | None, execute: Callable[[Lease], None]) -> UUID | None:
         if api is None:
-            fail(self._database, batch, SummaryError(NO_PROVIDER, "no provider is asked here"), self._policy(batch))
+            fail(
+                self._database,
+                batch,
+                SummaryError(RunReason.BATCHES_OFF, "no provider is asked here"),
+                self._policy(batch),
+            )
         elif batch.age_seconds > LIFETIME_SECONDS or batch.failures > MAX_FAILURES:
             detail = f"after {batch.age_seconds / 3_600:.0f} h and {batch.failures - 1} failures in a row"
-            fail(self._database, batch, SummaryError(GIVEN_UP, detail), self._policy(batch))
+            fail(self._database, batch, SummaryError(RunReason.BATCH_LOST, detail), self._policy(batch))
         elif batch.state == "wanted":
             self._send(batch, api)
         elif batch.provider_batch_id is None and batch.state != "ended":
@@ -185,10 +185,10 @@ class Lifecycle:
     def _wait_for_budget(self, connection: Connection, batch: Batch, policy: Policy) -> None:
         """Have a batch wait for the next day, once: what is still not asked for then is wished for anew."""
         if batch.age_seconds > DAY_SECONDS:
-            close(connection, batch, "discarded", BUDGET_SPENT, policy=policy)
+            close(connection, batch, "discarded", RunReason.BUDGET_SPENT, policy=policy)
         else:
             batches.postpone(connection, batch, budgets.seconds_left(connection), failures=0)
-        log.info("batch.waits", reason=BUDGET_SPENT)
+        log.info("batch.waits", reason=RunReason.BUDGET_SPENT)
 
     def _find(self, batch: Batch, api: AnthropicBatches) -> None:
         """Find out whether the provider has a batch that was on its way to it when a worker ended."""
@@ -238,7 +238,7 @@ class Lifecycle:
     def _close_superseded(self, batch: Batch, costs: batches.Costs) -> None:
         policy = self._policy(batch)
         with self._database.transaction(batch.tenant_id) as connection:
-            close(connection, batch, "superseded", SUPERSEDED, policy=policy, costs=costs)
+            close(connection, batch, "superseded", RunReason.BATCH_SUPERSEDED, policy=policy, costs=costs)
 
     def _collect(self, batch: Batch, api: AnthropicBatches, execute: Callable[[Lease], None]) -> UUID | None:
         """Fetch the answers, if there are any yet, and have a run commit them."""
@@ -266,7 +266,7 @@ class Lifecycle:
                 return None
             policy = self._policy_of(connection, batch)
             if not policy.compaction_enabled:
-                close(connection, batch, "discarded", steps.SUMMARIES_DISABLED, policy=policy)
+                close(connection, batch, "discarded", RunReason.SUMMARIES_DISABLED, policy=policy)
                 return None
             lease = None
             if row.pending_version is None:
@@ -274,7 +274,7 @@ class Lifecycle:
                     connection,
                     batch.tenant_id,
                     batch.conversation_id,
-                    trigger=BATCH_TRIGGER,
+                    trigger=RunTrigger.BATCH,
                     policy=policy,
                     worker=self._worker,
                     lease_seconds=self._resources.lease_seconds,
@@ -296,7 +296,7 @@ class Lifecycle:
             stage = material.stage(policy)
             zone = _zone(stage, policy)
             if batches.restored_since(connection, batch):
-                zone = OUTDATED
+                zone = RunReason.BATCH_OUTDATED
             if not isinstance(zone, str):
                 shown = stage.view[zone.start : zone.stop]
                 whole, times = read_originals(connection, batch.conversation_id, stage, shown)
@@ -345,9 +345,9 @@ class Lifecycle:
 def _zone(stage: Stage, policy: Policy) -> Zone | str:
     """Return what a batch is to summarize, or the reason why none is sent: the wish for it may be hours old."""
     if not policy.compaction_enabled:
-        return steps.SUMMARIES_DISABLED
+        return RunReason.SUMMARIES_DISABLED
     if stage.load.input_tokens <= policy.batch_threshold_tokens:
-        return UNDER_BUDGET
+        return RunReason.UNDER_BUDGET
     return steps.find_zone(stage, policy)
 
 

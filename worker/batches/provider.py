@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anthropic
 from anthropic.types.messages import MessageBatch
 
+from compaction.steps.runs import RunReason
 from compaction.summary.transcript import PROMPT_VERSION
 from worker.batches.ahead import side_by_side
 from worker.summarizers.anthropic import answer_of
@@ -35,13 +36,13 @@ LISTED: Final = 100
 """Batches of the provider that are looked through for one of ours, newest first."""
 NOT_TAKEN: Final = frozenset(
     {
-        "circuit_open",
-        "model_auth",
-        "model_billing",
-        "model_overloaded",
-        "model_rate_limited",
-        "model_rejected",
-        "prompt_too_long",
+        RunReason.CIRCUIT_OPEN,
+        RunReason.MODEL_AUTH,
+        RunReason.MODEL_BILLING,
+        RunReason.MODEL_OVERLOADED,
+        RunReason.MODEL_RATE_LIMITED,
+        RunReason.MODEL_REJECTED,
+        RunReason.PROMPT_TOO_LONG,
     }
 )
 """Reason codes of a call that cannot have made a batch: no call, or a refusal."""
@@ -212,12 +213,12 @@ class AnthropicBatches:
         try:
             kind = entry.result.type
         except AttributeError:
-            raise SummaryError("model_garbage", "the batch has no result for a part") from None
+            raise SummaryError(RunReason.MODEL_GARBAGE, "the batch has no result for a part") from None
         if kind == "errored":
             raise self._errored(entry.result)
         if kind != "succeeded":
-            codes = {"expired": "batch_expired", "canceled": "batch_canceled"}
-            raise SummaryError(codes.get(str(kind), "model_garbage"), "a part was not answered")
+            codes = {"expired": RunReason.BATCH_EXPIRED, "canceled": RunReason.BATCH_CANCELED}
+            raise SummaryError(codes.get(str(kind), RunReason.MODEL_GARBAGE), "a part was not answered")
         answer = answer_of(getattr(entry.result, "message", None), self._model.model, self._model.prices, batch=True)
         try:
             return text_of(answer, max_tokens), answer.spent
@@ -229,7 +230,7 @@ class AnthropicBatches:
         # What the provider says may quote the request; its kind of error cannot.
         kind, said = str(getattr(error, "type", "")), str(getattr(error, "message", ""))
         self._model.refuses_temperature(said)
-        return SummaryError("batch_errored", kind if _TYPE.fullmatch(kind) else "unknown error")
+        return SummaryError(RunReason.BATCH_ERRORED, kind if _TYPE.fullmatch(kind) else "unknown error")
 
     def _entries(self, provider_id: str) -> Mapping[str, Any]:
         """Return the results by the names of their questions."""
@@ -250,7 +251,7 @@ def _custom_id(key: str, number: int) -> str:
 
 def _status(answer: object) -> Status:
     if not isinstance(answer, MessageBatch) or not isinstance(answer.id, str) or not _ID.fullmatch(answer.id):
-        raise SummaryError("model_garbage", "the answer is not a batch", Spent())
+        raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a batch", Spent())
     try:
         counts = answer.request_counts
         requests = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
@@ -261,5 +262,5 @@ def _status(answer: object) -> Status:
         if type(requests) is not int:
             raise TypeError  # noqa: TRY301 - one way out for all that is no batch
     except (AttributeError, TypeError):
-        raise SummaryError("model_garbage", "the answer is not a batch", Spent()) from None
+        raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a batch", Spent()) from None
     return Status(answer.id, status == "ended", status == "canceling", requests, *times)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from compaction.steps import recovery, steps
-from store.runs.waiting_summaries import TRIGGER
-from worker.runs.budgets import BUDGET_SPENT
-from worker.runs.journal import HEAD_MOVED, Journal
+from compaction.steps.runs import RunReason, RunTrigger
+from worker.runs.journal import Journal
 from worker.runs.summarizing import Summarizing, spend
 from worker.summarizers.base import SummaryError
 
@@ -36,9 +35,9 @@ class Recovery:
         try:
             self._recover(now)
         except SummaryError as error:
-            if error.code == BUDGET_SPENT:
-                return self._journal.end(reason=BUDGET_SPENT, waits_from=self._lease.base_version)
-            return self._journal.end(state="failed", reason="summary_failed_nothing_dropped", error=str(error))
+            if error.code == RunReason.BUDGET_SPENT:
+                return self._journal.end(reason=RunReason.BUDGET_SPENT, waits_from=self._lease.base_version)
+            return self._journal.end(state="failed", reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED, error=str(error))
         return self._journal.end()
 
     def _recover(self, now: Reading) -> None:
@@ -50,9 +49,9 @@ class Recovery:
             detail=f"{self._occasion}: from version {self._lease.base_version}, {self._target:,} tokens at most",
         )
         if material.head_version != self._lease.parent_version or material.pending_version:
-            self._journal.skip(record, HEAD_MOVED)
+            self._journal.skip(record, RunReason.HEAD_MOVED)
         elif not self._summarizing.is_on:
-            self._journal.skip(record, steps.SUMMARIES_DISABLED)
+            self._journal.skip(record, RunReason.SUMMARIES_DISABLED)
         elif isinstance(zone := recovery.find_zone(stage, policy, self._target), str):
             self._journal.skip(record, zone)
         else:
@@ -65,11 +64,11 @@ class Recovery:
 
     @property
     def _occasion(self) -> str:
-        return "With another day's budget" if self._lease.trigger == TRIGGER else "After an overflow"
+        return "With another day's budget" if self._lease.trigger == RunTrigger.BUDGET else "After an overflow"
 
     def _commit(self, now: Reading, made: recovery.Recovered | None, record: StepRecord) -> None:
         if made is None:
-            self._journal.skip(record, steps.NOT_SMALLER)
+            self._journal.skip(record, RunReason.NOT_SMALLER)
             return
         record = record._replace(tokens_after=made.tokens, messages_after=len(made.view))
         self._journal.commit(now.material, made.new, self._journal.timed(record))

@@ -8,8 +8,9 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import partial, reduce
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from compaction.steps.runs import RunReason
 from store.tenants import budgets
 from store.tenants.budgets import Amount, Budget
 from worker.summarizers.base import SummaryError
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease
     from worker.database import Database
     from worker.summarizers.base import Spent
-
-BUDGET_SPENT: Final = "budget_spent"
-"""Reason of what waits for another day's budget."""
 
 
 class Budgets:
@@ -78,7 +76,7 @@ class RunPurse:
             )
             if not self._database.insist(self._lease.tenant_id, reserve):
                 self.is_spent = True
-                raise SummaryError(BUDGET_SPENT, "today's budget for models is spent")
+                raise SummaryError(RunReason.BUDGET_SPENT, "today's budget for models is spent")
             self._held.append(payment)
         return payment
 

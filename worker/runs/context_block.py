@@ -18,13 +18,13 @@ from sqlalchemy.exc import NoResultFound
 
 from compaction.payload import block_summary
 from compaction.payload.assembly import blocks_tokens
+from compaction.steps.runs import RunReason
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
 from store.conversations import context_blocks, conversations
 from store.runs import runs, waiting_summaries
 from worker.metrics import METRICS
-from worker.runs.budgets import BUDGET_SPENT
-from worker.runs.journal import ERASED, RunLostError
+from worker.runs.journal import RunLostError
 from worker.runs.leases import StoppingError
 from worker.runs.summarizing import spend
 from worker.summarizers.base import SummaryError
@@ -45,8 +45,6 @@ log = structlog.get_logger()
 
 PARALLEL: Final = 4
 """Parts of one block that the model is asked about at the same time."""
-OUTLINE_STANDS: Final = "outline_stands"
-"""Reason of a run that made no summary: what is shown of the block is its outline."""
 
 
 class BlockSummary:
@@ -67,19 +65,21 @@ class BlockSummary:
             with self._resources.database.transaction(self._lease.tenant_id) as connection:
                 block = context_blocks.material(connection, self._lease.block_id)
         except NoResultFound:
-            raise RunLostError(ERASED) from None  # Nothing else removes a block.
+            raise RunLostError(RunReason.ERASED) from None  # Nothing else removes a block.
         if block.summary is not None or not block.wanted:
-            return self._end(block, "skipped", "superseded" if block.summary is None else "already_summarized")
+            return self._end(
+                block, "skipped", RunReason.SUPERSEDED if block.summary is None else RunReason.ALREADY_SUMMARIZED
+            )
         model = self._resources.model
         if model is None:
-            return self._end(block, "skipped", OUTLINE_STANDS)
+            return self._end(block, "skipped", RunReason.OUTLINE_STANDS)
         try:
             summary = self._wait(block, model)
         except SummaryError as error:
-            if error.code == BUDGET_SPENT:
-                return self._end(block, "skipped", BUDGET_SPENT)
+            if error.code == RunReason.BUDGET_SPENT:
+                return self._end(block, "skipped", RunReason.BUDGET_SPENT)
             log.warning("context_block.failed", reason=error.code, detail=error.detail)
-            return self._end(block, "failed", OUTLINE_STANDS, error=str(error))
+            return self._end(block, "failed", RunReason.OUTLINE_STANDS, error=str(error))
         return self._end(block, "committed", None, summary=block_summary.noted(summary, block.text))
 
     def _wait(self, block: BlockText, model: Model) -> str:
@@ -105,7 +105,7 @@ class BlockSummary:
             prompts = [block_summary.merge_prompt(block.source, block.title, group, policy) for group in grouped]
             texts = self._ask_all(model, "merge", ["\n".join(group) for group in grouped], prompts)
         if not block_summary.is_shorter(texts[0], block.text):
-            raise SummaryError("not_smaller", "the summary is not shorter than the block")
+            raise SummaryError(RunReason.NOT_SMALLER, "the summary is not shorter than the block")
         return texts[0]
 
     def _ask_all(
@@ -177,10 +177,12 @@ class BlockSummary:
             if summary is not None:
                 context_blocks.set_summary(connection, block_id, summary)
             # One that takes more than a day's budget would take all of it every day.
-            if reason == BUDGET_SPENT and not (self._paid and waiting_summaries.has_waited(connection, block_id)):
+            if reason == RunReason.BUDGET_SPENT and not (
+                self._paid and waiting_summaries.has_waited(connection, block_id)
+            ):
                 waiting_summaries.remember(connection, lease, None)
             if not runs.end(connection, lease, state, reason, error, tokens=(block.tokens, tokens)):
-                raise RunLostError(runs.LEASE_LOST)
+                raise RunLostError(RunReason.LEASE_LOST)
 
         self._resources.database.insist(lease.tenant_id, write)
         METRICS.run_ended(state, reason)
@@ -194,11 +196,11 @@ def ask(model: Model, prompt: str, max_tokens: int) -> Answer:
     except SummaryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a model, the outline stands
-        raise SummaryError("model_error", type(error).__name__) from None
+        raise SummaryError(RunReason.MODEL_ERROR, type(error).__name__) from None
     if answer.stop_reason == "max_tokens":
-        raise SummaryError("summary_cut", "the summary reached its token limit", answer.spent)
+        raise SummaryError(RunReason.SUMMARY_CUT, "the summary reached its token limit", answer.spent)
     if not answer.text.strip():
-        raise SummaryError("empty_summary", "the model answered without text", answer.spent)
+        raise SummaryError(RunReason.EMPTY_SUMMARY, "the model answered without text", answer.spent)
     return answer
 
 

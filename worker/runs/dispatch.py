@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from compaction.steps.runs import RunTrigger
 from runtime import ids
 from runtime.fault_points import reach
 from store.bytes_held import bounded_by
@@ -17,7 +18,7 @@ from worker.process.memory import FullError, Memory, RunMemory
 from worker.runs.after_overflow import Recovery
 from worker.runs.context_block import BlockSummary
 from worker.runs.execution import Execution
-from worker.runs.journal import BATCH_TRIGGER, RunLostError
+from worker.runs.journal import RunLostError
 from worker.runs.leases import StoppingError, extend
 from worker.tracing import traced_run
 
@@ -89,7 +90,7 @@ class Dispatcher:
     def _attempt(self, lease: Lease) -> Attempt:
         if lease.block_id is not None:
             return BlockSummary(self._resources, lease)
-        if lease.trigger == BATCH_TRIGGER and self._ahead is not None:
+        if lease.trigger == RunTrigger.BATCH and self._ahead is not None:
             return self._ahead.attempt(lease)
         if lease.base_version is not None:
             return Recovery(self._resources, lease)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from compaction.steps import steps
-from compaction.steps.ladder import BEFORE_SUMMARY, WAITS, Result, Step, decide, next_step, strategy_names
+from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, decide, next_step, strategy_names
+from compaction.steps.runs import RunReason
 from runtime import strategies
 from runtime.broker import SUMMARIES
-from worker.runs.budgets import BUDGET_SPENT
 from worker.runs.journal import Journal
 from worker.runs.summarizing import Summarizing
 from worker.summarizers.base import SummaryError
@@ -54,7 +54,7 @@ class Execution:
         """Climb the ladder, or take the one step that was asked for."""
         now = self._journal.read()
         if now.material.pending_version:
-            return self._journal.end(reason=WAITS)
+            return self._journal.end(reason=RunReason.WAITS_FOR_TOOL_LOOP)
         if self._is_summary_alone(now):
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
         while not now.material.pending_version and (step := self._next(now.stage.load, now.stage.view)) is not None:
@@ -115,7 +115,7 @@ class Execution:
         try:
             return self._summarizing.step(now)
         except SummaryError as error:
-            if error.code == BUDGET_SPENT:
+            if error.code == RunReason.BUDGET_SPENT:
                 self._waits_from = now.material.head_version
             else:
                 self._failure = error
@@ -157,15 +157,15 @@ class Execution:
         state: runs.Ended | None = None
         reason = error = None
         if self._waits_from is not None:
-            reason = BUDGET_SPENT
+            reason = RunReason.BUDGET_SPENT
         elif self._failure is not None:
             state, error = "failed", str(self._failure)
             if Step.EXTRACT in done:
-                reason = "summary_failed_extract_committed"
+                reason = RunReason.SUMMARY_FAILED_EXTRACT_COMMITTED
             elif Step.FALLBACK in done:
-                reason = "summary_failed_fallback_committed"
+                reason = RunReason.SUMMARY_FAILED_FALLBACK_COMMITTED
             else:
-                reason = "summary_failed_nothing_dropped"
+                reason = RunReason.SUMMARY_FAILED_NOTHING_DROPPED
         elif Step.FALLBACK in self._tried and self._lease.strategy != "drop":
-            reason = steps.SUMMARIES_DISABLED
+            reason = RunReason.SUMMARIES_DISABLED
         self._journal.end(state=state, reason=reason, error=error, waits_from=self._waits_from)

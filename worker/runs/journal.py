@@ -12,8 +12,9 @@ import structlog
 from sqlalchemy.exc import NoResultFound
 
 from compaction.originals import cut_in, with_originals
-from compaction.steps.ladder import BEFORE_SUMMARY, WAITS, Result, Step, growth_margin, over_by_fixed, prune_threshold
-from compaction.steps.steps import NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN, detail_of
+from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, growth_margin, over_by_fixed, prune_threshold
+from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
 from runtime.fault_points import reach
 from store.conversations import conversations, messages, snapshots
@@ -38,18 +39,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-BATCH_TRIGGER: Final = "batch"
-"""Trigger of the runs that commit what a message batch answered."""
-ERASED: Final = "erased"
-"""Reason of a run whose conversation was erased while it was queued or under way."""
-FIXED_OVER_THRESHOLD: Final = "fixed_tokens_over_threshold"
-"""Reason of a run whose system prompt and tools alone are over the threshold that brought it about."""
-HEAD_MOVED: Final = "head_moved"
-STOPPED: Final = "worker_stopped"
-_VOID: Final = frozenset({HEAD_MOVED, STOPPED, runs.LEASE_LOST})
+_VOID: Final = frozenset({RunReason.HEAD_MOVED, RunReason.WORKER_STOPPED, RunReason.LEASE_LOST})
 """Reasons of steps that say nothing about whether another try would do."""
 _SUMMARIZING: Final = frozenset({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP})
-_AT_ONCE: Final = frozenset({NOTHING_TO_CUT, NOTHING_TO_PRUNE, NOTHING_TO_SHORTEN})
+_AT_ONCE: Final = frozenset({RunReason.NOTHING_TO_CUT, RunReason.NOTHING_TO_PRUNE, RunReason.NOTHING_TO_SHORTEN})
 
 
 Beside: TypeAlias = "Callable[[Connection], bool]"
@@ -116,7 +109,7 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             row = conversations.get(connection, self._lease.tenant_id, self._lease.conversation_id)
         if row is None:
-            raise RunLostError(ERASED)
+            raise RunLostError(RunReason.ERASED)
         return SentBeside(row.model, row.system, row.tools)
 
     def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:
@@ -161,7 +154,9 @@ class Journal:
         def write(connection: Connection) -> snapshots.Outcome:
             written = runs.written_step(connection, self._lease, record.name, after_version=material.last_version)
             if written is not None:
-                return snapshots.Outcome(written.snapshot_version, pending=written.reason == WAITS)
+                return snapshots.Outcome(
+                    written.snapshot_version, pending=written.reason == RunReason.WAITS_FOR_TOOL_LOOP
+                )
             outcome = snapshots.commit(
                 connection,
                 self._lease,
@@ -172,7 +167,7 @@ class Journal:
                 policy=self._policy,
             )
             if outcome.version is not None:
-                reason = WAITS if outcome.pending else None
+                reason = RunReason.WAITS_FOR_TOOL_LOOP if outcome.pending else None
                 step = record._replace(snapshot_version=outcome.version, reason=reason)
                 recorded[:] = [self._add(connection, step, beside)]
                 reach("snapshot.written")
@@ -181,7 +176,7 @@ class Journal:
         outcome = self._database.insist(self._lease.tenant_id, write)
         if outcome.lost is not None:
             self.skip(record if beside is None else free_of_charge(record), outcome.lost)
-            if outcome.lost == HEAD_MOVED:
+            if outcome.lost == RunReason.HEAD_MOVED:
                 # By an edit, or a restore. What was made from the old head is worth nothing.
                 self.end()
             raise RunLostError(outcome.lost)
@@ -215,16 +210,16 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             steps = runs.steps_of(connection, [self._lease.run_id])
             done = any(step.state == "committed" for step in steps)
-            last = steps[-1].reason if steps else "under_budget"
-            if last != WAITS and self._is_over_by_fixed(steps):
-                last = FIXED_OVER_THRESHOLD
+            last = steps[-1].reason if steps else RunReason.UNDER_BUDGET
+            if last != RunReason.WAITS_FOR_TOOL_LOOP and self._is_over_by_fixed(steps):
+                last = RunReason.FIXED_TOKENS_OVER_THRESHOLD
             self._hold(connection, steps)
             conversations.mark_due(connection, self._lease.conversation_id)
             ended = state or ("committed" if done else "skipped")
             if waits_from is not None:
                 waiting_summaries.remember(connection, self._lease, waits_from)
             if not runs.end(connection, self._lease, ended, reason or last, error):
-                raise RunLostError(runs.LEASE_LOST)
+                raise RunLostError(RunReason.LEASE_LOST)
         reach("run.ended")
         METRICS.run_ended(ended, reason or last)
         log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
@@ -259,9 +254,9 @@ class Journal:
         """Hold back what was tried, and what the counters promise although there is nothing to do."""
         if self._lease.strategy is not None or self._lease.base_version is not None:
             return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
-        if self._lease.trigger == BATCH_TRIGGER and not any(step.state == "committed" for step in steps):
+        if self._lease.trigger == RunTrigger.BATCH and not any(step.state == "committed" for step in steps):
             return  # It was no threshold that brought it about; what holds other batches back was set with its end.
-        if any(step.reason == WAITS for step in steps):
+        if any(step.reason == RunReason.WAITS_FOR_TOOL_LOOP for step in steps):
             return  # Nothing begins while it waits, and the counters will be others when it is over.
         policy = self._policy
 
@@ -270,7 +265,7 @@ class Journal:
             if reasons and reasons <= _VOID:
                 return None
             # With nothing to cut, the next tool-result message makes this one old at once.
-            at_once = NOTHING_TO_CUT in reasons and reasons <= _AT_ONCE
+            at_once = RunReason.NOTHING_TO_CUT in reasons and reasons <= _AT_ONCE
             return conversations.Hold(
                 0 if at_once else growth_margin(threshold, policy),
                 above=-1 if reasons else threshold,

@@ -7,6 +7,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from compaction.steps.runs import RunReason
 from runtime.broker import SUMMARIES
 from runtime.fault_points import reach
 from store.runs import runs
@@ -101,11 +102,11 @@ class RunResources:
         except (SummaryError, StoppingError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a summarizer, the fallback is not
-            raise SummaryError("summarizer_error", type(error).__name__) from None
+            raise SummaryError(RunReason.SUMMARIZER_ERROR, type(error).__name__) from None
 
     def hand_over(self, lease: Lease) -> None:
         """Queue the run for the workers that wait for models. Raises RunLostError."""
         with self.database.transaction(lease.tenant_id) as connection:
             if not runs.hand_over(connection, lease, SUMMARIES):
-                raise RunLostError(runs.LEASE_LOST)
+                raise RunLostError(RunReason.LEASE_LOST)
         self.wake(lease)

@@ -9,8 +9,7 @@ import structlog
 from compaction.pins.pinned import message_text
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
-from worker.runs.budgets import BUDGET_SPENT
-from worker.runs.journal import STOPPED
+from compaction.steps.runs import RunReason
 from worker.runs.leases import StoppingError
 from worker.runs.outages import reading_before
 from worker.summarizers.base import SummaryError, SummaryRequest
@@ -78,7 +77,7 @@ class Summarizing:
         stage, policy = now.stage, self.lease.policy
         record = self.record(stage)
         if not self.is_on:
-            return self.journal.skip(record, steps.SUMMARIES_DISABLED)
+            return self.journal.skip(record, RunReason.SUMMARIES_DISABLED)
         zone = steps.find_zone(stage, policy)
         if isinstance(zone, str):
             return self.journal.skip(record, zone)
@@ -87,8 +86,8 @@ class Summarizing:
         made = made._replace(detail="; ".join([made.detail or "", *summary.notes]))
         if made.reason is not None and self.purse.is_spent:
             # Of the first parts alone, and not worth having: the whole of it waits.
-            self.journal.skip(spend(record, summary.spent), BUDGET_SPENT)
-            raise SummaryError(BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
+            self.journal.skip(spend(record, summary.spent), RunReason.BUDGET_SPENT)
+            raise SummaryError(RunReason.BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
         return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
     def _make_good(self, before: Reading, now: Reading) -> Result | None:
@@ -106,7 +105,7 @@ class Summarizing:
         known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
         after = stage.estimate(made.view)
         if made.reason is not None or not saves_enough(now.stage.tokens, after, policy):
-            self.journal.skip(known, steps.NOT_SMALLER)
+            self.journal.skip(known, RunReason.NOT_SMALLER)
             return None
         record = self.journal.record(made, stage)._replace(
             tokens_before=known.tokens_before,
@@ -184,12 +183,12 @@ class Summarizing:
         try:
             return self.resources.summarized(call, self.lease)
         except StoppingError:
-            self.journal.skip(record, STOPPED)
+            self.journal.skip(record, RunReason.WORKER_STOPPED)
             raise
         except SummaryError as error:
-            if error.code == BUDGET_SPENT:
-                self.journal.skip(spend(record, error.spent), BUDGET_SPENT)
-                log.info("summary.waits", reason=BUDGET_SPENT)
+            if error.code == RunReason.BUDGET_SPENT:
+                self.journal.skip(spend(record, error.spent), RunReason.BUDGET_SPENT)
+                log.info("summary.waits", reason=RunReason.BUDGET_SPENT)
                 raise
             self.journal.fail(spend(record, error.spent), error.code, error.detail)
             log.warning("summary.failed", reason=error.code, detail=error.detail)

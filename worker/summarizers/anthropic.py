@@ -13,6 +13,7 @@ import stamina
 import structlog
 from anthropic.types import Message
 
+from compaction.steps.runs import RunReason
 from compaction.windows import LOW_CONTEXT_WINDOW, window_of
 from worker.summarizers.api_errors import failure, may_pass, retry_after, text_of
 from worker.summarizers.base import Answer, Spent, SummaryError
@@ -56,8 +57,11 @@ _NO_TEMPERATURE: Final[set[tuple[str | None, str]]] = set()
 _STOPS: Final = frozenset({"end_turn", "stop_sequence", "max_tokens", None})
 """Stop reasons of an answer; None is what servers send that know none."""
 _REFUSED: Final[Mapping[str | None, tuple[str, str]]] = {
-    "refusal": ("model_refused", "the model declined to answer"),
-    "model_context_window_exceeded": ("prompt_too_long", "the model's window was full before its answer was whole"),
+    "refusal": (RunReason.MODEL_REFUSED, "the model declined to answer"),
+    "model_context_window_exceeded": (
+        RunReason.PROMPT_TOO_LONG,
+        "the model's window was full before its answer was whole",
+    ),
 }
 """Stop reasons without an answer: the reason code, and what it means."""
 
@@ -187,13 +191,13 @@ class _Question:
             if self._failed is not None:  # the deadline came while the next attempt was waited for
                 raise failure(self._failed, self.calls) from None
             raise SummaryError(
-                "model_timeout", f"no answer within {self._service.deadline:g} s", Spent(self.calls)
+                RunReason.MODEL_TIMEOUT, f"no answer within {self._service.deadline:g} s", Spent(self.calls)
             ) from None
         except anthropic.APIError as error:
             raise failure(error, self.calls) from None
         except (ValueError, RecursionError) as error:
             # A proxy's page or a cut body: a 200 that is not an answer.
-            raise SummaryError("model_garbage", type(error).__name__, Spent(self.calls)) from None
+            raise SummaryError(RunReason.MODEL_GARBAGE, type(error).__name__, Spent(self.calls)) from None
 
     async def _attempts(self) -> object:
         service = self._service
@@ -268,13 +272,13 @@ def answer_of(
         text = storable("".join(block.text for block in message.content if block.type == "text")).strip()
         refused = _REFUSED.get(message.stop_reason)
     except (AttributeError, TypeError):
-        raise SummaryError("model_garbage", "the answer is not a message", spent) from None
+        raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a message", spent) from None
     if refused is not None:
         raise SummaryError(*refused, spent)
     if message.stop_reason not in _STOPS:
-        raise SummaryError("model_garbage", "the model stopped for another reason than its end", spent)
+        raise SummaryError(RunReason.MODEL_GARBAGE, "the model stopped for another reason than its end", spent)
     if not text and message.stop_reason != "max_tokens":
-        raise SummaryError("empty_summary", "the model answered without text", spent)
+        raise SummaryError(RunReason.EMPTY_SUMMARY, "the model answered without text", spent)
     return Answer(text, message.stop_reason, spent)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anthropic
 
+from compaction.steps.runs import RunReason
 from worker.summarizers.base import Spent, SummaryError
 from worker.summarizers.requests import REQUEST_ID
 
@@ -26,12 +27,12 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 _CODES: Final = {
-    401: "model_auth",
-    402: "model_billing",
-    403: "model_auth",
-    408: "model_timeout",
-    429: "model_rate_limited",
-    529: "model_overloaded",
+    401: RunReason.MODEL_AUTH,
+    402: RunReason.MODEL_BILLING,
+    403: RunReason.MODEL_AUTH,
+    408: RunReason.MODEL_TIMEOUT,
+    429: RunReason.MODEL_RATE_LIMITED,
+    529: RunReason.MODEL_OVERLOADED,
 }
 """Reason codes by status; the others are `model_error` from 500 on and `model_rejected` below."""
 _ERROR_TEXT_CHARS: Final = 2_000
@@ -47,10 +48,10 @@ def failure(error: anthropic.APIError, calls: int) -> SummaryError:
             detail += f", request {error.request_id}"
         return SummaryError(_code(error), detail, spent)
     if isinstance(error, anthropic.APITimeoutError):
-        return SummaryError("model_timeout", "the connection timed out", spent)
+        return SummaryError(RunReason.MODEL_TIMEOUT, "the connection timed out", spent)
     if isinstance(error, anthropic.APIConnectionError):
-        return SummaryError("model_unreachable", type(error).__name__, spent)
-    return SummaryError("model_garbage", type(error).__name__, spent)
+        return SummaryError(RunReason.MODEL_UNREACHABLE, type(error).__name__, spent)
+    return SummaryError(RunReason.MODEL_GARBAGE, type(error).__name__, spent)
 
 
 def may_pass(error: anthropic.APIStatusError) -> bool:
@@ -81,12 +82,12 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def _code(error: anthropic.APIStatusError) -> str:
     status = error.status_code
     if _is_too_long(error):
-        return "prompt_too_long"
+        return RunReason.PROMPT_TOO_LONG
     if code := _CODES.get(status):
         return code
     if status == 400 and "credit balance" in text_of(error):  # noqa: PLR2004 - status codes name themselves
-        return "model_billing"
-    return "model_error" if status >= 500 else "model_rejected"  # noqa: PLR2004 - as above
+        return RunReason.MODEL_BILLING
+    return RunReason.MODEL_ERROR if status >= 500 else RunReason.MODEL_REJECTED  # noqa: PLR2004 - as above
 
 
 def _is_too_long(error: anthropic.APIStatusError) -> bool:

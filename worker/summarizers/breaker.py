@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, WatchError
 from redis.retry import Retry
 
+from compaction.steps.runs import RunReason
 from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
@@ -32,12 +33,19 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 COUNTED: Final = frozenset(
-    {"model_rate_limited", "model_overloaded", "model_error", "model_timeout", "model_unreachable", "model_garbage"}
+    {
+        RunReason.MODEL_RATE_LIMITED,
+        RunReason.MODEL_OVERLOADED,
+        RunReason.MODEL_ERROR,
+        RunReason.MODEL_TIMEOUT,
+        RunReason.MODEL_UNREACHABLE,
+        RunReason.MODEL_GARBAGE,
+    }
 )
 """Reasons that speak of the service, not of the request: so many in a row open the circuit."""
-AT_ONCE: Final = frozenset({"model_auth", "model_billing"})
+AT_ONCE: Final = frozenset({RunReason.MODEL_AUTH, RunReason.MODEL_BILLING})
 """Reasons that any other request would meet with as well: the first one opens the circuit."""
-OUTAGE: Final = COUNTED | AT_ONCE | {"circuit_open"}
+OUTAGE: Final = COUNTED | AT_ONCE | {RunReason.CIRCUIT_OPEN}
 """Reasons for which no model has looked at what was to be summarized."""
 JITTER: Final = 0.25
 """Share of a cooldown by which it may be longer."""
@@ -143,7 +151,7 @@ class CircuitBreaker:
             log.info("circuit.probed", circuit=self.id)
             return Permit(token)
         if wait := seconds_closed_to_calls(before, now):
-            raise SummaryError("circuit_open", f"the model is not asked for another {wait:.0f} s")
+            raise SummaryError(RunReason.CIRCUIT_OPEN, f"the model is not asked for another {wait:.0f} s")
         return Permit()
 
     def report(self, permit: Permit, code: str | None = None, retry_after: float | None = None) -> None:

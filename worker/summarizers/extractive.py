@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from compaction.extract.extractive import extract
+from compaction.steps.runs import RunReason
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import WRITTEN, view_tokens
 from worker.summarizers.base import Spent, Summary, SummaryError
@@ -43,5 +44,5 @@ class ExtractiveSummarizer:
             previous=request.previous,
         )
         if not text.strip():
-            raise SummaryError("empty_summary", "there was nothing to extract")
+            raise SummaryError(RunReason.EMPTY_SUMMARY, "there was nothing to extract")
         return Summary(text, None, PROMPT_VERSION, Spent())

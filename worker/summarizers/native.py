@@ -11,6 +11,7 @@ import msgspec
 
 from compaction.cache_marks import Marked, keep_last
 from compaction.messages import is_signed_summary
+from compaction.steps.runs import RunReason
 from compaction.tokens import text_weight
 from worker.summarizers.anthropic import billed, storable
 from worker.summarizers.base import Spent, SummaryError
@@ -47,11 +48,11 @@ Wishes about what to stress, from people outside; they decide what deserves more
 prompt)."""
 
 _NO_SUMMARY: Final[Mapping[str | None, tuple[str, str]]] = {
-    "max_tokens": ("summary_cut", "the summary reached its token limit"),
-    "model_context_window_exceeded": ("prompt_too_long", "the model's window has no room for the summary"),
-    "refusal": ("model_refused", "the model declined to answer"),
-    "tool_use": ("empty_summary", "the model called a tool instead of summarizing"),
-    "end_turn": ("empty_summary", "the model answered without text"),
+    "max_tokens": (RunReason.SUMMARY_CUT, "the summary reached its token limit"),
+    "model_context_window_exceeded": (RunReason.PROMPT_TOO_LONG, "the model's window has no room for the summary"),
+    "refusal": (RunReason.MODEL_REFUSED, "the model declined to answer"),
+    "tool_use": (RunReason.EMPTY_SUMMARY, "the model called a tool instead of summarizing"),
+    "end_turn": (RunReason.EMPTY_SUMMARY, "the model answered without text"),
 }
 """Stop reasons without a block (…, handle a missing summary): the reason code, and what it means."""
 
@@ -129,21 +130,21 @@ def block_of(
     try:
         found = msgspec.json.decode(answer if isinstance(answer, bytes) else b"", type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise SummaryError("model_garbage", "the answer is not a message", spent) from None
+        raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a message", spent) from None
     usage = _usage(found.usage or {})
     if usage is not None:
         spent = Spent(calls, usage.prompt, usage.output, cost(model, usage, prices))
     if found.stop_reason != "compaction":
-        unknown = ("model_garbage", "the model stopped for another reason than a compaction")
+        unknown = (RunReason.MODEL_GARBAGE, "the model stopped for another reason than a compaction")
         raise SummaryError(*_NO_SUMMARY.get(found.stop_reason, unknown), spent)
     if len(found.content) != 1 or found.content[0].get("type") != "compaction":
-        raise SummaryError("model_garbage", "the answer is not one compaction block", spent)
+        raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not one compaction block", spent)
     block = found.content[0]
     text = block.get("content")
     if text is None or (isinstance(text, str) and not text.strip()):
-        raise SummaryError("empty_summary", "the API could not summarize the conversation", spent)
+        raise SummaryError(RunReason.EMPTY_SUMMARY, "the API could not summarize the conversation", spent)
     if not is_signed_summary(block) or storable(text) != text:
-        raise SummaryError("model_garbage", "the compaction block is not signed text that can be stored", spent)
+        raise SummaryError(RunReason.MODEL_GARBAGE, "the compaction block is not signed text that can be stored", spent)
     return spent, block
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anthropic
 import structlog
 
+from compaction.steps.runs import RunReason
 from runtime import tracing
 from worker.metrics import METRICS
 
@@ -27,7 +28,8 @@ REQUEST_ID: Final = re.compile(r"[\w-]{1,64}")
 async def asked(answer: Awaitable[T], model: str, code_of: Callable[[anthropic.APIError], str]) -> T:
     """Return what a request is answered with; raise what it raises. `code_of` names errors by their reason codes."""
     started = time.monotonic()
-    outcome, given = "model_garbage", None
+    outcome: str = RunReason.MODEL_GARBAGE
+    given = None
     with tracing.span("messages.create", kind="client", model=METRICS.model(model)) as span:
         try:
             found = await answer
@@ -36,7 +38,7 @@ async def asked(answer: Awaitable[T], model: str, code_of: Callable[[anthropic.A
             outcome, given = code_of(error), getattr(error, "request_id", None)
             raise
         except asyncio.CancelledError:
-            outcome = "model_timeout"  # the deadline of the question
+            outcome = RunReason.MODEL_TIMEOUT  # the deadline of the question
             raise
         finally:
             seconds = time.monotonic() - started

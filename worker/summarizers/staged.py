@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from compaction.quality.verdict import Reason
+from compaction.steps.runs import RunReason
 from compaction.summary.prompts import corrected
 from compaction.summary.staging import WindowTooSmallError, joined, plan
 from compaction.summary.transcript import PROMPT_VERSION
@@ -48,17 +49,19 @@ THREADS: Final = 4
 """Requests under way at once for one summary."""
 HALVINGS: Final = 3
 """How often a window is taken to be half as large after a request was too long for it."""
-FATAL: Final = frozenset({"model_auth", "model_billing", "model_rejected", "model_unreachable"})
+FATAL: Final = frozenset(
+    {RunReason.MODEL_AUTH, RunReason.MODEL_BILLING, RunReason.MODEL_REJECTED, RunReason.MODEL_UNREACHABLE}
+)
 """Reason codes after which no other request would do better."""
 LIGHTER: Final = frozenset(
     {
-        "model_timeout",
-        "model_garbage",
-        "model_refused",
-        "model_error",
-        "summary_cut",
-        "summary_too_long",
-        "empty_summary",
+        RunReason.MODEL_TIMEOUT,
+        RunReason.MODEL_GARBAGE,
+        RunReason.MODEL_REFUSED,
+        RunReason.MODEL_ERROR,
+        RunReason.SUMMARY_CUT,
+        RunReason.SUMMARY_TOO_LONG,
+        RunReason.EMPTY_SUMMARY,
     }
 )
 """Reason codes after which a part is asked for without its oversized messages: they may be why it failed."""
@@ -160,7 +163,7 @@ class _Work:
         staged = self.plan(self._model.context_tokens)
         while True:
             texts, failed = _each(staged.parts, partial(self._part, staged))
-            if failed is None or failed.code != "prompt_too_long":
+            if failed is None or failed.code != RunReason.PROMPT_TOO_LONG:
                 break
             smaller = self._smaller(staged, staged.parts[len(texts)])
             if smaller is None:
@@ -214,9 +217,9 @@ class _Work:
                 without_oversized=without_oversized,
             )
         except WindowTooSmallError as error:
-            raise SummaryError("prompt_too_long", str(error)) from None
+            raise SummaryError(RunReason.PROMPT_TOO_LONG, str(error)) from None
         if not any(entry.text for part in staged.parts for entry in part.entries):
-            raise SummaryError("empty_summary", "there is nothing to summarize")
+            raise SummaryError(RunReason.EMPTY_SUMMARY, "there is nothing to summarize")
         return staged
 
     def _smaller(self, staged: Plan, refused: Part) -> Plan | None:
@@ -251,7 +254,7 @@ class _Work:
             if failed is None:
                 level = merged
                 continue
-            smaller = self._narrower(staged, groups) if failed.code == "prompt_too_long" else None
+            smaller = self._narrower(staged, groups) if failed.code == RunReason.PROMPT_TOO_LONG else None
             if smaller is None:
                 return _side_by_side(staged, level, failed)
             staged = smaller
@@ -306,7 +309,7 @@ def _mended(judge: Judge, text: str, verdict: Verdict) -> str:
     left = judge.of(text)
     if not left.accepted:
         # Codes alone: what is missing would be words of the conversation.
-        raise SummaryError("summary_rejected", ", ".join(left.reasons))
+        raise SummaryError(RunReason.SUMMARY_REJECTED, ", ".join(left.reasons))
     return text
 
 

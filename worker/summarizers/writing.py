@@ -7,6 +7,7 @@ from decimal import Decimal
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from compaction.steps.runs import RunReason
 from compaction.summary.frames import defanged, visible
 from compaction.summary.prompts import MARGIN, shorter
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from worker.summarizers.base import Answer, Model
     from worker.summarizers.paying import Purse
 
-TOO_LONG: Final = frozenset({"summary_cut", "summary_too_long"})
+TOO_LONG: Final = frozenset({RunReason.SUMMARY_CUT, RunReason.SUMMARY_TOO_LONG})
 """Reason codes of answers that are asked for once more, shorter."""
 
 MOST_COUNTED: Final = 2**31 - 1
@@ -78,12 +79,12 @@ class Writer:
 def text_of(answer: Answer, max_tokens: int) -> str:
     """Return the text of an answer, tidied; raise SummaryError if it was cut, is empty, or longer than asked for."""
     if answer.stop_reason == "max_tokens":
-        raise SummaryError("summary_cut", f"the answer reached its limit of {max_tokens:,} tokens")
+        raise SummaryError(RunReason.SUMMARY_CUT, f"the answer reached its limit of {max_tokens:,} tokens")
     text = tidied(answer.text)
     if not text:
-        raise SummaryError("empty_summary", "the model answered without text")
+        raise SummaryError(RunReason.EMPTY_SUMMARY, "the model answered without text")
     if text_weight(text) > max_tokens * CHARS_PER_TOKEN * MARGIN:
-        raise SummaryError("summary_too_long", f"the answer is longer than {max_tokens:,} tokens")
+        raise SummaryError(RunReason.SUMMARY_TOO_LONG, f"the answer is longer than {max_tokens:,} tokens")
     return text
 
 

@@ -23,11 +23,11 @@ from api.http.problems import ProblemError, not_found
 from api.routes.compactions import TO_A_MODEL
 from api.schema.documentation import RunId
 from compaction.policy import Policy
+from compaction.steps.runs import RunReason
 from runtime import ids
 from store.console import overview, summaries
 from store.conversations import conversations
 from store.runs import runs
-from store.runs.reasons import REASONS
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -93,7 +93,7 @@ async def list_runs(
         states=STATES,
         asked=asked,
         retried=retried,
-        reasons=sorted(REASONS | {reason} if reason else REASONS),
+        reasons=sorted({*RunReason, *([reason] if reason else [])}),
         conversation=row,
         tab="runs",
         here=f"/console/runs?{query}" + (f"&{urlencode({'after': after})}" if after else ""),

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.monitoring import operations
 from cli.local.embedded import free_port
 from compaction.quality.verdict import Reason
+from compaction.steps.runs import RunReason
 from runtime.settings import Settings, TokenPrices
-from store.runs.reasons import REASONS
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
 from tests.support.processes import START_SECONDS, Product, ended, long_talk, model, product
@@ -428,8 +428,8 @@ class TestLabels:
         of_requests = {"forked", "imported", "version_N"}
         named = {name for row in rows for name in re.findall(r"`(\w+)`", row)} - states - of_requests
         assert len(named) > 30
-        assert named == REASONS
-        assert OTHER not in {*REASONS, *get_args(Reason)}
+        assert named == set(RunReason)
+        assert OTHER not in {*RunReason, *get_args(Reason)}
 
 
 def test_the_page_about_metrics_is_current() -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import text
 
+from compaction.steps.runs import RunReason
 from runtime import ids
 from store.engine import owner_engine
 from tests.support.service.batch_workers import BatchWorkers, batch_of, batch_settings, chat, near_threshold, provider
 from tests.support.service.paid_workers import PaidWorkers, allow, counted, last_run, pass_a_day, recorded
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges
-from worker.runs.budgets import BUDGET_SPENT, Budgets
+from worker.runs.budgets import Budgets
 
 if TYPE_CHECKING:
     from tests.support.servers.loopback_model import LoopbackModel
@@ -65,7 +66,7 @@ def test_a_batch_waits_and_is_held_against_others(chat: Chat) -> None:
     other = chat.begin()
     chat.append(other, exchanges(12, 200))
     PaidWorkers(chat, StubSummarizer()).settle(other)
-    assert last_run(chat, other).reason == BUDGET_SPENT
+    assert last_run(chat, other).reason == RunReason.BUDGET_SPENT
     assert counted(chat).tokens == 0
 
 
@@ -94,5 +95,5 @@ def test_a_batch_that_waited_for_two_days_is_given_up(chat: Chat) -> None:
         connection.execute(text("update model_batches set created_at = created_at - interval '25 hours'"))
     workers.advance(batch)
     found = batch_of(chat, conversation)
-    assert (found.state, found.reason) == ("discarded", BUDGET_SPENT)
+    assert (found.state, found.reason) == ("discarded", RunReason.BUDGET_SPENT)
     assert chat.runs(conversation) == []

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from compaction.policy import merge
+from compaction.steps.runs import RunReason, RunTrigger
 from store.operations import housekeeping
 from store.runs import runs
 from tests.support.eventually import eventually
@@ -45,7 +46,7 @@ def submitted(chat: Chat, settings: Settings | None = None, **policy: Any) -> tu
     return conversation, BatchWorkers(chat, settings).submit(conversation)
 
 
-def begin_run(chat: Chat, conversation: UUID, trigger: str) -> Lease:
+def begin_run(chat: Chat, conversation: UUID, trigger: RunTrigger) -> Lease:
     with chat.database.transaction(chat.tenant_id) as connection:
         lease = runs.start(
             connection, chat.tenant_id, conversation, trigger=trigger, policy=merge(SMALL), worker="w", lease_seconds=60
@@ -281,10 +282,10 @@ def test_a_lost_lease_costs_nothing_twice(chat: Chat, provider: LoopbackModel) -
     conversation, batch = submitted(chat)
     provider.batches.end()
     workers = BatchWorkers(chat)
-    in_the_way = begin_run(chat, conversation, "check")
+    in_the_way = begin_run(chat, conversation, RunTrigger.CHECK)
     workers.advance(batch)
     end_run(chat, in_the_way)
-    paused = begin_run(chat, conversation, "batch")
+    paused = begin_run(chat, conversation, RunTrigger.BATCH)
     chat.expire_lease(paused.run_id)
     taken_over = workers.claim(paused.run_id)
     assert taken_over is not None
@@ -292,7 +293,7 @@ def test_a_lost_lease_costs_nothing_twice(chat: Chat, provider: LoopbackModel) -
     assert batch_of(chat, conversation).state == "ended"
     workers.dispatcher.execute(taken_over)
     steps = chat.steps(paused.run_id)
-    assert [(step.state, step.reason) for step in steps] == [("skipped", runs.LEASE_LOST), ("committed", None)]
+    assert [(step.state, step.reason) for step in steps] == [("skipped", RunReason.LEASE_LOST), ("committed", None)]
     assert [step.cost_usd for step in steps] == [None, batch_of(chat, conversation).cost_usd]
 
 
@@ -310,7 +311,7 @@ def test_a_running_tool_loop_with_signed_thinking_keeps_its_prefix(chat: Chat, p
 def test_answers_wait_for_a_run_that_is_under_way(chat: Chat, provider: LoopbackModel) -> None:
     conversation, batch = submitted(chat)
     workers = BatchWorkers(chat)
-    lease = begin_run(chat, conversation, "check")
+    lease = begin_run(chat, conversation, RunTrigger.CHECK)
     provider.batches.end()
     for _ in range(MAX_FAILURES + 1):
         workers.advance(batch)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy, merge
+from compaction.steps.runs import RunReason
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.archive import erasures
@@ -29,7 +30,7 @@ from tests.support.service.in_process import SMALL, Chat, Workers, chat, head, v
 from tests.support.service.paid_workers import PaidWorkers, allow, counted, last_run, pass_a_day, recorded
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import exchanges
-from worker.runs.budgets import BUDGET_SPENT, Budgets
+from worker.runs.budgets import Budgets
 from worker.runs.journal import Journal
 from worker.summarizers import SummaryError
 from worker.summarizers.base import Answer, Spent
@@ -118,11 +119,11 @@ def test_a_spent_budget_leaves_the_steps_without_a_model(
     workers.settle(conversation)
     assert len(stub.requests) == 1
     run = chat.run(conversation)
-    assert (run.state, run.reason, run.error) == ("committed", BUDGET_SPENT, None)
+    assert (run.state, run.reason, run.error) == ("committed", RunReason.BUDGET_SPENT, None)
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     assert run.not_before.astimezone(UTC) == datetime.combine(tomorrow, datetime.min.time(), UTC)
     steps = {step.name: step for step in chat.steps(run.id)}
-    assert (steps["summary"].state, steps["summary"].reason) == ("skipped", BUDGET_SPENT)
+    assert (steps["summary"].state, steps["summary"].reason) == ("skipped", RunReason.BUDGET_SPENT)
     assert steps["summary"].model_calls == 0
     assert steps["extract"].state == "committed"
     row = chat.row(conversation)
@@ -158,7 +159,7 @@ def test_a_summary_waits_from_the_first_extract_on(chat: Chat, workers: PaidWork
         chat.append(conversation, exchanges(12, 200, start=start))
         workers.settle(conversation)
         assert chat.row(conversation).context_tokens <= POLICY.compaction_threshold_tokens * 6 // 5 + 400
-    assert [run.reason for run in chat.runs(conversation)].count(BUDGET_SPENT) > 1
+    assert [run.reason for run in chat.runs(conversation)].count(RunReason.BUDGET_SPENT) > 1
     assert still_waiting(chat) == 1
     (_,) = workers.next_day()
     assert last_run(chat, conversation).state == "committed"
@@ -173,7 +174,7 @@ def test_what_could_not_even_be_extracted_is_checked_again(
     version = head(chat, conversation).version
     lease = workers.hand_over(conversation)
     # The extract's commit never comes: the run ends with the summary waiting, and the head where it was.
-    Journal(chat.database, lease).end(reason=BUDGET_SPENT, waits_from=version)
+    Journal(chat.database, lease).end(reason=RunReason.BUDGET_SPENT, waits_from=version)
     pass_a_day(chat)
     assert workers.resume() == []
     assert chat.row(conversation).check_due_at is not None
@@ -188,7 +189,7 @@ def test_a_second_day_may_be_spent_as_well(chat: Chat, workers: PaidWorkers, stu
     # One of them takes all of the second day, the other goes on waiting.
     workers.next_day()
     triggers = sorted(last_run(chat, conversation).reason or "" for conversation in waiting)
-    assert triggers == ["", BUDGET_SPENT]
+    assert triggers == ["", RunReason.BUDGET_SPENT]
     assert counted(chat) == (1, ONE_CALL)
     assert workers.resume() == []
     assert still_waiting(chat, "not_before > now()") == 1
@@ -285,7 +286,7 @@ def test_money_is_a_budget_too(chat: Chat, make_settings: Callable[..., Settings
     spend_the_day(chat, workers)
     conversation = grown(chat)
     workers.settle(conversation)
-    assert chat.run(conversation).reason == BUDGET_SPENT
+    assert chat.run(conversation).reason == RunReason.BUDGET_SPENT
     assert chat.query("select cost_usd from model_usage")[0].cost_usd == price
     allow(chat, daily_model_cost_usd=Decimal(0))  # none for this tenant, whatever the installation says
     assert len(workers.resume()) == 1
@@ -311,7 +312,7 @@ def test_workers_at_the_same_time_overshoot_by_one_call(chat: Chat) -> None:
     # The first call's estimate is below the budget, the second's goes over it, and nobody else begins.
     assert 1 <= len(stub.requests) <= 2
     reasons = [chat.run(conversation).reason for conversation in conversations]
-    assert reasons.count(BUDGET_SPENT) == 6 - len(stub.requests)
+    assert reasons.count(RunReason.BUDGET_SPENT) == 6 - len(stub.requests)
     assert counted(chat) == recorded(chat)
 
 
@@ -322,7 +323,7 @@ def test_a_dead_workers_reservation_comes_free_with_its_lease(chat: Chat) -> Non
     workers.resources.purse(dead).reserve("stub-model", 5_000, 500)
     other = grown(chat)
     workers.settle(other)
-    assert chat.run(other).reason == BUDGET_SPENT
+    assert chat.run(other).reason == RunReason.BUDGET_SPENT
     chat.expire_lease(dead.run_id)
     third = grown(chat)
     workers.settle(third)
@@ -377,7 +378,7 @@ def test_never_over_by_more_than_one_call(chat: Chat, budget: int, acts: list[tu
             try:
                 payment = purses[who].reserve("stub-model", tokens, 0)
             except SummaryError as error:
-                if error.code != BUDGET_SPENT:
+                if error.code != RunReason.BUDGET_SPENT:
                     raise
             else:
                 open_calls[who].append((payment, tokens))
@@ -421,7 +422,7 @@ def test_a_summary_in_parts_stops_where_the_budget_ends(chat: Chat) -> None:
     assert 1 <= model.asked <= 3
     step = next(step for step in chat.steps(chat.runs(conversation)[0].id) if step.name == "summary")
     assert step.state == "committed"
-    assert BUDGET_SPENT in step.detail
+    assert RunReason.BUDGET_SPENT in step.detail
     assert step.model_calls == model.asked
     assert counted(chat) == recorded(chat)
 
@@ -434,9 +435,9 @@ def test_a_beginning_that_is_not_worth_having_waits_with_the_rest(chat: Chat) ->
     chat.append(conversation, exchanges(30, 200))
     workers.settle(conversation)
     run = chat.runs(conversation)[0]
-    assert (run.state, run.reason) == ("committed", BUDGET_SPENT)
+    assert (run.state, run.reason) == ("committed", RunReason.BUDGET_SPENT)
     steps = {step.name: step for step in chat.steps(run.id)}
-    assert (steps["summary"].state, steps["summary"].reason) == ("skipped", BUDGET_SPENT)
+    assert (steps["summary"].state, steps["summary"].reason) == ("skipped", RunReason.BUDGET_SPENT)
     assert steps["summary"].model_calls == model.asked > 0
     assert steps["extract"].state == "committed"
     assert counted(chat) == recorded(chat)
@@ -453,7 +454,7 @@ def test_a_context_block_waits_with_its_outline(chat: Chat) -> None:
     workers.woken.append(run_id)
     workers.summarize()
     run = last_run(chat, conversation)
-    assert (run.id, run.state, run.reason) == (run_id, "skipped", BUDGET_SPENT)
+    assert (run.id, run.state, run.reason) == (run_id, "skipped", RunReason.BUDGET_SPENT)
     assert run.not_before is not None
     assert chat.steps(run_id) == []
     assert model.asked == 0
@@ -463,7 +464,7 @@ def test_a_context_block_waits_with_its_outline(chat: Chat) -> None:
     assert again != run_id
     # A day's budget is not enough for all of its parts: the outline stands for good, or until it is raised.
     run = last_run(chat, conversation)
-    assert (run.id, run.state, run.reason, run.not_before) == (again, "skipped", BUDGET_SPENT, None)
+    assert (run.id, run.state, run.reason, run.not_before) == (again, "skipped", RunReason.BUDGET_SPENT, None)
     assert 0 < model.asked == counted(chat).calls
     assert workers.next_day() == []
 
