@@ -58,7 +58,7 @@ def tool_result_ids(content: Any) -> list[str]:
 
 
 def has_tool_results(role: str, content: Any) -> bool:
-    """Tell whether a message is a tool-result message (seed 000)."""
+    """Tell whether a message is a tool-result message (requirement T3)."""
     return role == "user" and isinstance(content, list) and _holds(content, _RESULT)
 
 

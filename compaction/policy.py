@@ -20,65 +20,67 @@ StrategyName = Annotated[str, Meta(min_length=1, max_length=200)]
 ToolPattern = Annotated[str, Meta(min_length=1, max_length=200)]
 
 MINIMUM_CONTEXT_WINDOW: Final = 16_000
-"""Tokens. A smaller window leaves no room to compact into (seed 003, the reference's hard minimum)."""
+"""Tokens. A smaller window leaves no room to compact into (requirement O5)."""
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The policy in force for one conversation: defaults, then the tenant's, then its own overrides."""
+    """The policy in force for one conversation: defaults, then the tenant's, then its own overrides.
+
+    Codes such as T2 name the rows of docs/requirements.md that a default comes from.
+    """
 
     input_token_budget: Tokens = 40_000
-    """Tokens; older tool results are cut once the input is strictly over it. 0 = off. Seeds 000, 002."""
+    """Tokens; older tool results are cut once the input is strictly over it. 0 = off (T2)."""
     tool_results_growth_ratio: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """Share of what a cut of tool results leaves by which the input has to grow before the next cut, if that is more
     than a fifth of the budget. Each cut has what it changes, and all after it, written to the prompt cache anew: at 0.6
     an agent's conversation is cut half as often, and stands over the budget for longer."""
     tool_result_retention_chars: Characters = 500
-    """Characters kept of an older tool result, and of one that stands in an element of `inline_tool_tags`. Seeds 000,
-    002."""
+    """Characters kept of an older tool result, and of one that stands in an element of `inline_tool_tags` (T6)."""
     max_tool_result_chars: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 40_000
-    """Characters of one tool result that the view shows; the original stays stored. Seed 003."""
+    """Characters of one tool result that the view shows; the original stays stored (S15)."""
     compaction_enabled: bool = True
-    """False replaces summaries by dropping down to `max_conversation_messages`. Seed 003."""
+    """False replaces summaries by dropping down to `max_conversation_messages` (S12)."""
     compaction_threshold_tokens: Annotated[int, Meta(ge=1, le=100_000_000)] = 80_000
-    """Tokens; a summary is due once the context is strictly over it. Seed 003."""
+    """Tokens; a summary is due once the context is strictly over it (S3)."""
     batch_threshold_ratio: Share = 0.75
     """Share of `compaction_threshold_tokens` over which the summarizer `anthropic-batch` has a summary made ahead of
     time, at half price. 1 = never."""
     protected_tail_messages: Annotated[int, Meta(ge=1, le=10_000)] = 6
-    """Newest messages that a summary never touches; at least one, the newest. Seed 003."""
+    """Newest messages that a summary never touches; at least one, the newest (S4)."""
     tool_preview_head_chars: Characters = 500
-    """Characters from the start of a tool result that the summarizer sees. Seed 003."""
+    """Characters from the start of a tool result that the summarizer sees (S6)."""
     tool_preview_tail_chars: Characters = 200
-    """Characters from the end of a tool result that the summarizer sees. Seed 003."""
+    """Characters from the end of a tool result that the summarizer sees (S6)."""
     summary_input_max_chars: Annotated[int, Meta(ge=200, le=100_000_000)] = 100_000
-    """Characters of transcript in one summary request, cut in the middle. Seed 003."""
+    """Characters of transcript in one summary request, cut in the middle (S7)."""
     summary_max_tokens: Annotated[int, Meta(ge=64, le=128_000)] = 4_096
-    """Tokens the summarizer may answer with. Seed 003."""
+    """Tokens the summarizer may answer with (S8)."""
     max_conversation_messages: Annotated[int, Meta(ge=2, le=1_000_000)] = 50
-    """Messages left by the fallback, and by the backstop after a summary. Seed 003."""
+    """Messages left by the fallback, and by the backstop after a summary (S11)."""
     model_context_tokens: Annotated[int, Meta(ge=MINIMUM_CONTEXT_WINDOW, le=100_000_000)] = 200_000
     """Tokens in the window of the model that the chat product calls; where nobody sets it, that of the conversation's
-    `model`, if it is known. Seed 004."""
+    `model`, if it is known (K5)."""
     trim_threshold_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.60
-    """Share of the window below which a measured count lets the trim be skipped. Seed 004."""
+    """Share of the window below which a measured count lets the trim be skipped (K3, K5)."""
     max_context_bytes: Annotated[int, Meta(ge=1_000, le=1_000_000_000)] = 737_280
     """Bytes of serialized messages that the trim cuts down to; base64 counts as the tokens that it stands for, or one
-    byte in 43 if that is more. Seed 004 (720 KB)."""
+    byte in 43 if that is more (K6)."""
     total_token_budget: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 128_000
-    """Tokens for the whole payload, all layers and the reserved output. Seed 001."""
+    """Tokens for the whole payload, all layers and the reserved output (P1)."""
     reserved_output_tokens: Tokens = 4_096
-    """Tokens of the total that are kept free for the answer. Seed 001."""
+    """Tokens of the total that are kept free for the answer (P1)."""
     context_block_compact_chars: Annotated[int, Meta(ge=100, le=1_000_000_000)] = 50_000
-    """Characters; larger context blocks are summarized map-reduce, out of band. Seed 001."""
+    """Characters; larger context blocks are summarized map-reduce, out of band (P15)."""
     carry_forward_section_chars: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
-    """Characters of each section that a carried-over context block keeps. Seed 001."""
+    """Characters of each section that a carried-over context block keeps (P16)."""
     min_savings_tokens: Tokens = 1_000
     """Tokens; a run that would free less is skipped."""
     carried_context_max_tokens: Tokens = 20_000
     """Tokens of context blocks, as outlines, that are carried over to the next turn."""
     inline_tool_tags: Annotated[tuple[TagName, ...], Meta(max_length=100)] = ()
     """Names of XML-like elements that tools' output stands in inside assistant text, case-sensitive; in the view each
-    shows `tool_result_retention_chars` characters of what is in it. Seed 001."""
+    shows `tool_result_retention_chars` characters of what is in it (P17)."""
     pinned_max_tokens: Tokens = 2_000
     """Tokens of pinned texts that are repeated in the context once their own messages are gone."""
     summary_instructions: Annotated[str, Meta(max_length=2_000)] = ""
@@ -86,13 +88,13 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     private_result_fields: Annotated[tuple[FieldName, ...], Meta(max_length=100)] = ()
     """Names of fields in tool results that are for the application alone: no summarizer sees them."""
     prune_soft_share: Share = 0.3
-    """Share of the window over which tool results keep their head and tail only. Seed 003 (OpenClaw)."""
+    """Share of the window over which tool results keep their head and tail only (O7; OpenClaw's default)."""
     prune_hard_share: Share = 0.5
-    """Share of the window over which tool results then give way to a line each. Seed 003 (OpenClaw)."""
+    """Share of the window over which tool results then give way to a line each (O7; OpenClaw's default)."""
     prune_head_chars: Characters = 1_500
-    """Characters from the start of a pruned tool result. Seed 003 (OpenClaw)."""
+    """Characters from the start of a pruned tool result (O7; OpenClaw's default)."""
     prune_tail_chars: Characters = 1_500
-    """Characters from the end of a pruned tool result. Seed 003 (OpenClaw)."""
+    """Characters from the end of a pruned tool result (O7; OpenClaw's default)."""
     prune_min_freed_tokens: Tokens = 4_000
     """Tokens; pruning that would free less is not worth breaking the prompt cache for."""
     prune_allow: Annotated[tuple[ToolPattern, ...], Meta(max_length=100)] = ()
@@ -110,7 +112,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def trim_threshold_tokens(self) -> int:
-        """Tokens at which the trim runs although the context was measured (seed 004, R3)."""
+        """Tokens at which the trim runs although the context was measured (requirement K4)."""
         return int(self.model_context_tokens * self.trim_threshold_ratio)
 
     @property

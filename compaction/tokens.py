@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CHARS_PER_TOKEN: Final = 4
-"""Characters of English a token (seeds 001, 003)."""
+"""Characters of English a token (requirement S1)."""
 IMAGE_TOKENS: Final = 1_600
 """Tokens of an image at the largest size the API keeps, width x height / 750 (API documentation, vision)."""
 DOCUMENT_TOKENS: Final = 4_000

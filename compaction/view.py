@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WRITTEN: Final = -1
 """The seq of a view message that compaction wrote and no client sent."""
 MARKER: Final = "[truncated for context management]"
-"""Ends every tool result that compaction cut (seeds 000, 002)."""
+"""Ends every tool result that compaction cut (requirement T6)."""
 OUT_OF_PLACE: Final = "(Of a message that has no place where it was sent;"
 """Begins the text that stands for a newest message whose blocks the API would refuse there."""
 ACKNOWLEDGEMENT: Final = "Understood. I have the summary and will continue from here."
@@ -123,7 +123,7 @@ def _cap_note(hidden: int) -> str:
 
 
 def cap_results(view: Sequence[ViewMessage], cap: int) -> View:
-    """Return `view` with every tool result over `cap` characters cut to them (seed 003, per-result limit)."""
+    """Return `view` with every tool result over `cap` characters cut to them (requirement S15)."""
 
     def capped(block: dict[str, Any]) -> dict[str, Any]:
         if block.get("type") != "tool_result":

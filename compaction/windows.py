@@ -9,8 +9,7 @@ from typing import Final
 from compaction.policy import MINIMUM_CONTEXT_WINDOW
 
 LOW_CONTEXT_WINDOW: Final = 32_000
-"""Tokens. A smaller window works, but leaves little beside a system prompt and tools (seed 003, the reference's
-warning)."""
+"""Tokens. A smaller window works, but leaves little beside a system prompt and tools (requirement O5)."""
 
 _STANDARD: Final = 200_000
 _LONG: Final = 1_000_000

@@ -35,8 +35,8 @@ What decides when and how a conversation is compacted. Each key is a variable to
 `PALIMPSEST_INPUT_TOKEN_BUDGET`, and `PALIMPSEST_POLICY` takes several as one JSON object; both set the
 defaults of the installation. A list is JSON there, or its items with commas between. A tenant
 (`PATCH /v1/tenant`) and a conversation (`PATCH /v1/conversations/{id}`) may override each key. Unknown keys,
-impossible values and values that contradict each other are refused. A seed number names the design document
-that a default comes from.
+impossible values and values that contradict each other are refused. Codes such as T2 are the
+[requirements](requirements.md) that a default comes from.
 
 - **Layers.** Installation, tenant, conversation; the last one that sets a key has it. Where a layer below has
   changed so that an override contradicts it, the override is not in force, and the conversation's `warnings`

@@ -111,7 +111,8 @@ class Settings(BaseSettings):
     summarizer_model: str = "claude-haiku-4-5"
     """Model that `anthropic` asks, and `anthropic-native` for conversations that name none."""
     summarizer_temperature: float | None = 0.0
-    """Seed 003 asks for 0. A model that refuses it is asked without, once that is known; None leaves it out at once."""
+    """0 as requirement S8 has it. A model that refuses it is asked without, once that is known; None leaves it
+    out at once."""
     summarizer_deadline_seconds: float = 120.0
     """Seconds for one question to the model, every attempt and every wait included."""
     summarizer_context_tokens: int | None = Field(default=None, ge=1_024)

@@ -229,5 +229,5 @@ def usage_of(turn: TurnIn) -> Usage:
     read_tokens = (
         (usage.input_tokens or 0) + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     )
-    # 0 means that nothing was counted, never that nothing was sent (seed 004).
+    # 0 means that nothing was counted, never that nothing was sent (requirement K2).
     return Usage(read_tokens or None, usage.output_tokens or 0, turn.snapshot_version)

@@ -1,4 +1,4 @@
-"""Assembly: the whole payload under one budget, the one place where all layers meet (seed 001)."""
+"""Assembly: the whole payload under one budget, the one place where all layers meet (requirement P2)."""
 
 from __future__ import annotations
 

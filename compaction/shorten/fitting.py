@@ -1,4 +1,4 @@
-"""The guard: history that fits into what the other layers leave, and fills it (seed 001)."""
+"""The guard: history that fits into what the other layers leave, and fills it (requirements P5, P6)."""
 
 from __future__ import annotations
 

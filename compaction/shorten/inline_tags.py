@@ -1,4 +1,4 @@
-"""Tool results pasted into assistant text as XML-like elements: their inner text is cut (seed 001, P17).
+"""Tool results pasted into assistant text as XML-like elements: their inner text is cut (requirement P17).
 
 The text is not XML, only some of it looks so. An element counts when its opening tag stands outside code and everything
 up to its closing tag balances; whatever else looks like a tag is text and stays.

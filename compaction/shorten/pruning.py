@@ -1,4 +1,4 @@
-"""Pruning: old tool results that take too much of the window are thinned, then cleared (seed 003, O7).
+"""Pruning: old tool results that take too much of the window are thinned, then cleared (requirement O7).
 
 It stands apart from compaction: no request, no answer and no tool call is touched, only what tools returned.
 """

@@ -1,4 +1,4 @@
-"""Tool results over a budget: older ones are cut to their first characters (seeds 000, 002)."""
+"""Tool results over a budget: older ones are cut to their first characters (requirements T1 to T10)."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Due(NamedTuple):
 
 
 def decide(load: Load, policy: Policy) -> Due:
-    """Return what is due. Both token thresholds are strict (seeds 000, 003); a budget of 0 is off."""
+    """Return what is due. Both token thresholds are strict (requirements T1, S3); a budget of 0 is off."""
     tokens = load.input_tokens
     may_cut = load.has_old_results and load.has_grown(load.tool_results_hold)
     return Due(
@@ -182,7 +182,7 @@ def prune_threshold(policy: Policy) -> int:
 
 
 def trim_is_due(load: Load, policy: Policy) -> bool:
-    """Tell whether the byte trim has to run (seed 004, R2).
+    """Tell whether the byte trim has to run (requirements K2 to K4).
 
     Without a count from the API, or with one that cannot be true, the bytes decide; with one below the threshold the
     trim is skipped, and nothing is serialized to find out; at or above it the bytes decide again.

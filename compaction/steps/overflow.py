@@ -1,4 +1,4 @@
-"""Overflow: the model refused the prompt as too long, and the context has to become smaller at once (seed 003, O8)."""
+"""Overflow: the model refused the prompt as too long, and the context has to shrink at once (requirement O8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compaction.view import View
 
 MOST: Final = 3
-"""Overflows in a row, without a turn between, after which nothing more is tried (seed 003, O8)."""
+"""Overflows in a row, without a turn between, after which nothing more is tried (requirement O8)."""
 MARGIN: Final = 0.95
 """Share of the room that the model's own numbers leave: estimates of single messages are off by some percent."""
 FIRST_SHARE: Final = 0.7

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MARGIN: Final = 1.2
-"""Estimates of tokens are multiplied by it. Seed 003 (OpenClaw)."""
+"""Estimates of tokens are multiplied by it. OpenClaw's figure."""
 CORRECTION_WEIGHT: Final = 2_000
 """What the reasons for a correction may take, see `tokens.text_weight`."""
 

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from compaction.view import ViewMessage
 
 BASE_RATIO: Final = 0.4
-"""Share of the window that one of several parts takes. Seed 003 (OpenClaw)."""
+"""Share of the window that one of several parts takes. OpenClaw's figure."""
 MINIMUM_RATIO: Final = 0.15
-"""The same where single messages are large. Seed 003 (OpenClaw)."""
+"""The same where single messages are large. OpenClaw's figure."""
 ANSWER_SHARE: Final = 4
 """The answer gets at most this part of the window: a policy that allows more leaves nothing to read."""
 
 _LARGE_SHARE: Final = 0.1
-"""Messages of more than this share of the window on average make parts smaller. Seed 003 (OpenClaw)."""
+"""Messages of more than this share of the window on average make parts smaller. OpenClaw's figure."""
 _LEAST_ROOM: Final = 1_000
 """Weight; with less for the record, a window is too small to summarize in."""
 _SLACK: Final = 1_200

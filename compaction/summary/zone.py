@@ -1,4 +1,4 @@
-"""Summaries: which messages one replaces, and how the view is rebuilt around it (seed 003)."""
+"""Summaries: which messages one replaces, and how the view is rebuilt around it (requirements S4, S5, S9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFERENCE: Final = (
 )
 """Begins a summary that a model wrote."""
 MINIMUM_ZONE: Final = 2
-"""Messages; a smaller zone is not worth a model call (seed 003)."""
+"""Messages; a smaller zone is not worth a model call (requirement S3)."""
 
 
 class Zone(NamedTuple):

@@ -1,4 +1,4 @@
-"""Outlines: a context block reduced to its headings and the start of each section, without a model (seed 001, P16)."""
+"""Outlines: a context block reduced to its headings and the start of each section, with no model (requirement P16)."""
 
 from __future__ import annotations
 

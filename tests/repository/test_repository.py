@@ -35,7 +35,7 @@ MOST_MODULES = 16
 # Places and hosts of one machine; written so that this line does not match itself.
 FOREIGN = re.compile(
     r"/(?:work|root|home)/|/opt/(?:pypi|wheels)|py(?:pi)\.org|python(?:hosted)\.org|(?:extra-)?index(?:-)url"
-    r"|shared/(?:seeds|reference|DESIGN|CONTRACT)"
+    r"|shared/(?:seeds|reference|DESIGN|CONTRACT)|(?i:seeds?) 00\d"
 )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.blocks import Block, Message
 
 MARKER: Final = "[truncated for context management]"
-"""What the product appends to a tool result it has cut (seed 002); some clients send it back."""
+"""What the product appends to a tool result it has cut (requirement T6); some clients send it back."""
 
 SIZES: Final = (8, 1, 40, 120, 499, 500, 501, 700, 701, 3_000, 12_000, 40_000, 40_001, 60_000)
 """Characters. Just below, at and above the default limits; the simplest first: shrinking goes that way."""

@@ -1,4 +1,4 @@
-"""The payload as a whole: any layers, any history and any policy; the story of seed 001; real transcripts."""
+"""The payload as a whole: any layers, any history and any policy; several times the budget; real transcripts."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_nothing_gives_way_that_would_have_fitted(given: Given) -> None:
 
 
 class TestStory:
-    """Seed 001: 500k of system prompt, 20k carried over, 50k new, 200k of history and 2k from the user."""
+    """500k of system prompt, 20k carried over, 50k new, 200k of history and 2k from the user."""
 
     LAYERS = Layers(
         system="s" * 2_000_000,

@@ -1,4 +1,4 @@
-"""The byte trim and its gate (seed 004), decided from counters and carried out by a check."""
+"""The byte trim and its gate (requirements K1 to K9), decided from counters and carried out by a check."""
 
 from __future__ import annotations
 
