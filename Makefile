@@ -9,7 +9,10 @@ ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo serve test clients faults check format docs screenshots manual bench scaling fidelity fuzz soak audit sbom constraints clean distclean
+# What is there without servers, in folders where that is most of it.
+UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py tests/worker/summarizers
+
+.PHONY: help setup demo serve unit test clients faults check format docs screenshots manual bench scaling fidelity fuzz soak audit sbom constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -33,6 +36,9 @@ demo: $(STAMP) ## Watch a long conversation being compacted, on servers of its o
 
 serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stops it
 	@$(BIN)/palimpsest serve $(ARGS)
+
+unit: $(STAMP) ## Run the tests that need no server, the whole domain among them (under a minute)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not server and not slow" $(UNIT) $(ARGS)
 
 test: $(STAMP) ## Run the tests against real servers
 	@.ci/browser

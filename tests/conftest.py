@@ -53,6 +53,9 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile(os.environ.get("PALIMPSEST_HYPOTHESIS", "suite"))
 
 
+SERVERS: Final = {"postgres", "redis_server"}
+"""Fixtures that start one; a test that has neither is one for `make unit`."""
+
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system, not a file
 ROOM: Final = 2 << 30
 """Bytes that have to be free for a Postgres of the tests, which takes a small part of them."""
@@ -67,6 +70,13 @@ class Tenant(NamedTuple):
 
     id: UUID
     key: str
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a server, so that it can be left out."""
+    for item in items:
+        if SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.server)
 
 
 @pytest.fixture(scope="session")

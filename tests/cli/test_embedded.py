@@ -33,6 +33,7 @@ from tests.support.places import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.server
 IS_ROOT = os.geteuid() == 0
 ORDINARY_USER = pwd.getpwnam("daemon").pw_uid  # an account that every Linux has; initdb insists on one
 # What a process says about its stack: process numbers, directories, and what a query answers.

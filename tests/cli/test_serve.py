@@ -34,6 +34,7 @@ from tests.support.eventually import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.server
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""The pytest plugin of `make faults`: runs the tests that show a fault, and prints what they have measured."""
+"""The pytest plugin of `make faults`: runs what shows a fault and what is slow, and prints what was measured."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests whose marker names a fault, or one that was asked for."""
+    """Keep the tests of faults and the slow ones; where faults are asked for by name, those of these alone."""
     wanted = set(config.getoption("--fault") or ())
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
         shown = {fault for mark in item.iter_markers("fault") for fault in mark.args}
-        (kept if shown & wanted or (shown and not wanted) else left).append(item)
+        is_kept = shown & wanted if wanted else shown or item.get_closest_marker("slow")
+        (kept if is_kept else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 

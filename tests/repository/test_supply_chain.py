@@ -15,8 +15,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -218,6 +216,9 @@ def sbom(python: str, output: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_bill_of_materials_is_valid_and_lists_what_the_services_need(tmp_path: Path) -> None:
+    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415 - takes seconds to load, in every test process
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415 - the same
+
     output = tmp_path / "dist" / "sbom.json"
     done = sbom(sys.executable, output)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ count is of the same order as the work of `re` and never of a lower one.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from re import _constants as codes
 from re import _parser as parser
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Then = Callable[[int], int | None]
     """What has to match from an index on; returns where the whole match ends."""
     Node = Callable[["Attempt", int, Then], int | None]
+    Opening = Callable[[str, int, int], int]
+    """Steps in which a pattern fails with its first character at an index, up to an end; UNKNOWN where it may not."""
 
 _CATEGORIES: Final[dict[Any, Callable[[str], bool]]] = {
     codes.CATEGORY_DIGIT: str.isdecimal,
@@ -27,6 +29,7 @@ _CATEGORIES: Final[dict[Any, Callable[[str], bool]]] = {
     codes.CATEGORY_NOT_SPACE: lambda char: not char.isspace(),
     codes.CATEGORY_NOT_WORD: lambda char: not (char.isalnum() or char == "_"),
 }
+UNKNOWN: Final = -1
 _SINGLE: Final = frozenset({codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN})
 _REPEATS: Final = frozenset({codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT})
 
@@ -34,12 +37,12 @@ _REPEATS: Final = frozenset({codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIV
 class Attempt:
     """One text on which a pattern is tried at one place after the other."""
 
-    def __init__(self, pattern: re.Pattern[str], text: str, end: int, tick: Callable[[], None]) -> None:
+    def __init__(self, pattern: re.Pattern[str], text: str, end: int, tick: Callable[..., None]) -> None:
         self.text = text
         self.end = end
         self.groups: dict[int, tuple[int, int]] = {}
         self.tick = tick
-        self._node = _compiled(pattern.pattern, pattern.flags)
+        self._node, self._opening = _compiled(pattern.pattern, pattern.flags)
 
     def at(self, start: int, *, whole: bool = False) -> int | None:
         """Return where a match from `start` on ends, None for none; `whole` asks for one that reaches the end."""
@@ -47,10 +50,84 @@ class Attempt:
         self.tick()
         return self._node(self, start, lambda index: index if not whole or index == self.end else None)
 
+    def at_each(self, places: range) -> None:
+        """Try one place after the other, as a search does that finds nothing before the last of them."""
+        opening, text, end, count = self._opening, self.text, self.end, 0
+        for place in places:
+            if opening is None or (steps := opening(text, place, end)) == UNKNOWN:
+                self.at(place)
+            else:
+                count += 1 + steps
+        self.tick(count)
+
 
 @cache
-def _compiled(pattern: str, flags: int) -> Node:
-    return _sequence(list(parser.parse(pattern, flags)), flags)
+def _compiled(pattern: str, flags: int) -> tuple[Node, Opening | None]:
+    items = list(parser.parse(pattern, flags))
+    return _sequence(items, flags), _opening(items, flags)
+
+
+def _opening(items: Sequence[tuple[Any, Any]], flags: int) -> Opening | None:  # noqa: PLR0911 - one for each kind
+    """Return a short way to what most places of a text come to: they fail at once; None where there is none."""
+    if not items:
+        return None
+    code, argument = items[0]
+    if code in _SINGLE:
+        fits = _predicate(items[0], flags)
+        return lambda text, index, end: UNKNOWN if index < end and fits(text[index]) else 1
+    if code in _REPEATS and argument[0] > 0:
+        inner = list(argument[2])
+        if len(inner) == 1 and inner[0][0] in _SINGLE:
+            fits, steps = _predicate(inner[0], flags), int(code is codes.MIN_REPEAT)
+            return lambda text, index, end: UNKNOWN if index < end and fits(text[index]) else steps
+        return None
+    if code is codes.SUBPATTERN:
+        _, added, removed, body = argument
+        return _opening(list(body), (flags | added) & ~removed)
+    if code is codes.ATOMIC_GROUP:
+        return _opening(list(argument), flags)
+    if code is codes.BRANCH:
+        bodies = [_opening(list(body), flags) for body in argument[1]]
+        return None if None in bodies else partial(_all_fail, bodies)
+    rest = _opening(items[1:], flags)
+    if code is codes.AT:
+        return partial(_fails_here, _here(argument, flags), rest)
+    if code in {codes.ASSERT, codes.ASSERT_NOT}:
+        direction, body = argument
+        inner = list(body)
+        if len(inner) == 1 and inner[0][0] in _SINGLE:
+            fits = _predicate(inner[0], flags)
+            return partial(_fails_beside, fits, int(direction < 0), code is codes.ASSERT, rest)
+    return None
+
+
+def _all_fail(bodies: Sequence[Opening], text: str, index: int, end: int) -> int:
+    steps = 0
+    for body in bodies:
+        if (taken := body(text, index, end)) == UNKNOWN:
+            return UNKNOWN
+        steps += taken
+    return steps
+
+
+def _fails_here(
+    here: Callable[[str, int, int], bool], rest: Opening | None, text: str, index: int, end: int
+) -> int:
+    if not here(text, index, end):
+        return 1
+    steps = rest(text, index, end) if rest else UNKNOWN
+    return steps if steps == UNKNOWN else 1 + steps
+
+
+def _fails_beside(
+    fits: Callable[[str], bool], width: int, wanted: bool, rest: Opening | None, text: str, index: int, end: int
+) -> int:
+    at = index - width
+    looked = int(at >= 0)
+    if bool(looked and at < end and fits(text[at])) is not wanted:
+        return looked
+    steps = rest(text, index, end) if rest else UNKNOWN
+    return steps if steps == UNKNOWN else looked + steps
 
 
 def _sequence(items: Sequence[tuple[Any, Any]], flags: int) -> Node:
@@ -146,8 +223,8 @@ def _run(code: Any, least: int, most: int, fits: Callable[[str], bool]) -> Node:
                     return None
                 at += 1
         while at < stop and fits(text[at]):
-            tick()
             at += 1
+        tick(at - index)
         if code is codes.POSSESSIVE_REPEAT:
             return then(at) if at - index >= least else None
         while at - index >= least:
@@ -216,9 +293,8 @@ def _branch(bodies: Sequence[Node]) -> Node:
     return run
 
 
-def _place(place: Any, flags: int) -> Node:
-    def here(attempt: Attempt, index: int) -> bool:
-        text, end = attempt.text, attempt.end
+def _here(place: Any, flags: int) -> Callable[[str, int, int], bool]:
+    def here(text: str, index: int, end: int) -> bool:
         if place is codes.AT_BEGINNING_STRING or (place is codes.AT_BEGINNING and not flags & re.MULTILINE):
             return index == 0
         if place is codes.AT_BEGINNING:
@@ -232,9 +308,15 @@ def _place(place: Any, flags: int) -> Node:
         parted = (index > 0 and word(text[index - 1])) is not (index < end and word(text[index]))
         return parted is (place is codes.AT_BOUNDARY)
 
+    return here
+
+
+def _place(place: Any, flags: int) -> Node:
+    here = _here(place, flags)
+
     def run(attempt: Attempt, index: int, then: Then) -> int | None:
         attempt.tick()
-        return then(index) if here(attempt, index) else None
+        return then(index) if here(attempt.text, index, attempt.end) else None
 
     return run
 

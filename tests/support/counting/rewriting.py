@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.counting.patterns import Attempt
@@ -75,19 +75,23 @@ class Counter:
 
     def call(self, function: Any, *given: Any, **named: Any) -> Any:
         """Call, and count what the call costs unless the function counts that itself."""
+        if isinstance(function, BuiltinFunctionType):
+            owner = function.__self__
+            if isinstance(owner, re.Pattern):
+                return self._matched(owner, function, given)
+            found = function(*given, **named)
+            self.add(1 + _cost(function, owner, given, found))
+            return found
         if function in (map, filter) and given:
             given = (partial(self.call, given[0]), *given[1:]) if given[0] is not None else given
         if _counts_itself(function):
             self.add()
             return function(*given, **named)
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, re.Pattern):
-            return self._matched(owner, function, given)
         if getattr(function, "__module__", None) == "re" and given and function.__name__ not in {"compile", "escape"}:
             pattern = re.compile(given[0], *given[3:] if function.__name__ == "sub" else given[2:])
             return self.call(getattr(pattern, function.__name__), *given[1 : 3 if function.__name__ == "sub" else 2])
         found = function(*given, **named)
-        self.add(1 + _cost(function, owner, given, found))
+        self.add(1 + _cost(function, getattr(function, "__self__", None), given, found))
         return found
 
     def each(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -155,13 +159,11 @@ class Counter:
         matches = [pattern.search(text, start, end)] if name == "search" else pattern.finditer(text, start, end)
         for match in matches:
             if match is not None:
-                for place in range(start, match.start() + 1):
-                    attempt.at(place)
+                attempt.at_each(range(start, match.start() + 1))
                 start = match.end()
                 if name == "search":
                     return
-        for place in range(start, end + 1):
-            attempt.at(place)
+        attempt.at_each(range(start, end + 1))
 
 
 def _counts_itself(function: Any) -> bool:
