@@ -38,7 +38,7 @@ serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stop
 	@$(BIN)/palimpsest serve $(ARGS)
 
 unit: $(STAMP) ## Run the tests that need no server, the whole domain among them (under a minute)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not server and not slow" $(UNIT) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not server and not recorded and not slow" $(UNIT) $(ARGS)
 
 test: $(STAMP) ## Run the tests against real servers
 	@.ci/browser

@@ -332,6 +332,7 @@ def test_whatever_prints_a_table_prints_json() -> None:
     assert own | {("replay",), ("demo",), ("keys", "list"), ("tenants", "list"), ("tenants", "limits")} <= tables
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(("shell", "line"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])
 def test_completion_can_be_installed(shell: str, line: str) -> None:
     done = subprocess.run(
@@ -344,6 +345,7 @@ def test_completion_can_be_installed(shell: str, line: str) -> None:
     assert line in done.stdout
 
 
+@pytest.mark.server
 def test_commands_complete_themselves() -> None:
     done = subprocess.run(
         ["palimpsest"],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.server
 SECONDS = 30.0  # a deadline, never a duration
 NAME = "a [/eu] \x1b]0;title\x07 [red]b"
 SHOWN = "a [/eu] ]0;title [red]b"

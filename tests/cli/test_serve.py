@@ -321,6 +321,7 @@ def test_a_store_of_the_environment_is_used_with_a_yes(
     assert not untouched(database_url)
 
 
+@pytest.mark.slow
 def test_the_demo_has_stores_of_its_own_whatever_the_environment_names(database_url: str, broker_url: str) -> None:
     environ = elsewhere(database_url, broker_url) | {"PALIMPSEST_URL": "http://127.0.0.1:1", "PALIMPSEST_KEY": "x"}
     command = [sys.executable, "-P", "-m", "cli.main", "demo"]

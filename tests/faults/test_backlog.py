@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.faults.installation import Installation
     from tests.support.processes import Worker
 
+pytestmark = pytest.mark.slow
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 EVERY_SCRAPE_LOOKS = """
 from api.monitoring import operations

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.faults.installation import EndState, Installation, Talk
     from tests.support.processes import Worker
 
+pytestmark = pytest.mark.slow
 COMMITTED = [("committed", None)]
 WORDS: Final = "the words of a stranger"
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.faults.installation import EndState, Installation, Talk
     from tests.support.processes import Worker
 
+pytestmark = pytest.mark.slow
 COMMITTED = [("committed", None)]
 ENV = {
     "PALIMPSEST_DATABASE_POOL_SIZE": "2",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.faults.installation import Installation
     from tests.support.processes import Worker
 
-pytestmark = pytest.mark.fault("F15")
+pytestmark = [pytest.mark.fault("F15"), pytest.mark.slow]
 UNACKED, INDEX = f"{PREFIX}unacked", f"{PREFIX}unacked_index"
 BOMB_MB: Final = 150
 """Packed it is as long as a body may be, unpacked it is this."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.support.servers.loopback_http import Answering
     from tests.support.servers.loopback_steps import Step
 
+pytestmark = pytest.mark.slow
 DEADLINE_SECONDS: Final = 10.0
 SUMMARY: Final = ("committed", None)
 EXTRACT: Final = ("failed", "summary_failed_extract_committed")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.faults.installation import Installation, Talk
     from tests.support.processes import Worker
 
+pytestmark = pytest.mark.slow
 COPIES = 50
 ONCE = [("committed", None)]
 

@@ -413,6 +413,7 @@ def test_conversations_shrink_to_the_tiny() -> None:
     assert len(broken) <= 4
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("name", ["airline.jsonl", "swe-agent.jsonl"])
 def test_real_transcripts_are_accepted(name: str) -> None:
     path = TRANSCRIPTS / name

@@ -199,6 +199,7 @@ def test_clearing_goes_on_until_the_minimum_is_freed() -> None:
 
 
 @pytest.mark.requirement("O7")
+@pytest.mark.recorded
 @pytest.mark.skipif(not TRANSCRIPTS.is_dir(), reason=f"no recorded conversations in {TRANSCRIPTS}")
 @pytest.mark.parametrize("window", [20_000, 4_000, 1_000])
 def test_recorded_conversations_stay_valid_and_come_under_the_hard_share_where_they_can_O7(window: int) -> None:

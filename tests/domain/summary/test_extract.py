@@ -377,6 +377,7 @@ def test_pieces_lose_nothing_but_white_space(text: str) -> None:
     assert "".join("".join(parts).split()) == "".join(text.split())
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize(
     ("name", "budget", "floor"),
     [("airline", 0.25, 0.76), ("airline-long", 0.25, 0.98), ("airline-long", 0.10, 0.87), ("swe-agent", 0.25, 0.95)],

@@ -67,7 +67,7 @@ def _compiled(pattern: str, flags: int) -> tuple[Node, Opening | None]:
     return _sequence(items, flags), _opening(items, flags)
 
 
-def _opening(items: Sequence[tuple[Any, Any]], flags: int) -> Opening | None:  # noqa: PLR0911 - one for each kind
+def _opening(items: Sequence[tuple[Any, Any]], flags: int) -> Opening | None:  # noqa: C901, PLR0911 - one for each kind
     """Return a short way to what most places of a text come to: they fail at once; None where there is none."""
     if not items:
         return None
@@ -110,9 +110,7 @@ def _all_fail(bodies: Sequence[Opening], text: str, index: int, end: int) -> int
     return steps
 
 
-def _fails_here(
-    here: Callable[[str, int, int], bool], rest: Opening | None, text: str, index: int, end: int
-) -> int:
+def _fails_here(here: Callable[[str, int, int], bool], rest: Opening | None, text: str, index: int, end: int) -> int:
     if not here(text, index, end):
         return 1
     steps = rest(text, index, end) if rest else UNKNOWN

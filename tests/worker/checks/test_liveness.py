@@ -416,6 +416,7 @@ sys.exit(main())
 """A worker that stops asking for messages once a file is there."""
 
 
+@pytest.mark.slow
 class TestStuckProcesses:
     """Real workers."""
 
