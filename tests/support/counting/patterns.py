@@ -87,8 +87,8 @@ def _opening(items: Sequence[tuple[Any, Any]], flags: int) -> Opening | None:  #
     if code is codes.ATOMIC_GROUP:
         return _opening(list(argument), flags)
     if code is codes.BRANCH:
-        bodies = [_opening(list(body), flags) for body in argument[1]]
-        return None if None in bodies else partial(_all_fail, bodies)
+        known = [each for body in argument[1] if (each := _opening(list(body), flags)) is not None]
+        return partial(_all_fail, known) if len(known) == len(argument[1]) else None
     rest = _opening(items[1:], flags)
     if code is codes.AT:
         return partial(_fails_here, _here(argument, flags), rest)
