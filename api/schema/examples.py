@@ -92,3 +92,42 @@ WEBHOOK_IN: Final[dict[str, Any]] = {"url": "https://chat.example/hooks", "event
 KEY_IN: Final[dict[str, Any]] = {"name": "chat backend", "scopes": ["turns:write", "context:read"]}
 ROTATION_IN: Final[dict[str, Any]] = {"overlap_seconds": 3_600}
 TENANT_PATCH: Final[dict[str, Any]] = {"policy": {"compaction_threshold_tokens": 60_000}}
+RECALL_IN: Final[dict[str, Any]] = {"query": "lisbon flights in May", "max_tokens": 500}
+RECALL: Final[dict[str, Any]] = {
+    "passages": [
+        {
+            "ref": "m1-m2",
+            "first_seq": 1,
+            "last_seq": 2,
+            "score": 4.1,
+            "in_context": False,
+            "parts": [
+                {
+                    "ref": "m1.0",
+                    "seq": 1,
+                    "role": "assistant",
+                    "kind": "tool_use",
+                    "tool": "flights",
+                    "created_at": "2026-05-01T09:30:00Z",
+                    "text": 'flights {"to":"LIS","day":"2026-05-04"}',
+                    "offset": 0,
+                    "characters": 39,
+                },
+                {
+                    "ref": "m2.0",
+                    "seq": 2,
+                    "role": "user",
+                    "kind": "tool_result",
+                    "tool": "flights",
+                    "created_at": "2026-05-01T09:30:00Z",
+                    "text": "TP 1363, 07:05, 142 EUR",
+                    "offset": 0,
+                    "characters": 23,
+                },
+            ],
+        }
+    ],
+    "tokens": 16,
+    "searched": 4,
+    "more": False,
+}

@@ -11,7 +11,17 @@ import httpx2
 import msgspec
 import stamina
 
-from cli.client.types import Appended, Context, Conversation, RestorePlan, Run, Snapshot, SnapshotInFull, StoredMessage
+from cli.client.types import (
+    Appended,
+    Context,
+    Conversation,
+    Recalled,
+    RestorePlan,
+    Run,
+    Snapshot,
+    SnapshotInFull,
+    StoredMessage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -236,6 +246,11 @@ class ServiceClient:
                 after = stored.seq
             if not page.has_more or not page.data:
                 return
+
+    def recall(self, conversation_id: str, asked: Mapping[str, Any]) -> Recalled:
+        """Return originals by `query`, `ref` or `pattern`."""
+        response = self._send("POST", f"/conversations/{conversation_id}/recall", body=asked, repeatable=True)
+        return _read(response.content, Recalled)
 
     def runs(self, conversation_id: str) -> list[Run]:
         """Return the conversation's runs, oldest first."""

@@ -193,3 +193,34 @@ class SnapshotInFull(Snapshot, frozen=True, kw_only=True):
     seqs: list[int | None]
     coverage: list[Span] = []
     summary: str | None = None
+
+
+class RecalledPart(msgspec.Struct, frozen=True):
+    """One block of an original: `text` stands at `offset` of its `characters`."""
+
+    ref: str
+    role: str
+    text: str
+    created_at: str
+    offset: int = 0
+    characters: int = 0
+    kind: str = "text"
+    tool: str | None = None
+
+
+class RecalledPassage(msgspec.Struct, frozen=True):
+    """Messages in a row."""
+
+    ref: str
+    parts: list[RecalledPart]
+    score: float = 0.0
+    in_context: bool = False
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """What was found, the best first."""
+
+    passages: list[RecalledPassage]
+    tokens: int = 0
+    searched: int = 0
+    more: bool = False

@@ -78,6 +78,32 @@ def inspect(conversation: Conversation, url: Url = None, key: Key = None, as_jso
 
 
 @commands.command(rich_help_panel=CONVERSATIONS)
+def recall(
+    conversation: Conversation,
+    words: Annotated[str | None, typer.Argument(help="What to search for.", show_default=False)] = None,
+    ref: Annotated[str | None, typer.Option(help="A place instead: m12, m12.1 (a block) or m12-m18.")] = None,
+    pattern: Annotated[str | None, typer.Option(help="A regular expression instead (RE2).")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of what is given back.", min=1, max=20_000)] = 2_000,
+    offset: Annotated[int, typer.Option(help="Characters to skip, with --ref.", min=0)] = 0,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Give back what was said in a conversation, whether its context still has it or not.
+
+    Example: palimpsest recall conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 "flights to lisbon"
+    """
+    from cli.conversations.recall import run_recall  # noqa: PLC0415
+
+    given = {"query": words, "ref": ref, "pattern": pattern}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if len(asked) != 1:
+        raise typer.BadParameter("give either words, --ref or --pattern")
+    limits = {"max_tokens": max_tokens, **({"offset": offset} if offset else {})}
+    raise typer.Exit(run_recall(service(url, key), conversation, {**asked, **limits}, as_json=as_json))
+
+
+@commands.command(rich_help_panel=CONVERSATIONS)
 def snapshots(conversation: Conversation, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002
     """List a conversation's snapshots; the one in force has a star.
 

@@ -281,3 +281,17 @@ def test_a_terminal_that_is_too_narrow_gets_a_row_as_lines() -> None:
         assert max(map(len, lines)) <= width
         assert any("conv_0197f2c08d1e7b1fa3c5d2e4f6a80911" in line for line in lines)
         assert any("so" in line and "conv_" in line for line in lines) == is_wide
+
+
+def test_what_was_said_is_given_back(service: Service, told: Told) -> None:
+    service_options = ["--url", service.api.url, "--key", told.key]
+    found = CliRunner().invoke(app, ["recall", told.id, "lorem ipsum", "--max-tokens", "300", *service_options])
+    assert found.exit_code == 0, found.output
+    assert re.search(r"m\d+\.0 \d{4}-\d\d-\d\d", found.output)
+    one = CliRunner().invoke(app, ["recall", told.id, "--ref", "m0", "--json", *service_options])
+    ((passage),) = json.loads(one.output)["passages"]
+    original = service.client.get(f"{told.path}/messages/0").json()["content"]
+    assert passage["parts"][0]["text"] == original
+    assert CliRunner().invoke(app, ["recall", told.id, "--pattern", "zebra", *service_options]).exit_code == 1
+    assert CliRunner().invoke(app, ["recall", told.id, "--pattern", "(", *service_options]).exit_code == 1
+    assert CliRunner().invoke(app, ["recall", told.id, "a", "--ref", "m1", *service_options]).exit_code == 2

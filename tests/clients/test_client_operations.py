@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Schema = dict[str, Any]
-LOCAL: Final = {"forget", "call"}
+LOCAL: Final = {"forget", "call", "answer_recall"}
 """Methods that are no call of the service by themselves."""
 NO_FIELDS: Final = {"fallback", "timeout", "is_overflow", "call", "seconds", "idempotency_key"}
 SAMPLES: Final[dict[str, Any]] = {

@@ -435,3 +435,42 @@ def test_a_turn_that_is_cut_off_is_kept(proxy: FaultyProxy, key: str, conversati
 
     asyncio.run(talk())
     assert stored(client, conversation) == ["cut off"]
+
+
+CALLS: dict[str, Any] = {
+    "messages": {"type": "tool_use", "id": "c1", "name": "recall", "input": {"query": "garage", "why": "x"}},
+    "chat": {"id": "c1", "type": "function", "function": {"name": "recall", "arguments": '{"query": "garage"}'}},
+    "responses": {"type": "function_call", "call_id": "c1", "name": "recall", "arguments": '{"query": "garage"}'},
+}
+BAD_CALLS: dict[str, Any] = {
+    "messages": {"type": "tool_use", "id": "c1", "name": "recall", "input": {"pattern": "("}},
+    "chat": {"id": "c1", "type": "function", "function": {"name": "recall", "arguments": "{"}},
+    "responses": {"type": "function_call", "call_id": "c1", "name": "recall", "arguments": "[]"},
+}
+
+
+@pytest.mark.parametrize(("shape", "at"), [("messages", "content"), ("chat", "content"), ("responses", "output")])
+def test_a_models_call_of_the_recall_tool_is_answered_in_its_shape(
+    client: Client, conversation: str, shape: Any, at: str
+) -> None:
+    client.append(conversation, [{"role": "user", "content": "The garage opens with 4711-B."}])
+    assert "recall" in str(client.recall_tool(shape))
+    result = client.answer_recall(conversation, CALLS[shape], max_tokens=500)
+    assert "c1" in result.values()
+    assert "The garage opens with 4711-B." in result[at]
+    assert result[at].startswith("<recalled ")
+    refused = client.answer_recall(conversation, BAD_CALLS[shape])
+    assert "c1" in refused.values()
+    assert "regular expression" in refused[at] or "Exactly one of" in refused[at]
+
+
+def test_recall_takes_each_way_of_asking(client: Client, conversation: str) -> None:
+    client.append(conversation, [{"role": "user", "content": "The garage opens with 4711-B."}])
+    for found in (
+        client.recall(conversation, "garages"),
+        client.recall(conversation, ref="m0"),
+        client.recall(conversation, pattern=r"\d{4}-B"),
+    ):
+        assert found["passages"][0]["parts"][0]["text"] == "The garage opens with 4711-B."
+    with pytest.raises(InvalidError):
+        client.recall(conversation, "a", ref="m0")

@@ -302,6 +302,57 @@ class PinList(TypedDict):
     data: list[Pin]
 
 
+class RecalledPart(TypedDict):
+    """One block of an original: `text` stands at `offset` of its `characters`."""
+
+    ref: str
+    seq: int
+    role: str
+    kind: str
+    tool: str | None
+    created_at: str
+    text: str
+    offset: int
+    characters: int
+
+
+class RecalledPassage(TypedDict):
+    """Messages in a row; `in_context`: the context shows all of them as they are."""
+
+    ref: str
+    first_seq: int
+    last_seq: int
+    score: float
+    in_context: bool
+    parts: list[RecalledPart]
+
+
+class RecalledCounts(TypedDict):
+    """What was found, the best first, with a reference in the conversation's order."""
+
+    passages: list[RecalledPassage]
+    tokens: int
+    searched: int
+    more: bool
+
+
+class Recalled(RecalledCounts, total=False):
+    """`framed`, where it was asked for, is the text that a model is given as the tool's result."""
+
+    framed: str
+
+
+class RecallTool(TypedDict, total=False):
+    """The tool's definition as one of the model APIs takes it: each has some of the fields."""
+
+    type: str
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    parameters: dict[str, Any]
+    function: dict[str, Any]
+
+
 class Erasure(TypedDict):
     """The tombstone of an erased conversation."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from palimpsest_client.answers import (
     Conversation,
@@ -16,6 +16,8 @@ from palimpsest_client.answers import (
     PinList,
     Plan,
     QueuedRun,
+    Recalled,
+    RecallTool,
     RestorePlan,
     Run,
     Snapshot,
@@ -23,7 +25,9 @@ from palimpsest_client.answers import (
     UserErasure,
 )
 from palimpsest_client.calls import as_documented, given, path_of
+from palimpsest_client.errors import InvalidError
 from palimpsest_client.flows import CALL_SECONDS, Flows, plain
+from palimpsest_client.recalling import read_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,6 +163,56 @@ class Operations(Flows):
             max_output_tokens=max_output_tokens,
         )
         return self.call("POST", path_of("conversations", conversation_id, "context"), Payload, body=body)
+
+    def recall(
+        self,
+        conversation_id: str,
+        query: str | None = None,
+        *,
+        ref: str | None = None,
+        pattern: str | None = None,
+        max_tokens: int | None = None,
+        offset: int | None = None,
+        from_seq: int | None = None,
+        through_seq: int | None = None,
+        limit: int | None = None,
+        framed: bool | None = None,
+    ) -> Flow[Recalled]:
+        """Return originals, in the context or not, by exactly one of words, reference and regular expression."""
+        body = given(
+            query=query,
+            ref=ref,
+            pattern=pattern,
+            max_tokens=max_tokens,
+            offset=offset,
+            from_seq=from_seq,
+            through_seq=through_seq,
+            limit=limit,
+            framed=framed,
+        )
+        return self.call("POST", path_of("conversations", conversation_id, "recall"), Recalled, body=body)
+
+    def recall_tool(self, shape: Literal["messages", "chat", "responses"] = "messages") -> Flow[RecallTool]:
+        """Read the tool by which a model recalls; declare it from a conversation's first call on."""
+        return self.call("GET", path_of("recall-tool"), RecallTool, query={"shape": shape})
+
+    def answer_recall(
+        self, conversation_id: str, tool_call: Any, *, max_tokens: int | None = None
+    ) -> Flow[dict[str, Any]]:
+        """Return the result of a model's call of the recall tool, in the shape of the call.
+
+        What the service finds wrong with the call is a result too, so that the model can mend it.
+        """
+        asked = read_call(tool_call)
+        body = asked.asked | given(max_tokens=max_tokens, framed=True)
+        try:
+            found = yield from self.call(
+                "POST", path_of("conversations", conversation_id, "recall"), Recalled, body=body
+            )
+        except InvalidError as error:
+            return asked.result(error.detail, is_error=True)
+        with as_documented():
+            return asked.result(found["framed"])
 
     def compact(
         self,

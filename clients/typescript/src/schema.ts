@@ -114,28 +114,28 @@ export interface MessageOut {
   tokens: number;
 }
 
-export interface PageapisnapshottypesSnapshotOut {
+export interface PageapischemasnapshotsSnapshotOut {
   data: SnapshotOut[];
   first_id: string | number | null;
   has_more: boolean;
   last_id: string | number | null;
 }
 
-export interface PageapitypesConversationOut {
+export interface PageapischematypesConversationOut {
   data: ConversationOut[];
   first_id: string | number | null;
   has_more: boolean;
   last_id: string | number | null;
 }
 
-export interface PageapitypesMessageOut {
+export interface PageapischematypesMessageOut {
   data: MessageOut[];
   first_id: string | number | null;
   has_more: boolean;
   last_id: string | number | null;
 }
 
-export interface PageapitypesRunOut {
+export interface PageapischematypesRunOut {
   data: RunOut[];
   first_id: string | number | null;
   has_more: boolean;
@@ -353,7 +353,7 @@ export interface Operations {
       user_ref?: string | null;
     };
     body: undefined;
-    answer: PageapitypesConversationOut;
+    answer: PageapischematypesConversationOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -487,7 +487,7 @@ export interface Operations {
       limit?: number;
     };
     body: undefined;
-    answer: PageapitypesMessageOut;
+    answer: PageapischematypesMessageOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -498,7 +498,7 @@ export interface Operations {
       limit?: number;
     };
     body: undefined;
-    answer: PageapitypesRunOut;
+    answer: PageapischematypesRunOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -509,7 +509,7 @@ export interface Operations {
       limit?: number;
     };
     body: undefined;
-    answer: PageapisnapshottypesSnapshotOut;
+    answer: PageapischemasnapshotsSnapshotOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };

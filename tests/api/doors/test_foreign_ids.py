@@ -49,6 +49,12 @@ BODIES: Final[dict[tuple[str, str], list[Any]]] = {
     ("POST", "/v1/conversations/{conversation_id}/fork"): [{"through_seq": 0}],
     ("POST", "/v1/conversations/{conversation_id}/compactions"): [{}, {"dry_run": True}],
     ("POST", "/v1/conversations/{conversation_id}/overflow"): [{}],
+    ("POST", "/v1/conversations/{conversation_id}/recall"): [
+        {"query": "plover"},
+        {"ref": "m0"},
+        {"ref": "m99"},
+        {"pattern": "plover"},
+    ],
 }
 QUERIES: Final = [
     *((path, name, "conv") for path in ("/v1/conversations", "/v1/erasures") for name in ("after_id", "before_id")),

@@ -1,0 +1,247 @@
+"""Recalling: reading in short transactions, searching on a thread that answers nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from api.http.problems import invalid
+from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
+from compaction.coverage import find_span
+from compaction.recall import patterns, references, times
+from compaction.recall.framing import framed
+from compaction.recall.parts import call_names, parts_of
+from compaction.recall.passages import BESIDE, Packed, QuotedMessage, pack, read
+from compaction.recall.ranking import Hit, rank
+from compaction.recall.segments import Searchable, Segment, segments
+from compaction.recall.words import NEUTRAL, places
+from store.recall import originals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.schema.recall import RecallIn
+    from api.services import Services
+    from compaction.recall.ranking import Ranking
+    from store.recall.originals import Searched
+    from store.tables import AnyRow
+
+SEARCH_SECONDS: Final = 2.0
+"""Seconds after which a pattern is tried on no further message."""
+LEAST_HITS: Final = 40
+TOKENS_PER_HIT: Final = 25
+"""Tokens of a short message: hits that are read, so that there is enough to fill an answer with."""
+_BEFORE: Final = 2
+"""Messages read before a hit: those that come with it, and the one with the call that a result answers."""
+_LAST: Final = 2**31 - 1
+
+
+class Recalled(NamedTuple):
+    """What was found, and where."""
+
+    place: Searched
+    packed: Packed
+    searched: int
+
+
+async def recall(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> RecallOut | None:
+    """Return what was asked for, None where there is no such conversation; raise the problem of what was asked."""
+    _check(wanted)
+    if wanted.ref is not None:
+        recalled = await _by_ref(services, tenant_id, conversation_id, wanted)
+    elif wanted.pattern is not None:
+        recalled = await _by_pattern(services, tenant_id, conversation_id, wanted)
+    else:
+        recalled = await _by_query(services, tenant_id, conversation_id, wanted)
+    return None if recalled is None else _answer(recalled, wanted)
+
+
+def _check(wanted: RecallIn) -> None:
+    """Raise the problem of what is asked, whatever conversation it is asked of."""
+    given = [name for name in ("query", "ref", "pattern") if getattr(wanted, name) is not None]
+    if len(given) != 1:
+        raise invalid("Exactly one of query, ref and pattern is needed.", f"/{given[1] if given else 'query'}")
+    if not getattr(wanted, given[0]).strip():
+        raise invalid("It is blank.", f"/{given[0]}")
+    if wanted.offset and (wanted.ref is None or _reference(wanted.ref).is_range):
+        raise invalid("An offset goes with the ref of one message or block.", "/offset")
+    for name in ("from_seq", "through_seq"):
+        if wanted.ref is not None and getattr(wanted, name) is not None:
+            raise invalid("A ref says by itself which messages it means.", f"/{name}")
+    if wanted.from_seq is not None and wanted.through_seq is not None and wanted.from_seq > wanted.through_seq:
+        raise invalid("It is before from_seq.", "/through_seq")
+
+
+def _reference(text: str) -> references.Reference:
+    try:
+        return references.parse(text)
+    except references.BadReferenceError as error:
+        raise invalid(str(error), "/ref") from None
+
+
+async def _by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
+    reference = _reference(wanted.ref or "")
+
+    def query(connection: Connection) -> tuple[Searched, Sequence[AnyRow]] | None:
+        place = originals.place(connection, tenant_id, conversation_id)
+        if place is None:
+            return None
+        seqs = [*range(reference.first, reference.last + 1), *range(max(0, reference.first - 1), reference.first)]
+        return place, originals.chosen(connection, tenant_id, conversation_id, seqs)
+
+    if (found := await services.run(tenant_id, query)) is None:
+        return None
+    place, rows = found
+    every = await asyncio.to_thread(_originals, rows)
+    named = [original for seq, original in every.items() if reference.first <= seq <= reference.last]
+    texts = [
+        part.text
+        for original in named
+        for part in original.parts
+        if reference.block is None or part.block == reference.block
+    ]
+    if not texts:
+        raise invalid("There is nothing of this reference to be recalled.", "/ref")
+    if wanted.offset and wanted.offset >= (characters := sum(map(len, texts))):
+        raise invalid(f"The text has {characters:,} characters.", "/offset")
+    packed = read(named, block=reference.block, offset=wanted.offset, max_tokens=wanted.max_tokens)
+    missing = named[-1].seq < min(reference.last, place.next_seq - 1) and len(rows) < reference.last - reference.first
+    return Recalled(place, packed._replace(more=packed.more or missing), len(named))
+
+
+async def _by_pattern(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
+    try:
+        pattern = patterns.compiled(wanted.pattern or "")
+    except patterns.BadPatternError as error:
+        raise invalid(str(error), "/pattern") from None
+    found = await services.run(tenant_id, _newest, tenant_id, conversation_id, wanted)
+    return None if found is None else await asyncio.to_thread(_match, *found, pattern, wanted)
+
+
+def _match(place: Searched, rows: Sequence[AnyRow], pattern: Any, wanted: RecallIn) -> Recalled:
+    until = monotonic() + SEARCH_SECONDS
+    every = _originals(rows)
+    hits, searched = [], 0
+    for seq, original in reversed(every.items()):
+        if searched and monotonic() > until:
+            break
+        searched += 1
+        count = sum(len(patterns.matches(pattern, part.text)) for part in original.parts)
+        if count:
+            hits.append(Hit(seq, 1.0))
+
+    def focus(_: int, text: str) -> Sequence[tuple[int, float]]:
+        return patterns.matches(pattern, text)
+
+    packed = pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+    return Recalled(place, packed._replace(more=packed.more or searched < len(every)), searched)
+
+
+async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
+    asked = wanted.query or ""
+    found = await services.run(tenant_id, _newest, tenant_id, conversation_id, wanted)
+    if found is None:
+        return None
+    place, rows = found
+    in_time: list[tuple[int, int]] = []
+    if ranges := times.ranges(asked, place.now):
+        in_time = await services.run(tenant_id, originals.spans_of, tenant_id, conversation_id, ranges)
+    ranking, languages = await asyncio.to_thread(_rank, rows, asked, in_time)
+    hits = ranking.hits[: max(LEAST_HITS, wanted.max_tokens // TOKENS_PER_HIT)]
+    near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq))
+    texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
+    packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
+    more = packed.more or len(hits) < len(ranking.hits)
+    return Recalled(place, packed._replace(more=more), ranking.searched)
+
+
+def _near(seq: int) -> range:
+    return range(max(0, seq - _BEFORE), seq + BESIDE + 1)
+
+
+def _newest(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn
+) -> tuple[Searched, Sequence[AnyRow]] | None:
+    place = originals.place(connection, tenant_id, conversation_id)
+    if place is None:
+        return None
+    first, last = wanted.from_seq or 0, _LAST if wanted.through_seq is None else wanted.through_seq
+    return place, originals.newest(connection, tenant_id, conversation_id, first, last)
+
+
+def _originals(rows: Sequence[AnyRow]) -> dict[int, QuotedMessage]:
+    """Return messages by seq, in their order; results have the names of the calls of the messages before them."""
+    names: dict[str, str] = {}
+    found = {}
+    for row in rows:
+        content = msgspec.json.decode(row.content)
+        found[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names))
+        if row.role == "assistant":
+            names |= call_names(content)
+    return found
+
+
+def _rank(rows: Sequence[AnyRow], asked: str, in_time: Sequence[tuple[int, int]]) -> tuple[Ranking, dict[int, str]]:
+    """Return the ranking of messages, and the language of each."""
+    texts = (
+        Searchable(seq, original.role, "\n".join(part.text for part in original.parts))
+        for seq, original in _originals(rows).items()
+    )
+    every: list[Segment] = list(segments(texts))
+    languages = {seq: segment.language for segment in every for seq in segment.seqs}
+    return rank(every, asked, in_time=in_time), languages
+
+
+def _pack(
+    hits: Sequence[Hit], rows: Sequence[AnyRow], ranking: Ranking, languages: dict[int, str], wanted: RecallIn
+) -> Packed:
+    def focus(seq: int, text: str) -> Sequence[tuple[int, float]]:
+        language = languages.get(seq, NEUTRAL)
+        return places(text, language, ranking.weights.get(language, {}))
+
+    return pack(hits, _originals(rows), max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+
+
+def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:
+    place, packed, searched = recalled
+    passages = [
+        RecalledPassage(
+            ref=references.span(passage.first_seq, passage.last_seq),
+            first_seq=passage.first_seq,
+            last_seq=passage.last_seq,
+            score=passage.score,
+            in_context=all(_in_context(place, excerpt.original.seq) for excerpt in passage.excerpts),
+            parts=[
+                RecalledPart(
+                    ref=excerpt.ref,
+                    seq=excerpt.original.seq,
+                    role=excerpt.original.role,
+                    kind=excerpt.part.kind,
+                    tool=excerpt.part.tool,
+                    created_at=excerpt.original.created_at,
+                    text=excerpt.text,
+                    offset=excerpt.offset,
+                    characters=excerpt.characters,
+                )
+                for excerpt in passage.excerpts
+            ],
+        )
+        for passage in packed.passages
+    ]
+    text = framed(packed) if wanted.framed else UNSET
+    return RecallOut(passages, packed.tokens, searched, packed.more, text)
+
+
+def _in_context(place: Searched, seq: int) -> bool:
+    """Tell whether the context shows a message as it came."""
+    if seq > place.covers_through:
+        return True
+    span = find_span(place.coverage, seq)
+    return span is not None and span.fate == "kept"

@@ -1,0 +1,61 @@
+"""Recall: originals given back by words, by reference, by pattern; and the tool by which a model asks for them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Response, get, post
+
+from api.actions.recall import recall
+from api.auth.guards import requires
+from api.auth.principals import Principal
+from api.http.bodies import read_body
+from api.http.problem_types import EVERY_BODY
+from api.http.problems import not_found
+from api.schema import examples
+from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.recall import RecallIn, RecallOut, RecallToolOut, Shape
+from compaction.recall.tool import definition
+from runtime import ids
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@post(
+    "/conversations/{conversation_id:str}/recall",
+    status_code=200,
+    guards=[requires("context:read")],
+    summary="Recall originals",
+    operation_class=operation(RecallIn, example=examples.RECALL_IN),
+    responses={
+        200: answers(RecallOut, "What was found.", example=examples.RECALL),
+        **problems(*EVERY_BODY, "not_found"),
+    },
+)
+async def recall_originals(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
+    """Give back originals, by words, reference or pattern, whether the context still has them or not.
+
+    Superseded messages are never among them, nor are results of recall itself. No model, worker or broker has a part
+    in it.
+    """
+    wanted = await read_body(request, RecallIn)
+    identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
+    found = await recall(request.app.state.services, tenant, identifier, wanted) if identifier else None
+    if found is None:
+        raise not_found()
+    return Response(_encode(found), media_type="application/json")
+
+
+@get(
+    "/recall-tool",
+    guards=[requires("context:read")],
+    summary="Read the recall tool's definition",
+    responses={
+        200: answers(RecallToolOut, "The tool, to be declared from a conversation's first call on."),
+        **problems(),
+    },
+)
+async def read_recall_tool(shape: Shape = "messages") -> Response[bytes]:
+    """Answer with the tool's definition as the Messages API, Chat Completions or Responses take it: the same bytes."""
+    return Response(_encode(definition(shape)), media_type="application/json")

@@ -1,0 +1,46 @@
+"""`palimpsest recall`: what was said in a conversation, by words, by reference or by pattern."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from cli.client.client import ServiceClient
+from cli.output import print_json, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cli.client.types import RecalledPart
+    from cli.options import Service
+
+
+def run_recall(service: Service, conversation: str, asked: Mapping[str, Any], *, as_json: bool) -> int:
+    """Print what is recalled, the best first; 1 if there is nothing."""
+    with ServiceClient(*service) as client:
+        found = client.recall(conversation, asked)
+    if as_json:
+        print_json(found)
+        return 0 if found.passages else 1
+    console = Console()
+    for passage in found.passages:
+        where = "in the context" if passage.in_context else "not in the context"
+        console.print(Text.assemble((passage.ref, "bold"), ("  " + where, "dim")))
+        for part in passage.parts:
+            console.print(_line(part))
+    more = ", and there is more" if found.more else ""
+    counts = f"{len(found.passages):,} passages of {found.searched:,} messages, {found.tokens:,} tokens{more}"
+    console.print(Text(counts, "dim"))
+    return 0 if found.passages else 1
+
+
+def _line(part: RecalledPart) -> Text:
+    who = f" {datetime.fromisoformat(part.created_at):%Y-%m-%d %H:%M} {part.role}" + (
+        f" {part.tool}" if part.tool else ""
+    )
+    end = part.offset + len(part.text)
+    left = f" [{part.offset:,}-{end:,} of {part.characters:,}]" if len(part.text) < part.characters else ""
+    return Text.assemble("  ", (part.ref, "cyan"), (printable(who + left), "dim"), " ", printable(part.text))

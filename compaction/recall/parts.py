@@ -1,0 +1,83 @@
+"""Parts: the blocks of a message as texts to be searched and given back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from compaction.messages import CALLS, blocks, is_server_result
+from compaction.recall import tool
+from compaction.tokens import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEDIA: Final = frozenset({"image", "document", "container_upload"})
+_NEVER: Final = frozenset({"thinking", "redacted_thinking"})
+"""Kinds that are nobody's words to be read again: reasoning belongs to the answer that it led to."""
+
+
+class QuotedPart(NamedTuple):
+    """One block of a message, as text."""
+
+    block: int
+    """Its place in the message's content."""
+    kind: str
+    text: str
+    tool: str | None = None
+    """Name of the tool that was called, or that answered."""
+
+
+def call_names(content: Any) -> dict[str, str]:
+    """Return the names of the tools that a message calls, by the id of the call; recall's own are `tool.NAME`."""
+    return {
+        str(block.get("id")): tool.NAME if tool.is_call(block) else str(block.get("name"))
+        for block in blocks(content)
+        if block.get("type") in CALLS
+    }
+
+
+def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
+    """Return the parts of a message's content, what recall itself gave back and asked left out.
+
+    `names` are those of the calls (`call_names`) that its results answer.
+    """
+    found = []
+    for index, block in enumerate(blocks(content)):
+        kind = str(block.get("type"))
+        if kind in _NEVER:
+            continue
+        if kind in CALLS:
+            if not tool.is_call(block):
+                name = str(block.get("name"))
+                found.append(QuotedPart(index, kind, f"{name} {json_text(block.get('input', {}))}", name))
+        elif kind == "tool_result" or is_server_result(block):
+            name = names.get(str(block.get("tool_use_id")), "")
+            text = _text_of(block.get("content", ""))
+            if name != tool.NAME and not tool.is_framed(text):
+                found.append(QuotedPart(index, kind, text, name or None))
+        else:
+            found.append(QuotedPart(index, kind, _block_text(block)))
+    return found
+
+
+def _block_text(block: Mapping[str, Any]) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text") or "")
+    if kind in MEDIA:
+        source = block.get("source")
+        if isinstance(source, dict) and source.get("type") == "text":
+            return str(source.get("data") or "")
+        return _text_of(source.get("content")) if isinstance(source, dict) and "content" in source else ""
+    if isinstance(content := block.get("content"), str):
+        return content
+    return json_text(block)
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a tool result's content; what is no text in it is left out."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(filter(None, (_block_text(part) for part in content if isinstance(part, dict))))
+    return "" if content is None else json_text(content)

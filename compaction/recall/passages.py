@@ -1,0 +1,247 @@
+"""Passages: hits and what belongs to them, as texts under a number of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from compaction.recall import references
+from compaction.recall.words import tokens
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from compaction.recall.parts import QuotedPart
+    from compaction.recall.ranking import Hit
+
+    Focus = Callable[[int, str], Sequence[tuple[int, float]]]
+    """Places in a text of the message with a seq that were asked for, with their weights."""
+
+BESIDE: Final = 1
+"""Messages on each side of a hit that come with it: a question and its answer, a call and its result."""
+EXCERPT_CHARS: Final = 600
+"""Characters, by weight, of a message that comes whole; of a longer one comes as much."""
+_MISSES: Final = 3
+"""Hits without room for them after which no smaller one is looked for."""
+_SAME: Final = 0.9
+"""Share of words that two near-duplicates have in common."""
+_LEAST_WORDS: Final = 4
+"""Words from which on messages can be duplicates; 'Thank you.' is one of nothing."""
+_COMPARED_CHARS: Final = 2_400
+"""Characters at the beginning of messages by which duplicates are told."""
+_BOUNDARY_CHARS: Final = 60
+"""Characters by which an excerpt is moved to begin where a line or a sentence does."""
+
+
+class QuotedMessage(NamedTuple):
+    """A message with its parts, what recall does not give back left out."""
+
+    seq: int
+    role: str
+    created_at: datetime
+    parts: list[QuotedPart]
+
+
+class Excerpt(NamedTuple):
+    """One part as it is given back: `text` stands at `offset` of its `characters`."""
+
+    original: QuotedMessage
+    part: QuotedPart
+    text: str
+    offset: int
+    characters: int
+
+    @property
+    def ref(self) -> str:
+        """Return how it is named."""
+        return references.block(self.original.seq, self.part.block)
+
+
+class Passage(NamedTuple):
+    """Messages in a row."""
+
+    first_seq: int
+    last_seq: int
+    score: float
+    excerpts: list[Excerpt]
+
+
+class Packed(NamedTuple):
+    """What there was room for."""
+
+    passages: list[Passage]
+    tokens: int
+    more: bool
+
+
+def tokens_of(text: str) -> int:
+    """Return the tokens of a text, rounded up."""
+    return -(-text_weight(text) // CHARS_PER_TOKEN)
+
+
+class _Packing:
+    """What has been chosen so far."""
+
+    def __init__(
+        self, hits: Sequence[Hit], originals: Mapping[int, QuotedMessage], max_tokens: int, focus: Focus
+    ) -> None:
+        self.chosen: dict[int, list[Excerpt]] = {}
+        self.room = max_tokens
+        self._scores = dict(hits)
+        self._originals = originals
+        self._longest = min(EXCERPT_CHARS, max_tokens * CHARS_PER_TOKEN)
+        self._focus = focus
+        self._seen: list[frozenset[str]] = []
+
+    def repeats(self, seq: int) -> bool:
+        """Tell whether a message says again what a better hit says; if not, it is one that others may repeat."""
+        text = "\n".join(part.text for part in self._originals[seq].parts)
+        words = frozenset(tokens(text[:_COMPARED_CHARS]))
+        if any(_is_same(words, other) for other in self._seen):
+            return True
+        self._seen.append(words)
+        return False
+
+    def take(self, seq: int) -> bool:
+        """Choose a message, as far as it can be recalled; tell whether there was room for it."""
+        if seq in self.chosen or (original := self._originals.get(seq)) is None:
+            return True
+        excerpts = _excerpts(original, self._longest, self._focus)
+        needed = sum(tokens_of(excerpt.text) for excerpt in excerpts)
+        if needed > self.room:
+            return False
+        if excerpts:
+            self.room -= needed
+            self.chosen[seq] = excerpts
+        return True
+
+    def begins_another(self, seq: int) -> bool:
+        """Tell whether a message would be a passage of its own."""
+        return not self.chosen.keys() & {seq - 1, seq, seq + 1}
+
+    def passages(self) -> list[Passage]:
+        """Return what was chosen, the best first, of equals the newest."""
+        found = []
+        for run in _runs(self.chosen):
+            score = max(self._scores.get(seq, 0.0) for seq in run)
+            found.append(Passage(run[0], run[-1], score, [excerpt for seq in run for excerpt in self.chosen[seq]]))
+        return sorted(found, key=lambda passage: (-passage.score, -passage.last_seq))
+
+
+def pack(
+    hits: Sequence[Hit], originals: Mapping[int, QuotedMessage], *, max_tokens: int, limit: int, focus: Focus
+) -> Packed:
+    """Return passages of at most `max_tokens`, at most `limit` of them, made of the best hits and their neighbours.
+
+    Long messages are cut to what stands around the places that `focus` finds. Hits whose originals are not there are
+    passed over; near-duplicates of a better hit are left out.
+    """
+    packing = _Packing(hits, originals, max_tokens, focus)
+    misses, more = 0, False
+    for seq, _ in hits:
+        if seq in packing.chosen or seq not in originals or packing.repeats(seq):
+            continue
+        if packing.begins_another(seq) and len(_runs(packing.chosen)) >= limit:
+            more = True
+            continue
+        if packing.take(seq):
+            for beside in (at for distance in range(1, BESIDE + 1) for at in (seq + distance, seq - distance)):
+                if beside in originals and beside not in packing.chosen and not packing.repeats(beside):
+                    packing.take(beside)
+            continue
+        more, misses = True, misses + 1
+        if misses >= _MISSES:
+            break
+    return Packed(packing.passages(), max_tokens - packing.room, more)
+
+
+def read(originals: Sequence[QuotedMessage], *, block: int | None, offset: int, max_tokens: int) -> Packed:
+    """Return originals in their order, from character `offset` of their texts on, as far as `max_tokens` go."""
+    runs: list[list[Excerpt]] = []
+    room, skip, more, last = max_tokens * CHARS_PER_TOKEN, offset, False, None
+    for original in originals:
+        for part in original.parts:
+            if block is not None and part.block != block:
+                continue
+            if skip and skip >= len(part.text):
+                skip -= len(part.text)
+                continue
+            text = _fitting(part.text[skip:], room)
+            if part.text[skip:] and not text:
+                more = True
+                continue
+            if last is None or original.seq > last + 1:
+                runs.append([])
+            last = original.seq
+            runs[-1].append(Excerpt(original, part, text, skip, len(part.text)))
+            room -= tokens_of(text) * CHARS_PER_TOKEN
+            more = more or skip + len(text) < len(part.text)
+            skip = 0
+    passages = [Passage(run[0].original.seq, run[-1].original.seq, 0.0, run) for run in runs]
+    return Packed(passages, sum(tokens_of(excerpt.text) for run in runs for excerpt in run), more)
+
+
+def _fitting(text: str, room: int) -> str:
+    """Return as much of the beginning of `text` as weighs at most `room` characters."""
+    if text_weight(text) <= room:
+        return text
+    low, high = 0, min(len(text), room)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if text_weight(text[:middle]) <= room else (low, middle - 1)
+    return text[:low]
+
+
+def _runs(chosen: Mapping[int, object]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for seq in sorted(chosen):
+        if runs and runs[-1][-1] == seq - 1:
+            runs[-1].append(seq)
+        else:
+            runs.append([seq])
+    return runs
+
+
+def _is_same(one: frozenset[str], other: frozenset[str]) -> bool:
+    if min(len(one), len(other)) < _LEAST_WORDS:
+        return False
+    common = len(one & other)
+    return common >= _SAME * (len(one) + len(other) - common)
+
+
+def _excerpts(original: QuotedMessage, most: int, focus: Focus) -> list[Excerpt]:
+    """Return a message whole, or of each part what was asked for: `most` characters by weight, shared between them."""
+    parts = [part for part in original.parts if part.text]
+    if sum(text_weight(part.text) for part in parts) <= most:
+        return [Excerpt(original, part, part.text, 0, len(part.text)) for part in parts]
+    places = [list(focus(original.seq, part.text)) for part in parts]
+    named = [part for part, found in zip(parts, places, strict=True) if found] or parts[:1]
+    found = []
+    for part, at in zip(parts, places, strict=True):
+        if part in named:
+            share = max(1, most // len(named))
+            start = _best_start(part.text, at, share)
+            found.append(Excerpt(original, part, _fitting(part.text[start:], share), start, len(part.text)))
+    return found
+
+
+def _best_start(text: str, places: Sequence[tuple[int, float]], width: int) -> int:
+    """Return where an excerpt of `width` characters has the most of what was asked for."""
+    best, start, weight, first = 0.0, 0, 0.0, 0
+    lead = width // 4
+    for at, own in places:
+        weight += own
+        while places[first][0] < at - (width - lead):
+            weight -= places[first][1]
+            first += 1
+        if weight > best + 1e-9:
+            best, start = weight, max(0, places[first][0] - lead)
+    start = min(start, max(0, len(text) - width))
+    if start == 0:
+        return 0
+    near = text[start : start + _BOUNDARY_CHARS]
+    for boundary in ("\n", ". ", " "):
+        if (found := near.find(boundary)) >= 0:
+            return start + found + len(boundary)
+    return start

@@ -1,0 +1,55 @@
+"""References: how a place in a conversation is named, `m12`, `m12.1` (a block), `m12-m18` (a range)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+MOST_MESSAGES: Final = 1_000
+"""Messages of a range."""
+_REFERENCE: Final = re.compile(r"\[?m(\d{1,9})(?:\.(\d{1,6})|\s?[-\u2013]\s?m?(\d{1,9}))?\]?", re.IGNORECASE)
+
+
+class BadReferenceError(ValueError):
+    """No reference, or one to more than may be had at a time."""
+
+
+class Reference(NamedTuple):
+    """The messages `first..last` (seqs, inclusive), or the block `block` of one."""
+
+    first: int
+    last: int
+    block: int | None = None
+
+    @property
+    def is_range(self) -> bool:
+        """Tell whether it names more than one message."""
+        return self.last > self.first
+
+
+def parse(text: str) -> Reference:
+    """Return the reference that `text` is; raise BadReferenceError with what is wrong with it."""
+    if (found := _REFERENCE.fullmatch(text.strip())) is None:
+        raise BadReferenceError("Expected a reference: m12, m12.1 (a block of it) or m12-m18.")
+    first, block = int(found[1]), found[2]
+    last = int(found[3]) if found[3] else first
+    if last < first:
+        raise BadReferenceError("The range ends before it begins.")
+    if last - first >= MOST_MESSAGES:
+        raise BadReferenceError(f"A range has at most {MOST_MESSAGES:,} messages.")
+    return Reference(first, last, int(block) if block else None)
+
+
+def message(seq: int) -> str:
+    """Return the reference of a message."""
+    return f"m{seq}"
+
+
+def block(seq: int, index: int) -> str:
+    """Return the reference of a message's block."""
+    return f"m{seq}.{index}"
+
+
+def span(first: int, last: int) -> str:
+    """Return the reference of a range of messages, of one where it is but one."""
+    return message(first) if first == last else f"m{first}-m{last}"

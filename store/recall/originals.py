@@ -1,0 +1,99 @@
+"""Originals as recall reads them: what is neither superseded nor erased, within bounds of bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from compaction.coverage import Coverage
+from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce
+from store.tables import conversations, messages, snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+_c, _m, _s = conversations.c, messages.c, snapshots.c
+_TEXT: Final = (_m.seq, _m.role, _m.content, _m.created_at)
+
+
+class Searched(NamedTuple):
+    """A conversation, and which of its messages its context shows as they are."""
+
+    next_seq: int
+    covers_through: int
+    coverage: Coverage
+    now: datetime
+
+
+def place(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Searched | None:
+    """Return what there is to know of a conversation before it is searched, None where there is none."""
+    row = connection.execute(
+        select(_c.next_seq, _c.covers_through, _c.head_version, func.now().label("now")).where(
+            _c.tenant_id == tenant_id, _c.id == conversation_id
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    coverage = None
+    if row.head_version:
+        own = (_s.tenant_id == tenant_id, _s.conversation_id == conversation_id, _s.version == row.head_version)
+        coverage = connection.scalar(select(_s.coverage).where(*own))
+    return Searched(row.next_seq, row.covers_through, msgspec.convert(coverage or (), Coverage), row.now)
+
+
+def newest(connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int) -> Sequence[AnyRow]:
+    """Return the messages `first..last` in their order: the newest MOST_READ_BYTES of them."""
+    own = _live(tenant_id, conversation_id)
+    before = func.sum(_m.bytes).over(order_by=_m.seq.desc()) - _m.bytes
+    sizes = select(_m.seq, _m.bytes, before.label("before")).where(*own, _m.seq.between(first, last)).subquery()
+    row = connection.execute(
+        select(func.min(sizes.c.seq).label("first"), func.sum(sizes.c.bytes).label("bytes")).where(
+            sizes.c.before < MOST_READ_BYTES
+        )
+    ).one()
+    if row.first is None:
+        return ()
+    announce(row.bytes)
+    found = select(*_TEXT).where(*own, _m.seq.between(row.first, last)).order_by(_m.seq)
+    return connection.execute(found).all()
+
+
+def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[AnyRow]:
+    """Return messages by seq, in their order: of `seqs`, the best first, as many as make PAGE_BYTES."""
+    own = _live(tenant_id, conversation_id)
+    rows = connection.execute(select(_m.seq, _m.bytes).where(*own, _m.seq.in_(seqs)))
+    sizes = {row.seq: row.bytes for row in rows}
+    taken: list[int] = []
+    total = 0
+    for seq in seqs:
+        if (size := sizes.get(seq)) is not None and (not taken or total + size <= PAGE_BYTES):
+            taken.append(seq)
+            total += size
+    announce(total)
+    return connection.execute(select(*_TEXT).where(*own, _m.seq.in_(taken)).order_by(_m.seq)).all()
+
+
+def spans_of(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, ranges: Sequence[tuple[datetime, datetime]]
+) -> list[tuple[int, int]]:
+    """Return the ranges of seqs that came in ranges of time; one in which nothing came has none."""
+    found = []
+    for start, end in ranges:
+        row = connection.execute(
+            select(func.min(_m.seq), func.max(_m.seq)).where(
+                *_live(tenant_id, conversation_id), _m.created_at >= start, _m.created_at < end
+            )
+        ).one()
+        if row[0] is not None:
+            found.append((row[0], row[1]))
+    return found
+
+
+def _live(tenant_id: UUID, conversation_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    return (_m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.superseded_at.is_(None))
