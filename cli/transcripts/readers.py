@@ -208,7 +208,8 @@ def _conversation(document: _Document, name: str) -> Transcript:
 def _tools(document: _Document, tools: list[msgspec.Raw] | None) -> Any:
     if not tools:
         return None
-    if "function" not in msgspec.json.decode(tools[0], type=dict[str, msgspec.Raw]):
+    first = _decode(document, tools[0], dict[str, msgspec.Raw], "$.tools[0]", document.line_of(tools, 0))
+    if "function" not in first:
         return tools
     try:
         return convert_tools(tools)

@@ -281,6 +281,7 @@ class TestErrors:
             ('{"text": "hi"}', 1, "$", "expected"),
             ('{"messages": []}', 1, "$.messages", "no messages"),
             ('{"messages": {}}', 1, "$.messages", "array"),
+            ('{"messages": [{"role": "user", "content": "a"}],\n"tools": [null]}', 2, "$.tools[0]", "object"),
             (f'{GOOD}\n{{"messages": [{{"role": "user"}}]}}', 2, "$.messages[0]", "content"),
             (
                 '{"messages": [\n{"role": "user", "content": "a"},\n{"role": "bot", "content": "b"}]}',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -39,7 +40,8 @@ def change_anywhere(draw: DrawFn, document: Any) -> None:
         case "replace":
             holder[name] = draw(values())
         case "odd":
-            holder[name] = draw(st.sampled_from(ODD_VALUES))
+            # A copy: the next change may be inside it.
+            holder[name] = deepcopy(draw(st.sampled_from(ODD_VALUES)))
         case "remove":
             del holder[name]
         case "double" if isinstance(holder, list):
