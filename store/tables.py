@@ -5,7 +5,7 @@ The scripts in migrations/sql create them; a test holds the two together. What e
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy import (
     ARRAY,
@@ -37,6 +37,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSON, JSONB, REAL
 from sqlalchemy.types import UserDefinedType
+
+from compaction.steps.runs import RunKind, RunTrigger
+
+if TYPE_CHECKING:
+    from enum import StrEnum
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 """A row whose columns its query names."""
@@ -76,6 +81,10 @@ class JSONText(UserDefinedType[str]):
     def bind_expression(self, bindvalue: BindParameter[Any]) -> ColumnElement[Any]:
         """Write text."""
         return cast(type_coerce(bindvalue, Text), JSON)
+
+
+def _one_of(column: str, values: type[StrEnum]) -> str:
+    return f"{column} in ({', '.join(repr(value.value) for value in values)})"
 
 
 def _active(column: str) -> str:
@@ -225,6 +234,7 @@ idempotency_keys = Table(
     Column("queued", Boolean, nullable=False),
     Column("created_at", TIME, nullable=False, server_default=NOW),
     PrimaryKeyConstraint("conversation_id", "key"),
+    Index("ix_idempotency_keys_created_at", "created_at", postgresql_using="brin"),
 )
 
 runs = Table(
@@ -262,8 +272,11 @@ runs = Table(
     Column("reserved_tokens", BigInteger, nullable=False, server_default=ZERO),
     Column("reserved_cost_usd", Numeric(14, 6), nullable=False, server_default=ZERO),
     Column("not_before", TIME),
+    Column("kind", Text),
     CheckConstraint("state in ('queued', 'running', 'committed', 'skipped', 'failed', 'dead')", name="state"),
     CheckConstraint("queue in ('checks', 'summaries')", name="queue"),
+    CheckConstraint(_one_of("kind", RunKind), name="kind"),
+    CheckConstraint(_one_of("trigger", RunTrigger), name="trigger"),
     Index(
         "uq_runs_active",
         "conversation_id",
@@ -273,6 +286,8 @@ runs = Table(
     Index("uq_runs_active_block", "block_id", unique=True, postgresql_where=text(_active("state"))),
     Index("ix_runs_conversation_id_id", "conversation_id", "id"),
     Index("ix_runs_block_id", "block_id", postgresql_where=text("block_id is not null")),
+    Index("ix_runs_tenant_id_id", "tenant_id", "id"),
+    Index("ix_runs_dead", "tenant_id", "id", postgresql_where=text("state = 'dead'")),
     Index("ix_runs_active", "state", "queued_at", postgresql_where=text(_active("state"))),
 )
 
@@ -340,6 +355,7 @@ snapshot_parts = Table(
     Column("follows", ARRAY(Integer), nullable=False, server_default=text("'{}'::integer[]")),
     ForeignKeyConstraint(["conversation_id"], ["conversations.id"]),
     ForeignKeyConstraint(["run_id"], ["runs.id"]),
+    Index("ix_snapshots_run_id", "run_id"),
 )
 """What is stored of snapshots; only the database itself reads and writes it. See migrations/sql/0100_snapshots.sql."""
 
@@ -561,6 +577,7 @@ webhook_deliveries = Table(
     UniqueConstraint("webhook_id", "run_id", "run_finished_at"),
     CheckConstraint("state in ('pending', 'delivered', 'dead')", name="state"),
     Index("ix_webhook_deliveries_tenant_id_id", "tenant_id", "id"),
+    Index("ix_webhook_deliveries_run_id", "run_id"),
     Index("ix_webhook_deliveries_due", "next_attempt_at", postgresql_where=text("state = 'pending'")),
 )
 

@@ -10,7 +10,7 @@ import structlog
 
 from compaction.overrides import InForce, in_force
 from compaction.steps.ladder import batch_is_due, decide
-from compaction.steps.runs import RunTrigger
+from compaction.steps.runs import RunKind, RunTrigger
 from store.conversations import conversations, snapshots
 from store.runs import runs
 from worker.metrics import METRICS
@@ -151,6 +151,7 @@ class Checker:
                 connection,
                 state.tenant_id,
                 state.conversation_id,
+                kind=RunKind.LADDER,
                 trigger=RunTrigger.CHECK,
                 policy=policy,
                 worker=self._worker,

@@ -77,6 +77,7 @@ def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
     return RunOut(
         id=ids.external("run", row.id),
         conversation_id=ids.external("conv", row.conversation_id),
+        kind=row.kind,
         trigger=row.trigger,
         state=row.state,
         queue=row.queue,

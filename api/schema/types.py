@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.schema.context_blocks import ContextBlockRef
+from compaction.steps.runs import RunKind, RunTrigger
 
 Reference = Annotated[str, Meta(min_length=1, max_length=512)]
 T = TypeVar("T")
@@ -345,7 +346,8 @@ class RunOut(Struct, kw_only=True):
 
     id: str
     conversation_id: str
-    trigger: str
+    kind: RunKind | None
+    trigger: RunTrigger
     state: str
     queue: str
     strategy: str | None

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import REAL
 
 from compaction.coverage import Coverage
 from compaction.pins.pinned import Pin
+from compaction.steps.runs import RunKind, RunTrigger
 from store.tables import JSONText, context_blocks, conversations, messages, pins, run_steps, runs, snapshots
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("message", "role"): Literal["user", "assistant"],
     ("run", "state"): Literal["queued", "running", "committed", "skipped", "failed", "dead"],
     ("run", "queue"): Literal["checks", "summaries"],
+    ("run", "kind"): RunKind,
+    ("run", "trigger"): RunTrigger,
     ("run_step", "state"): Literal["committed", "skipped", "failed"],
     ("snapshot", "coverage"): Coverage,
     ("snapshot", "pins"): tuple[Pin, ...],

@@ -5,21 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Index, text
-
-from store.tables import idempotency_keys, runs, snapshot_parts, webhook_deliveries
+from sqlalchemy import text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 FIRST: Final = UUID(int=0)
 """Where a walk over all rows begins."""
-
-Index("ix_runs_tenant_id_id", runs.c.tenant_id, runs.c.id)
-Index("ix_runs_dead", runs.c.tenant_id, runs.c.id, postgresql_where=text("state = 'dead'"))
-Index("ix_snapshots_run_id", snapshot_parts.c.run_id)
-Index("ix_webhook_deliveries_run_id", webhook_deliveries.c.run_id)
-Index("ix_idempotency_keys_created_at", idempotency_keys.c.created_at, postgresql_using="brin")
 
 
 class Pass(NamedTuple):

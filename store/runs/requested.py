@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
 from compaction.overrides import in_force
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunTrigger
 from runtime import ids
 from store.conversations.conversations import lock, mark_due
 from store.runs import ended
@@ -38,6 +38,7 @@ def record(
     tenant_id: UUID,
     conversation_id: UUID,
     *,
+    kind: RunKind = RunKind.REQUEST,
     trigger: RunTrigger,
     policy: Policy,
     request_id: UUID | None,
@@ -59,6 +60,7 @@ def record(
             id=identifier,
             tenant_id=tenant_id,
             conversation_id=conversation_id,
+            kind=kind,
             trigger=trigger,
             state=state,
             queue="checks",
@@ -100,6 +102,7 @@ def request(
         connection,
         tenant_id,
         conversation_id,
+        kind=RunKind.MANUAL,
         trigger=RunTrigger.MANUAL,
         queue=queue,
         policy=msgspec.to_builtins(wanted.policy),
@@ -131,6 +134,7 @@ def summarize_overflow(
         connection,
         tenant_id,
         conversation_id,
+        kind=RunKind.RECOVERY,
         trigger=trigger,
         instructions=instructions,
         queue="summaries",
@@ -156,6 +160,7 @@ def summarize_block(
         connection,
         tenant_id,
         conversation_id,
+        kind=RunKind.CONTEXT_BLOCK,
         trigger=RunTrigger.CONTEXT_BLOCK,
         queue="summaries",
         policy=msgspec.to_builtins(policy),

@@ -5,7 +5,7 @@ All times are the database's: a worker's clock decides nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.overrides import in_force
 from compaction.steps.ladder import growth_margin
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunTrigger
 from runtime import ids
 from store.conversations.context_blocks import RUNS_WITH_BLOCKS
 from store.conversations.conversations import Hold, hold, mark_due
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Queue = Literal["checks", "summaries"]
 Ended = Literal["committed", "skipped", "failed"]
 
+_BY_THRESHOLDS: Final = frozenset({RunKind.LADDER, RunKind.BATCH})
+"""Kinds that thresholds bring about: when one dies, the next turn must not start it over."""
+
 _r = runs.c
 
 
@@ -43,6 +46,7 @@ class Lease(NamedTuple):
     token: UUID
     attempt: int
     queue: Queue
+    kind: RunKind
     trigger: str
     policy: Policy
     request_id: UUID | None
@@ -90,6 +94,7 @@ def start(
     tenant_id: UUID,
     conversation_id: UUID,
     *,
+    kind: RunKind,
     trigger: RunTrigger,
     policy: Policy,
     worker: str,
@@ -107,6 +112,7 @@ def start(
             id=ids.new_id(),
             tenant_id=tenant_id,
             conversation_id=conversation_id,
+            kind=kind,
             trigger=trigger,
             state="running",
             queue="checks",
@@ -278,12 +284,12 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
             lease_expires_at=None,
             finished_at=func.now(),
         )
-        .returning(_r.tenant_id, _r.conversation_id, _r.policy, _r.block_id, _r.strategy, _r.base_version)
+        .returning(_r.tenant_id, _r.conversation_id, _r.policy, _r.kind)
     ).one_or_none()
     if buried:
         webhooks.announce(connection, buried.tenant_id, run_id)
-        if buried.block_id is None:
-            if buried.strategy is None and buried.base_version is None:
+        if buried.kind != RunKind.CONTEXT_BLOCK:
+            if buried.kind in _BY_THRESHOLDS:
                 _hold_after_death(connection, buried.conversation_id, in_force(buried.policy).policy)
             # Checks that came while it was active were left to it.
             mark_due(connection, buried.conversation_id)
@@ -353,6 +359,7 @@ _LEASE = (
     _r.lease_token,
     _r.attempts,
     _r.queue,
+    _r.kind,
     _r.trigger,
     _r.policy,
     _r.request_id,
@@ -374,6 +381,7 @@ def _lease(row: AnyRow) -> Lease:
         token=row.lease_token,
         attempt=row.attempts,
         queue=row.queue,
+        kind=RunKind(row.kind),
         trigger=row.trigger,
         policy=policy,
         request_id=row.request_id,

@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy
+from compaction.steps.runs import RunKind, RunTrigger
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store import hot_path
@@ -142,7 +143,16 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         batches.want(connection, [conversation])
         (run,) = runs.page(connection, calls.tenant_id, conversation_id=conversation, limit=1)
         lease = runs.Lease(
-            run.id, calls.tenant_id, conversation, ids.new_id(), 1, "summaries", "check", Policy(), request_id=None
+            run_id=run.id,
+            tenant_id=calls.tenant_id,
+            conversation_id=conversation,
+            token=ids.new_id(),
+            attempt=1,
+            queue="summaries",
+            kind=RunKind.LADDER,
+            trigger=RunTrigger.CHECK,
+            policy=Policy(),
+            request_id=None,
         )
         runs.add_step(connection, lease, runs.StepRecord("summary", "failed", 1, 1, 1, 1, 1, model_calls=1))
         waiting_summaries.remember(connection, lease, 0)

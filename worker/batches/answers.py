@@ -13,7 +13,7 @@ import structlog
 
 from compaction.steps import steps
 from compaction.steps.ladder import Step, growth_margin
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunTrigger
 from store.conversations import conversations
 from store.runs import batches, requested, runs
 from worker.batches.ahead import find_again
@@ -248,6 +248,7 @@ def close(
         connection,
         batch.tenant_id,
         batch.conversation_id,
+        kind=RunKind.BATCH,
         trigger=RunTrigger.BATCH,
         policy=policy,
         request_id=batch.request_id,

@@ -14,7 +14,7 @@ import structlog
 
 from compaction.overrides import in_force
 from compaction.steps import steps
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunTrigger
 from compaction.view import WRITTEN
 from runtime import ids
 from runtime.fault_points import reach
@@ -274,6 +274,7 @@ class Lifecycle:
                     connection,
                     batch.tenant_id,
                     batch.conversation_id,
+                    kind=RunKind.BATCH,
                     trigger=RunTrigger.BATCH,
                     policy=policy,
                     worker=self._worker,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from compaction.steps.runs import RunTrigger
+from compaction.steps.runs import RunKind
 from runtime import ids
 from runtime.fault_points import reach
 from store.bytes_held import bounded_by
@@ -88,13 +88,15 @@ class Dispatcher:
             room.give_back()
 
     def _attempt(self, lease: Lease) -> Attempt:
-        if lease.block_id is not None:
-            return BlockSummary(self._resources, lease)
-        if lease.trigger == RunTrigger.BATCH and self._ahead is not None:
-            return self._ahead.attempt(lease)
-        if lease.base_version is not None:
-            return Recovery(self._resources, lease)
-        return Execution(self._resources, lease, self._ways)
+        match lease.kind:
+            case RunKind.CONTEXT_BLOCK:
+                return BlockSummary(self._resources, lease)
+            case RunKind.RECOVERY:
+                return Recovery(self._resources, lease)
+            case RunKind.BATCH if self._ahead is not None:
+                return self._ahead.attempt(lease)
+            case _:
+                return Execution(self._resources, lease, self._ways)
 
     def _give_back(self, lease: Lease, error: str) -> None:
         """Queue the run for another attempt; where even that fails, its lease runs out."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import NoResultFound
 
 from compaction.originals import cut_in, with_originals
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, growth_margin, over_by_fixed, prune_threshold
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason
 from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
 from runtime.fault_points import reach
@@ -254,7 +254,7 @@ class Journal:
         """Hold back what was tried, and what the counters promise although there is nothing to do."""
         if self._lease.strategy is not None or self._lease.base_version is not None:
             return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
-        if self._lease.trigger == RunTrigger.BATCH and not any(step.state == "committed" for step in steps):
+        if self._lease.kind is RunKind.BATCH and not any(step.state == "committed" for step in steps):
             return  # It was no threshold that brought it about; what holds other batches back was set with its end.
         if any(step.reason == RunReason.WAITS_FOR_TOOL_LOOP for step in steps):
             return  # Nothing begins while it waits, and the counters will be others when it is over.

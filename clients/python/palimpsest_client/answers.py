@@ -172,6 +172,7 @@ class Run(TypedDict):
 
     id: str
     conversation_id: str
+    kind: str | None
     trigger: str
     state: str
     strategy: str | None

@@ -235,6 +235,8 @@ export interface RestorePlanOut {
   warnings: string[];
 }
 
+export type RunKind = "ladder" | "manual" | "recovery" | "context_block" | "batch" | "request"
+
 export interface RunOut {
   attempts: number;
   context_block: ContextBlockRef | null;
@@ -246,6 +248,7 @@ export interface RunOut {
   finished_at: string | null;
   id: string;
   instructions: string | null;
+  kind: RunKind | null;
   messages_after: number | null;
   messages_before: number | null;
   model_input_tokens: number;
@@ -262,9 +265,11 @@ export interface RunOut {
   strategy: string | null;
   tokens_after: number | null;
   tokens_before: number | null;
-  trigger: string;
+  trigger: RunTrigger;
   worker: string | null;
 }
+
+export type RunTrigger = "check" | "manual" | "overflow" | "budget" | "context_block" | "batch" | "pin" | "restore" | "fork" | "import"
 
 export interface SnapshotOut {
   coverage?: SpanOut[];

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from compaction.policy import merge
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunTrigger
 from store.operations import housekeeping
 from store.runs import runs
 from tests.support.eventually import eventually
@@ -46,10 +46,17 @@ def submitted(chat: Chat, settings: Settings | None = None, **policy: Any) -> tu
     return conversation, BatchWorkers(chat, settings).submit(conversation)
 
 
-def begin_run(chat: Chat, conversation: UUID, trigger: RunTrigger) -> Lease:
+def begin_run(chat: Chat, conversation: UUID, kind: RunKind) -> Lease:
     with chat.database.transaction(chat.tenant_id) as connection:
         lease = runs.start(
-            connection, chat.tenant_id, conversation, trigger=trigger, policy=merge(SMALL), worker="w", lease_seconds=60
+            connection,
+            chat.tenant_id,
+            conversation,
+            kind=kind,
+            trigger=RunTrigger.BATCH if kind is RunKind.BATCH else RunTrigger.CHECK,
+            policy=merge(SMALL),
+            worker="w",
+            lease_seconds=60,
         )
     assert lease is not None
     return lease
@@ -282,10 +289,10 @@ def test_a_lost_lease_costs_nothing_twice(chat: Chat, provider: LoopbackModel) -
     conversation, batch = submitted(chat)
     provider.batches.end()
     workers = BatchWorkers(chat)
-    in_the_way = begin_run(chat, conversation, RunTrigger.CHECK)
+    in_the_way = begin_run(chat, conversation, RunKind.LADDER)
     workers.advance(batch)
     end_run(chat, in_the_way)
-    paused = begin_run(chat, conversation, RunTrigger.BATCH)
+    paused = begin_run(chat, conversation, RunKind.BATCH)
     chat.expire_lease(paused.run_id)
     taken_over = workers.claim(paused.run_id)
     assert taken_over is not None
@@ -311,7 +318,7 @@ def test_a_running_tool_loop_with_signed_thinking_keeps_its_prefix(chat: Chat, p
 def test_answers_wait_for_a_run_that_is_under_way(chat: Chat, provider: LoopbackModel) -> None:
     conversation, batch = submitted(chat)
     workers = BatchWorkers(chat)
-    lease = begin_run(chat, conversation, RunTrigger.CHECK)
+    lease = begin_run(chat, conversation, RunKind.LADDER)
     provider.batches.end()
     for _ in range(MAX_FAILURES + 1):
         workers.advance(batch)
