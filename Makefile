@@ -78,10 +78,11 @@ format: $(STAMP) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## Rewrite the generated pages of docs/
+docs: $(STAMP) ## Rewrite the generated pages of docs/, and migrations/schema.sql
 	@for page in requirements settings metrics reference-http reference-presets reference-cli; do \
 	    $(BIN)/python docs/$$(echo $$page | tr - _).py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
 	done
+	@$(BIN)/python docs/schema.py >migrations/schema.sql.new && mv migrations/schema.sql.new migrations/schema.sql
 
 screenshots: $(STAMP) ## Take the console's pictures for the manual again, docs/images (needs Chromium)
 	@.ci/browser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import asyncpg
@@ -14,15 +15,13 @@ from store.engine import asyncpg_dsn, server_settings
 from store.hot_pool import HotPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from compaction.messages import TurnFacts
     from compaction.policy import Policy
     from runtime.settings import Settings
 
-_APPEND = f"select * from append_turn({', '.join(f'${n}' for n in range(1, 40))})"  # noqa: S608 - constants
-_READ = f"select * from read_context({', '.join(f'${n}' for n in range(1, 13))})"  # noqa: S608 - constants
 _FIND_KEY = "select * from key_in_force($1)"
 _FIND_TENANT = "select * from tenant_of_token($1, $2)"
 
@@ -55,12 +54,100 @@ class Usage(NamedTuple):
 class TurnContext(NamedTuple):
     """The context of a turn; see the database function add_context_blocks."""
 
-    blocks: str
+    blocks: str | None
     """The blocks as JSON text."""
-    carried_max_tokens: int
+    carried_max_tokens: int | None
     """Tokens of blocks that are carried over, as outlines."""
-    policy: str
+    policy: str | None
     """The policy of the runs that summarize them, as JSON text."""
+
+
+class _Messages(NamedTuple):
+    roles: Sequence[str]
+    contents: Sequence[str]
+    tokens: Sequence[int]
+    hidden: Sequence[int] | None
+    bytes: Sequence[int]
+    result_chars: Sequence[str | None]
+    requests: Sequence[bool]
+    thinking: Sequence[bool]
+
+
+class _Facts(NamedTuple):
+    total_tokens: int
+    newer_tokens: int
+    seen_tokens: int
+    total_bytes: int
+    longest_result: int
+    newest_result: int
+    after_answer: int
+    sound: bool
+    leading_results: Sequence[str]
+    trailing_calls: Sequence[str]
+    exchanges: int
+    last_request: int
+    has_request: bool
+    ends_in_loop: bool
+    thinking_in_loop: bool
+
+
+class _Limits(NamedTuple):
+    result_cap: int
+    total_token_budget: int | None
+    reserved_output_tokens: int | None
+
+
+GROUPS: Final[Mapping[str, type[NamedTuple]]] = {
+    "turn_messages": _Messages,
+    "turn_facts": _Facts,
+    "turn_usage": Usage,
+    "turn_context": TurnContext,
+    "context_limits": _Limits,
+}
+"""Composite types of the database, whose fields are the same in the same order."""
+_NO_CONTEXT: Final = TurnContext(None, None, None)
+
+
+def _call(function: str, **arguments: str | None) -> str:
+    """Return a call by named arguments; one with a type in GROUPS is made of as many values as that has fields."""
+    places, number = [], count(1)
+    for name, group in arguments.items():
+        if group is None:
+            value = f"${next(number)}"
+        else:
+            value = f"row({', '.join(f'${next(number)}' for _ in GROUPS[group]._fields)})::{group}"
+        places.append(f"p_{name} => {value}")
+    return f"select * from {function}({', '.join(places)})"  # noqa: S608 - constants
+
+
+_APPEND: Final = _call(
+    "append_turn",
+    tenant=None,
+    conversation=None,
+    request=None,
+    key=None,
+    body_hash=None,
+    expected_seq=None,
+    replace_from=None,
+    messages="turn_messages",
+    facts="turn_facts",
+    usage="turn_usage",
+    context="turn_context",
+    limits="context_limits",
+)
+_READ: Final = _call(
+    "read_context",
+    tenant=None,
+    conversation=None,
+    etag=None,
+    limits="context_limits",
+    policy=None,
+    inline_tags=None,
+    room=None,
+    least_tokens=None,
+    read_bytes=None,
+    most_bytes=None,
+)
 
 
 class Appended(NamedTuple):
@@ -170,39 +257,41 @@ async def append_turn(
         idempotency_key,
         body_hash,
         expected_seq,
-        [message.role for message in messages],
-        contents,
-        [message.tokens for message in messages],
-        sizes,
-        [_array(message.result_chars) for message in messages],
-        [message.is_request for message in messages],
-        [message.has_thinking for message in messages],
-        sum(shown),
-        sum(shown[facts.after_answer :]),
-        sum(shown[: max(0, facts.after_answer - 1)]),
-        sum(sizes),
-        max((chars for message in messages for chars in message.result_chars), default=0),
-        facts.newest_result,
-        result_cap,
-        facts.after_answer,
-        facts.sound,
-        facts.leading_results,
-        facts.trailing_calls,
-        facts.exchanges,
-        facts.last_request,
-        facts.has_request,
-        facts.ends_in_loop,
-        facts.thinking_in_loop,
         replace_from,
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.version,
-        hidden,
-        context.blocks if context else None,
-        context.carried_max_tokens if context else None,
-        context.policy if context else None,
-        policy.total_token_budget if policy else None,
-        policy.reserved_output_tokens if policy else None,
+        *_Messages(
+            roles=[message.role for message in messages],
+            contents=contents,
+            tokens=[message.tokens for message in messages],
+            hidden=hidden,
+            bytes=sizes,
+            result_chars=[_array(message.result_chars) for message in messages],
+            requests=[message.is_request for message in messages],
+            thinking=[message.has_thinking for message in messages],
+        ),
+        *_Facts(
+            total_tokens=sum(shown),
+            newer_tokens=sum(shown[facts.after_answer :]),
+            seen_tokens=sum(shown[: max(0, facts.after_answer - 1)]),
+            total_bytes=sum(sizes),
+            longest_result=max((chars for message in messages for chars in message.result_chars), default=0),
+            newest_result=facts.newest_result,
+            after_answer=facts.after_answer,
+            sound=facts.sound,
+            leading_results=facts.leading_results,
+            trailing_calls=facts.trailing_calls,
+            exchanges=facts.exchanges,
+            last_request=facts.last_request,
+            has_request=facts.has_request,
+            ends_in_loop=facts.ends_in_loop,
+            thinking_in_loop=facts.thinking_in_loop,
+        ),
+        *usage,
+        *(context or _NO_CONTEXT),
+        *_Limits(
+            result_cap=result_cap,
+            total_token_budget=policy.total_token_budget if policy else None,
+            reserved_output_tokens=policy.reserved_output_tokens if policy else None,
+        ),
     )
     try:
         done = Appended(*await pool.fetchrow(_APPEND, *arguments))
@@ -235,12 +324,10 @@ async def read_context(
         tenant_id,
         conversation_id,
         etag,
-        policy.max_tool_result_chars,
-        policy.total_token_budget,
-        policy.reserved_output_tokens,
-        room,
-        bool(policy.inline_tool_tags),
+        *_Limits(policy.max_tool_result_chars, policy.total_token_budget, policy.reserved_output_tokens),
         policy_digest,
+        bool(policy.inline_tool_tags),
+        room,
         LEAST_CHARS // CHARS_PER_TOKEN,
         MOST_READ_BYTES,
     )

@@ -1,5 +1,25 @@
 -- An append, one call: append_turn, and what it is made of.
 
+-- What append_turn is told, in groups. compaction/messages.py says what the facts are; store/hot_path.py has the same fields.
+-- The messages of a turn, each array in their order: the contents as they came in, their bytes as they are served, the
+-- characters of their tool results ("{12,400}", null for none), and the tokens that inline tool results hide in the view.
+create type turn_messages as (
+    roles text[], contents json[], tokens integer[], hidden integer[], bytes integer[], result_chars text[],
+    requests boolean[], thinking boolean[]
+);
+-- The messages together: newer_tokens are those after the last answer, seen_tokens those before it.
+create type turn_facts as (
+    total_tokens integer, newer_tokens integer, seen_tokens integer, total_bytes integer, longest_result integer,
+    newest_result integer, after_answer integer, sound boolean, leading_results text[], trailing_calls text[],
+    exchanges integer, last_request integer, has_request boolean, ends_in_loop boolean, thinking_in_loop boolean
+);
+-- What the model call counted that the turn came from, and the snapshot it was made with.
+create type turn_usage as (input_tokens integer, output_tokens integer, version integer);
+-- What came with the turn and is no message; see add_context_blocks.
+create type turn_context as (blocks json, carried_max_tokens integer, policy jsonb);
+-- What the tenant's policy says, where the conversation's own says nothing.
+create type context_limits as (result_cap integer, total_token_budget integer, reserved_output_tokens integer);
+
 -- Learn from one call: p_counted tokens by the API's count, p_estimated by the estimate. A count is taken for
 -- unstored + ratio * estimate, the ratio between 0.5 and 2. What two counts in a row say cannot be explained by a ratio is
 -- unstored; the ratio is the median of the newest five of the rest. 500 tokens are what may surround messages.
@@ -77,28 +97,20 @@ begin
 end $$;
 
 -- Append a turn: messages, counters, due check and idempotency key in one transaction and one round trip.
--- outcome: appended | replayed | other_body | out_of_order | beyond_end | missing. p_hidden has the tokens of each message
--- that inline tool results hide in the view; null for none. A count is carried on, and learned from, by its parts.
+-- outcome: appended | replayed | other_body | out_of_order | beyond_end | missing. A count is carried on, and learned from,
+-- by its parts.
 create function append_turn(
-    p_tenant uuid, p_conversation uuid, p_request uuid,
-    p_key text, p_body_hash bytea, p_expected_seq integer,
-    p_roles text[], p_contents json[], p_tokens integer[], p_bytes integer[], p_result_chars text[],
-    p_requests boolean[], p_thinking boolean[],
-    p_total_tokens integer, p_newer_tokens integer, p_seen_tokens integer, p_total_bytes integer,
-    p_longest_result integer, p_newest_result integer, p_result_cap integer,
-    p_after_answer integer, p_sound boolean, p_leading text[], p_trailing text[],
-    p_exchanges integer, p_last_request integer, p_has_request boolean, p_in_loop boolean,
-    p_thinking_in_loop boolean, p_replace_from integer,
-    p_input_tokens integer, p_output_tokens integer, p_version integer,
-    p_hidden integer[], p_blocks json, p_carried_max integer, p_policy jsonb, p_total_budget integer, p_reserved integer,
+    p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer,
+    p_key text, p_body_hash bytea,
+    p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits,
     out outcome text, out first_seq integer, out last_seq integer, out context_tokens integer, out queued boolean
 ) language plpgsql as $$
 declare
-    v_count constant integer := cardinality(p_roles);
-    v_has_thinking constant boolean := true = any (p_thinking);
-    v_asks constant boolean := true = any (p_requests[:p_after_answer - 1]);
-    v_total integer := p_total_tokens;
-    v_newer integer := p_newer_tokens;
+    v_count constant integer := cardinality(p_messages.roles);
+    v_has_thinking constant boolean := true = any (p_messages.thinking);
+    v_asks constant boolean := true = any (p_messages.requests[:p_facts.after_answer - 1]);
+    v_total integer := p_facts.total_tokens;
+    v_newer integer := p_facts.newer_tokens;
     v_cap integer;
     v_unlike_view boolean := false;
     v_samples real[];
@@ -134,23 +146,25 @@ begin
             perform public.supersede(p_conversation, p_replace_from);
         end if;
     end if;
-    if p_longest_result > 0 then
+    if p_facts.longest_result > 0 then
         -- Rare: only a turn with tool results has to know the cap before it can count.
-        select coalesce(c.result_cap, p_result_cap) into v_cap from public.conversations as c where c.id = p_conversation;
-        if p_longest_result > v_cap then
-            v_total := v_total - public.tokens_over_cap(p_result_chars, v_cap);
-            v_newer := v_newer - public.tokens_over_cap(p_result_chars[p_after_answer + 1:], v_cap);
+        select coalesce(c.result_cap, p_limits.result_cap) into v_cap
+            from public.conversations as c where c.id = p_conversation;
+        if p_facts.longest_result > v_cap then
+            v_total := v_total - public.tokens_over_cap(p_messages.result_chars, v_cap);
+            v_newer := v_newer - public.tokens_over_cap(p_messages.result_chars[p_facts.after_answer + 1:], v_cap);
         end if;
     end if;
     if v_has_thinking then
         -- What was thought was signed for what the model saw. The view shows less than that of a long result in the same
         -- turn; and what had to be fitted into the budget need not be the next time.
-        select exists (select from unnest(p_result_chars, p_hidden) with ordinality as message (chars, hidden, place)
+        select exists (select from unnest(p_messages.result_chars, p_messages.hidden)
+                           with ordinality as message (chars, hidden, place)
                        where (message.hidden > 0 or v_cap < any (message.chars::integer[]))
-                         and true = any (p_thinking[message.place + 1:]))
-            or c.context_tokens * f.factor > coalesce((c.policy ->> 'total_token_budget')::integer, p_total_budget)
-                - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_reserved) - ceil(c.fixed_tokens * f.factor)
-                - c.unstored_tokens
+                         and true = any (p_messages.thinking[message.place + 1:]))
+            or c.context_tokens * f.factor > coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget)
+                - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens)
+                - ceil(c.fixed_tokens * f.factor) - c.unstored_tokens
         into v_unlike_view
         from public.conversations as c,
              lateral (select greatest(c.token_ratio, case when c.measured_version = c.head_version then
@@ -159,15 +173,15 @@ begin
         where c.id = p_conversation;
     end if;
 
-    if p_input_tokens is not null and p_blocks is null then
+    if p_usage.input_tokens is not null and p_context.blocks is null then
         -- Nothing is learned where the call may have seen context blocks in a form that nobody told of. The row is not locked
         -- for this: of two counts that come at once one may be forgotten.
         select l.samples, l.ratio, l.unstored, l.last_count into v_samples, v_ratio, v_unstored, v_last_count
         from public.conversations as c,
-             lateral public.learn_count(p_input_tokens, c.context_tokens + c.fixed_tokens + p_seen_tokens,
+             lateral public.learn_count(p_usage.input_tokens, c.context_tokens + c.fixed_tokens + p_facts.seen_tokens,
                                         c.ratio_samples, c.token_ratio, c.unstored_tokens, c.last_count) as l
         where c.id = p_conversation and (v_asks or c.turn_context_tokens = 0)
-          and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq);
+          and coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq);
     end if;
 
     update public.conversations as c
@@ -176,51 +190,52 @@ begin
         revision = c.revision + 1,
         context_tokens = c.context_tokens + v_total,
         context_messages = c.context_messages + v_count,
-        context_bytes = c.context_bytes + p_total_bytes,
-        context_exchanges = c.context_exchanges + p_exchanges,
-        last_request = case when p_last_request >= 0 then c.next_seq + p_last_request else c.last_request end,
-        newest_result = case when p_newest_result >= 0 then c.next_seq + p_newest_result else c.newest_result end,
+        context_bytes = c.context_bytes + p_facts.total_bytes,
+        context_exchanges = c.context_exchanges + p_facts.exchanges,
+        last_request = case when p_facts.last_request >= 0 then c.next_seq + p_facts.last_request else c.last_request end,
+        newest_result = case when p_facts.newest_result >= 0 then c.next_seq + p_facts.newest_result else c.newest_result end,
         overflows = 0,
-        turn_context_tokens = case when p_has_request then 0 else c.turn_context_tokens end,
+        turn_context_tokens = case when p_facts.has_request then 0 else c.turn_context_tokens end,
         -- A count belongs to the version it was made with. Without a version it is taken for the head's, unless the
         -- head moved since the last append: then nobody can say. What comes without a count that can be used carries the
         -- last one on, but for one that counted context blocks which the next request does not have in full.
         measured_tokens = case
-            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
-            then p_input_tokens + p_output_tokens + v_newer
-            when not p_has_request or c.turn_context_tokens = 0 then c.measured_tokens + v_total end,
+            when p_usage.input_tokens is not null and coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq)
+            then p_usage.input_tokens + p_usage.output_tokens + v_newer
+            when not p_facts.has_request or c.turn_context_tokens = 0 then c.measured_tokens + v_total end,
         measured_input_tokens = case
-            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
-            then p_input_tokens
-            when not p_has_request or c.turn_context_tokens = 0 then c.measured_input_tokens end,
+            when p_usage.input_tokens is not null and coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq)
+            then p_usage.input_tokens
+            when not p_facts.has_request or c.turn_context_tokens = 0 then c.measured_input_tokens end,
         measured_version = case
-            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            when p_usage.input_tokens is not null and coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq)
             then c.head_version else c.measured_version end,
         measured_seq = case
-            when p_input_tokens is not null and coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+            when p_usage.input_tokens is not null and coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq)
             then c.next_seq + v_count else c.measured_seq end,
         ratio_samples = coalesce(v_samples, c.ratio_samples),
         token_ratio = coalesce(v_ratio, c.token_ratio),
         unstored_tokens = coalesce(v_unstored, c.unstored_tokens),
         last_count = coalesce(v_last_count, c.last_count),
         broken_through = case
-            when p_sound and c.open_calls = p_leading and (c.context_messages > 0 or p_roles[1] = 'user')
+            when p_facts.sound and c.open_calls = p_facts.leading_results
+                and (c.context_messages > 0 or p_messages.roles[1] = 'user')
             then c.broken_through else c.next_seq + v_count - 1 end,
-        open_calls = p_trailing,
-        in_loop = p_in_loop,
-        loop_has_thinking = p_thinking_in_loop or (c.loop_has_thinking and not p_has_request),
+        open_calls = p_facts.trailing_calls,
+        in_loop = p_facts.ends_in_loop,
+        loop_has_thinking = p_facts.thinking_in_loop or (c.loop_has_thinking and not p_facts.has_request),
         strip_thinking_through = case
             when v_unlike_view
-                or v_has_thinking and not coalesce(p_version = c.head_version, c.head_moved_at <> c.next_seq)
+                or v_has_thinking and not coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq)
             then c.next_seq + v_count - 1 else c.strip_thinking_through end,
         check_due_at = coalesce(c.check_due_at, now()),
         check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end,
-        counted_cap = coalesce(c.counted_cap, c.result_cap, p_result_cap)
+        counted_cap = coalesce(c.counted_cap, c.result_cap, p_limits.result_cap)
     where c.id = p_conversation and c.tenant_id = p_tenant
       and (p_expected_seq is null or c.next_seq = p_expected_seq)
     returning c.next_seq as next_seq, c.check_due_at = now() as queued,
         c.in_loop and c.loop_has_thinking as needs_its_prefix,
-        c.pending_version as pending_version, coalesce(c.result_cap, p_result_cap) as cap,
+        c.pending_version as pending_version, coalesce(c.result_cap, p_limits.result_cap) as cap,
         case when c.measured_tokens is not null and c.measured_version = c.head_version then c.measured_tokens
              else ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio)::integer + c.unstored_tokens
              end as context_tokens
@@ -241,22 +256,23 @@ begin
     insert into public.messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, bytes,
                                  result_chars, is_request, has_thinking)
     select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens,
-           m.tokens - coalesce(p_hidden[m.place], 0)
-               - case when p_longest_result <= v.cap or m.chars is null then 0
+           m.tokens - coalesce(p_messages.hidden[m.place], 0)
+               - case when p_facts.longest_result <= v.cap or m.chars is null then 0
                       else public.tokens_over_cap(array[m.chars], v.cap) end,
            m.bytes, m.chars::integer[], m.request, m.thinking
-    from unnest(p_roles, p_contents, p_tokens, p_bytes, p_result_chars, p_requests, p_thinking)
+    from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
+                p_messages.requests, p_messages.thinking)
         with ordinality as m (role, content, tokens, bytes, chars, request, thinking, place);
     if v.pending_version is not null and not v.needs_its_prefix then
         perform public.move_head(p_conversation, v.pending_version);
         select ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio) + c.unstored_tokens into context_tokens
             from public.conversations as c where c.id = p_conversation;
     end if;
-    if p_blocks is not null then
+    if p_context.blocks is not null then
         perform public.add_context_blocks(
             p_tenant, p_conversation, p_request,
-            case when p_last_request >= 0 then v.next_seq - v_count + p_last_request else v.next_seq - 1 end,
-            p_blocks, p_carried_max, p_policy);
+            case when p_facts.last_request >= 0 then v.next_seq - v_count + p_facts.last_request else v.next_seq - 1 end,
+            p_context.blocks, p_context.carried_max_tokens, p_context.policy);
     end if;
     if p_key is not null then
         -- A concurrent request with the same key makes this fail; the caller asks again and gets the replay.

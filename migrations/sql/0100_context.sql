@@ -71,9 +71,8 @@ $$;
 -- is read. p_inline_tags tells whether the tenant names inline tool tags: then no tail is passed on unparsed. p_policy is a
 -- digest of the tenant's policy; the conversation's own changes with its revision.
 create function read_context(
-    p_tenant uuid, p_conversation uuid, p_etag text, p_result_cap integer,
-    p_total_budget integer, p_reserved integer, p_room integer, p_inline_tags boolean, p_policy text, p_least_tokens integer,
-    p_read_bytes integer, p_most_bytes integer,
+    p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean,
+    p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer,
     out etag text, out not_modified boolean, out plain boolean, out head text, out head_seqs integer[],
     out tail text, out head_version integer, out covers_through integer, out last_seq integer,
     out context_tokens integer, out measured_input_tokens integer, out result_cap integer,
@@ -97,7 +96,7 @@ begin
     if not found then
         return;
     end if;
-    result_cap := coalesce(c.result_cap, p_result_cap);
+    result_cap := coalesce(c.result_cap, p_limits.result_cap);
     etag := c.revision || '-' || p_policy;
     not_modified := p_room is null and etag is not distinct from p_etag;
     if not_modified then
@@ -131,10 +130,10 @@ begin
     fixed_tokens := v_beside + round(c.unstored_tokens / factor)::integer;
     v_room := p_room;
     if v_room is null and (c.policy = '{}' or not c.policy ?| array['total_token_budget', 'reserved_output_tokens']) then
-        v_room := p_total_budget - p_reserved - ceil(fixed_tokens * factor)::integer;
+        v_room := p_limits.total_token_budget - p_limits.reserved_output_tokens - ceil(fixed_tokens * factor)::integer;
     elsif v_room is null then
-        v_room := coalesce((c.policy ->> 'total_token_budget')::integer, p_total_budget)
-            - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_reserved)
+        v_room := coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget)
+            - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens)
             - ceil(fixed_tokens * factor)::integer;
     end if;
     gap := false;

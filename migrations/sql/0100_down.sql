@@ -12,6 +12,7 @@ drop function add_context_blocks, append_turn, backlog, clear_checks, count_mode
     rate_limits_since, read_context, recount_carried, recount_end, recount_results, shown_tokens, snapshot_chain,
     store_snapshot, stranded_runs_by_turns, supersede, tail_window, tail_within, take_console_ticket, tenant_of_token,
     tokens_over_cap, waiting_work, want_batches, without_words;
+drop type turn_messages, turn_facts, turn_usage, turn_context, context_limits;
 revoke select on alembic_version from palimpsest_service;
 revoke usage on schema public from palimpsest_service, palimpsest_background, palimpsest_auditor;
 do $$

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -18,13 +19,16 @@ from pydantic import SecretStr
 from sqlalchemy import CheckConstraint, make_url
 from sqlalchemy.exc import OperationalError
 
+from migrations.describe import schema_text
 from migrations.run import current_revision, downgrade, upgrade
 from runtime.settings import Settings
+from store import hot_path
 from store.engine import owner_engine, service_engine, transaction
 from store.tables import metadata
 from store.tenants import api_keys, tenants
 from tests.conftest import create_database, drop_database, make_tenant
 from tests.support.eventually import eventually
+from tests.support.places import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +79,65 @@ def test_migrations_and_tables_agree(database_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, metadata) == []
     engine.dispose()
+
+
+def schema(url: str) -> str:
+    engine = owner_engine(url)
+    with engine.connect() as connection:
+        told = schema_text(connection)
+    engine.dispose()
+    return told
+
+
+def unqualified(told: str) -> str:
+    """Leave out the aliases in views, which Postgres 15 writes where later versions do without."""
+    return re.sub(
+        r"^create view .*?;$", lambda view: re.sub(r"\b\w+\.(?=\w)", "", view[0]), told, flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def test_the_schema_is_written_down(database_url: str) -> None:
+    written = (ROOT / "migrations" / "schema.sql").read_text()
+    assert unqualified(written) == unqualified(schema(database_url)), "run `make docs`"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table messages alter column tokens set default 0",
+        "alter table messages no force row level security",
+        "drop index ix_runs_dead",
+        "alter policy tenant on pins using (true)",
+        "grant delete on messages to palimpsest_service",
+        "grant select (content) on messages to palimpsest_background",
+        "alter table runs disable row level security",
+        "alter function backlog() security invoker",
+        "alter function backlog() reset search_path",
+        "grant execute on function backlog() to public",
+        "alter function backlog() owner to current_user",
+        "alter table messages drop constraint ck_messages_role",
+        "drop trigger runs_not_erased on runs",
+        "alter table conversations reset (fillfactor)",
+        "alter table pins alter column text set statistics -1",
+        "alter view snapshots set (security_invoker = false)",
+        "create type more as (one integer)",
+    ],
+)
+def test_what_is_written_down_is_all_there_is(database_url: str, change: str) -> None:
+    before = schema(database_url)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(change.encode())
+    assert schema(database_url) != before
+
+
+def test_groups_of_arguments_agree(database_url: str) -> None:
+    stored = query(
+        database_url,
+        "select c.relname, array_agg(a.attname::text order by a.attnum) from pg_class as c"
+        " join pg_attribute as a on a.attrelid = c.oid"
+        " where c.relnamespace = 'public'::regnamespace and c.relkind = 'c' group by c.relname",
+    )
+    assert sorted(stored) == sorted((name, list(group._fields)) for name, group in hot_path.GROUPS.items())
 
 
 def test_check_constraints_agree(database_url: str) -> None:

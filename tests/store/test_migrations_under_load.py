@@ -18,11 +18,12 @@ from pydantic import SecretStr
 from sqlalchemy.exc import OperationalError
 
 from migrations import run as migrations_run
+from migrations.describe import schema_text
 from migrations.revisions import HEAD
 from migrations.run import downgrade, upgrade
 from runtime.settings import Settings
 from store.conversations import conversations
-from store.engine import transaction
+from store.engine import owner_engine, transaction
 from tests.conftest import make_tenant
 from tests.store.next_release import NEXT, next_release, write_next_release
 from tests.support.eventually import eventually
@@ -221,11 +222,12 @@ def test_a_revision_takes_nothing_away(empty_database_url: str, before: str, aft
     """Whatever services of the one before call is there, and they may; going back takes away what came."""
     url = empty_database_url
     upgrade(url, before)
-    could = granted(url)
+    could, was = granted(url), schema(url)
     upgrade(url, after)
     assert could <= granted(url)
+    assert schema(url) != was
     downgrade(url, before)
-    assert granted(url) == could
+    assert schema(url) == was
     upgrade(url, after)
 
 
@@ -258,6 +260,15 @@ def test_a_schema_of_before_the_first_release_is_left_as_it_is(database_url: str
         assert revision(database_url) == old
         assert granted(database_url) == could
         assert connection.execute("select count(*) from tenants").fetchone() == (1,)
+
+
+def schema(url: str) -> str:
+    """Return the whole schema as SQL."""
+    engine = owner_engine(url)
+    with engine.connect() as connection:
+        told = schema_text(connection)
+    engine.dispose()
+    return told
 
 
 def granted(url: str) -> set[tuple[Any, ...]]:
