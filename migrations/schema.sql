@@ -1,4 +1,4 @@
--- The whole schema at revision 0100, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0101, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -531,9 +531,12 @@ create table runs (
     reserved_tokens bigint not null default 0,
     reserved_cost_usd numeric(14,6) not null default 0,
     not_before timestamp with time zone,
+    kind text,
     constraint pk_runs PRIMARY KEY (id),
+    constraint ck_runs_kind CHECK ((kind = ANY (ARRAY['ladder'::text, 'manual'::text, 'recovery'::text, 'context_block'::text, 'batch'::text, 'request'::text]))),
     constraint ck_runs_queue CHECK ((queue = ANY (ARRAY['checks'::text, 'summaries'::text]))),
     constraint ck_runs_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'committed'::text, 'skipped'::text, 'failed'::text, 'dead'::text]))),
+    constraint ck_runs_trigger CHECK ((trigger = ANY (ARRAY['check'::text, 'manual'::text, 'overflow'::text, 'budget'::text, 'context_block'::text, 'batch'::text, 'pin'::text, 'restore'::text, 'fork'::text, 'import'::text]))),
     constraint fk_runs_block_id_context_blocks FOREIGN KEY (block_id) REFERENCES context_blocks(id),
     constraint fk_runs_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
 );
@@ -552,6 +555,7 @@ create policy background on runs for select to palimpsest_background using (true
 create policy background_offers on runs for update to palimpsest_background using (true) with check (true);
 create policy background_removes on runs for delete to palimpsest_background using (true);
 create policy tenant on runs for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER runs_kind BEFORE INSERT OR UPDATE ON public.runs FOR EACH ROW WHEN ((new.kind IS NULL)) EXECUTE FUNCTION write_run_kind();
 CREATE TRIGGER runs_not_erased BEFORE INSERT ON public.runs FOR EACH ROW EXECUTE FUNCTION guard_erased_runs();
 grant select (id, tenant_id, conversation_id, trigger, state, reason, request_id, attempts, worker, tokens_before, tokens_after, messages_before, messages_after, created_at, started_at, finished_at) on runs to palimpsest_auditor;
 grant delete, select (id, tenant_id, conversation_id, state, queue, reason, policy, attempts, lease_expires_at, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd), update (state, reason, error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens, reserved_cost_usd) on runs to palimpsest_background;
@@ -2159,3 +2163,17 @@ language sql immutable as $$
     select coalesce(jsonb_object_agg(named.key, named.value), '{}')
     from jsonb_each(p_policy) as named where jsonb_typeof(named.value) in ('number', 'boolean')
 $$;
+
+create function write_run_kind() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    new.kind := case
+        when new.trigger = 'context_block' then 'context_block'
+        when new.trigger = 'batch' then 'batch'
+        when new.base_version is not null then 'recovery'
+        when new.trigger = 'manual' then 'manual'
+        when new.trigger = 'check' then 'ladder'
+        else 'request'
+    end;
+    return new;
+end $$;
