@@ -13,6 +13,17 @@ from bench.soak.speech import marks
 from bench.soak.truth import Base, digest
 from cli.client.types import StoredMessage
 from tests.support.messages_api import problems
+from tests.support.truth.rows import (
+    CONVERSATION,
+    RUNS,
+    SNAPSHOTS,
+    STEPS,
+    attempted_wrongly,
+    counted_wrongly,
+    covered_wrongly,
+    ranges,
+    shrunk_wrongly,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,28 +41,7 @@ _MESSAGES: Final = (
     "select seq, role, content::text as content, superseded_at is not null as superseded"
     " from messages where conversation_id = %s order by seq"
 )
-_CONVERSATION: Final = (
-    "select c.*, s.tokens as head_tokens, s.message_count as head_messages, s.bytes as head_bytes,"
-    " (select coalesce(sum(shown_tokens(m.tokens, m.view_tokens, m.result_chars, c.result_cap)), 0)::int"
-    "  from messages as m where m.conversation_id = c.id and m.seq > c.covers_through and m.superseded_at is null)"
-    " as tail_tokens,"
-    " (select count(*)::int from messages as m"
-    "  where m.conversation_id = c.id and m.seq > c.covers_through and m.superseded_at is null) as tail_messages,"
-    " (select coalesce(sum(m.bytes), 0)::bigint from messages as m"
-    "  where m.conversation_id = c.id and m.seq > c.covers_through and m.superseded_at is null) as tail_bytes"
-    " from conversations as c left join snapshots as s on s.conversation_id = c.id and s.version = c.head_version"
-    " where c.id = %s"
-)
-_SNAPSHOTS: Final = (
-    "select version, covers_through, coverage, seqs from snapshots"
-    " where conversation_id = %s and (version = %s or version <> all(%s)) order by version"
-)
-_RUNS: Final = "select id, state, attempts, trigger, policy, block_id from runs where conversation_id = %s"
-_STEPS: Final = (
-    "select s.run_id, s.name, s.state, s.reason, s.snapshot_version, s.tokens_before, s.tokens_after, r.trigger,"
-    " (r.policy ->> 'min_savings_tokens')::int as least"
-    " from run_steps as s join runs as r on r.id = s.run_id where r.conversation_id = %s and r.block_id is null"
-)
+_NEW_SNAPSHOTS: Final = f"{SNAPSHOTS}%s and (version = %s or version <> all(%s)) order by version"
 
 
 class Row(NamedTuple):
@@ -80,15 +70,16 @@ class Checker:
                 Row(row["seq"], row["role"], digest(row["content"]), row["superseded"])
                 for row in self._all(_MESSAGES, told.uuid)
             ]
-            (conversation,) = self._all(_CONVERSATION, told.uuid)
-            seen = sorted(told.versions)
-            snapshots = self._all(_SNAPSHOTS, told.uuid, conversation["head_version"], seen)
-            runs = self._all(_RUNS, told.uuid)
-            steps = self._all(_STEPS, told.uuid)
+            (conversation,) = self._all(f"{CONVERSATION}%s", told.uuid)
+            head, seen = conversation["head_version"], sorted(told.versions)
+            snapshots = self._all(_NEW_SNAPSHOTS, told.uuid, head, seen)
+            runs = self._all(f"{RUNS}%s", told.uuid)
+            steps = self._all(f"{STEPS}%s", told.uuid)
+        stored, superseded = {row.seq for row in rows}, {row.seq for row in rows if row.superseded}
         self._note("nothing lost", told, stored_wrongly(told, rows, acknowledged, told.all_turns()))
-        self._note("covered without gaps", told, covered_wrongly(rows, conversation, snapshots))
-        self._note("the head is consistent", told, counted_wrongly(rows, conversation))
-        self._note("attempts are bounded", told, attempted_wrongly(runs))
+        self._note("covered without gaps", told, covered_wrongly(stored, superseded, head, snapshots))
+        self._note("the head is consistent", told, counted_wrongly(conversation, max(stored, default=None)))
+        self._note("attempts are bounded", told, attempted_wrongly(runs, MAX_ATTEMPTS))
         self._note("shrinking", told, shrunk_wrongly(steps))
         told.versions |= {row["version"] for row in snapshots}
         self.checked += 1
@@ -108,7 +99,7 @@ def stored_wrongly(told: Told, rows: Sequence[Row], acknowledged: Sequence[Turn]
     """
     found: list[str] = []
     if [row.seq for row in rows] != [*(base.seq for base in told.base), *_following(told, rows)]:
-        found.append(f"seqs have gaps: {_ranges([row.seq for row in rows])}")
+        found.append(f"seqs have gaps: {ranges([row.seq for row in rows])}")
     places: defaultdict[bytes, list[Row]] = defaultdict(list)
     for row in rows:
         places[row.digest].append(row)
@@ -133,79 +124,6 @@ def stored_wrongly(told: Told, rows: Sequence[Row], acknowledged: Sequence[Turn]
     ours = {message.digest for turn in every for message in turn.messages} | {base.message.digest for base in told.base}
     found += [f"message {row.seq} is none that was sent" for row in rows if row.digest not in ours]
     return found + _disordered(stored) + _superseded_wrongly(rows, stored)
-
-
-def covered_wrongly(
-    rows: Sequence[Row], conversation: Mapping[str, Any], snapshots: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """2: a snapshot accounts for every message that it covers, once; the head for exactly those that are live."""
-    found: list[str] = []
-    stored = {row.seq for row in rows}
-    superseded = {row.seq for row in rows if row.superseded}
-    for snapshot in snapshots:
-        name, covers = f"snapshot {snapshot['version']}", snapshot["covers_through"]
-        seqs = [seq for first, last, _, _ in snapshot["coverage"] for seq in range(first, last + 1)]
-        if seqs != sorted(set(seqs)) or not stored.issuperset(seqs):
-            found.append(f"{name} covers {_ranges(seqs)}")
-        missing = {seq for seq in stored if seq <= covers} - set(seqs)
-        if missing - superseded:
-            found.append(f"{name} leaves out {_ranges(sorted(missing - superseded))} of 0..{covers}")
-        gone = {
-            seq
-            for first, last, fate, _ in snapshot["coverage"]
-            if fate in {"summarized", "dropped"}
-            for seq in range(first, last + 1)
-        }
-        if not gone.isdisjoint(snapshot["seqs"]):
-            found.append(f"{name} shows what it says is gone")
-        if snapshot["version"] == conversation["head_version"] and superseded.intersection(seqs):
-            found.append(
-                f"{name}, the head, covers what was replaced: {_ranges(sorted(superseded.intersection(seqs)))}"
-            )
-    versions = {snapshot["version"] for snapshot in snapshots}
-    if conversation["head_version"] and conversation["head_version"] not in versions:
-        found.append(f"the head is version {conversation['head_version']}, which is not there")
-    return found
-
-
-def counted_wrongly(rows: Sequence[Row], conversation: Mapping[str, Any]) -> list[str]:
-    """Hold the counters of a conversation against a recount."""
-    expected = {
-        "next_seq": rows[-1].seq + 1 if rows else conversation["next_seq"],
-        "context_tokens": (conversation["head_tokens"] or 0) + conversation["tail_tokens"],
-        "context_messages": (conversation["head_messages"] or 0) + conversation["tail_messages"],
-        "context_bytes": (conversation["head_bytes"] or 0) + conversation["tail_bytes"],
-    }
-    return [
-        f"{name} is {conversation[name]}, counted anew {value}"
-        for name, value in expected.items()
-        if conversation[name] != value
-    ]
-
-
-def attempted_wrongly(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """No run is tried more often than it may be, and one at a time is active."""
-    found = [f"run {run['id']} has {run['attempts']} attempts" for run in runs if run["attempts"] > MAX_ATTEMPTS]
-    active = [run["id"] for run in runs if run["state"] in {"queued", "running"} and run["block_id"] is None]
-    return found + ([f"{len(active)} runs are active"] if len(active) > 1 else [])
-
-
-def shrunk_wrongly(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """6, 7: what was committed is smaller by what is worth it, what was not changed nothing and says why.
-
-    An emergency may save less, and what has to be summarized after it, or repeated for a pin, may even grow.
-    """
-    found: list[str] = []
-    for step in steps:
-        name = f"step {step['name']} of run {step['run_id']}"
-        if step["state"] != "committed":
-            if step["snapshot_version"] is not None or not step["reason"]:
-                found.append(f"{name} was {step['state']}, with snapshot {step['snapshot_version']} and no reason")
-        elif step["name"] not in {"pin", "overflow"} and step["trigger"] != "overflow":
-            saved = step["tokens_before"] - step["tokens_after"]
-            if saved < max(1, step["least"]):
-                found.append(f"{name} saved {saved} tokens, the least is {step['least']}")
-    return found
 
 
 def check_context(
@@ -288,17 +206,4 @@ def _disordered(stored: Sequence[tuple[int, Turn]]) -> list[str]:
 def _superseded_wrongly(rows: Sequence[Row], stored: Sequence[tuple[int, Turn]]) -> list[str]:
     edits = [(first, turn.replace_from) for first, turn in stored if turn.replace_from is not None]
     wrong = [row.seq for row in rows if row.superseded != any(replaced <= row.seq < first for first, replaced in edits)]
-    return [f"replaced or not, wrongly: {_ranges(wrong)}"] if wrong else []
-
-
-def _ranges(seqs: Sequence[int]) -> str:
-    told: list[str] = []
-    begin = last = None
-    for seq in [*seqs, None]:
-        if last is not None and seq == last + 1:
-            last = seq
-            continue
-        if begin is not None:
-            told.append(f"{begin}" if begin == last else f"{begin}..{last}")
-        begin = last = seq
-    return ", ".join(told[:20]) or "nothing"
+    return [f"replaced or not, wrongly: {ranges(wrong)}"] if wrong else []

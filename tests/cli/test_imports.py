@@ -31,10 +31,10 @@ from store.engine import owner_engine, transaction
 from store.runs import runs
 from store.tables import messages as messages_table
 from tests.conftest import make_tenant
-from tests.support.conversation_model import Product, Told, Usage
 from tests.support.service.in_process import Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, call, request, result
+from tests.support.truth.model import Product, Told, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -39,6 +39,16 @@ from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.fault_points import FaultPoints, fault_points
 from tests.support.service.in_process import SMALL, Chat
 from tests.support.talk import answer, request, rounds
+from tests.support.truth.rows import (
+    CONVERSATION,
+    RUNS,
+    SNAPSHOTS,
+    STEPS,
+    attempted_wrongly,
+    counted_wrongly,
+    covered_wrongly,
+    shrunk_wrongly,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -234,6 +244,7 @@ class Talk:
         steps = [step for run in found for step in chat.steps(run.id)]
         snapshots = chat.query("select * from snapshots where conversation_id = :c order by version", c=self.id)
         self._messages_are_complete()
+        self._rows_hold()
         self._runs_have_ended(found)
         self._snapshots_are_single(snapshots, steps)
         return EndState(found, steps, snapshots, self._context_is_good(), self.calls)
@@ -247,13 +258,27 @@ class Talk:
         told = self._get("messages", limit=1000)
         assert [message["content"] for message in told["data"]] == [message["content"] for message in self.sent][:1000]
 
+    def _rows_hold(self) -> None:
+        chat = self._installation.chat
+        (conversation,) = chat.query(f"{CONVERSATION}:c", c=self.id)
+        snapshots, runs, steps = (
+            [row._mapping for row in chat.query(f"{select}:c", c=self.id)] for select in (SNAPSHOTS, RUNS, STEPS)
+        )
+        superseded = chat.query(
+            "select seq from messages where conversation_id = :c and superseded_at is not null", c=self.id
+        )
+        stored = range(len(self.sent))
+        assert not covered_wrongly(stored, {row.seq for row in superseded}, conversation.head_version, snapshots)
+        assert not counted_wrongly(conversation._mapping, max(stored, default=None))
+        assert not attempted_wrongly(runs, MAX_ATTEMPTS)
+        assert not shrunk_wrongly(steps)
+
     def _runs_have_ended(self, runs: Sequence[AnyRow]) -> None:
         for run in runs:
             assert run.state not in {"queued", "running"}, run
             assert run.lease_token is None
             assert run.lease_expires_at is None
             assert run.finished_at is not None
-            assert run.attempts <= MAX_ATTEMPTS
         told = self._get("runs", limit=100)["data"]
         assert sorted((run["id"], run["state"], run["attempts"]) for run in told) == sorted(
             (ids.external("run", run.id), run.state, run.attempts) for run in runs

@@ -35,10 +35,10 @@ from bench.soak.traffic import Record, Took
 from bench.soak.truth import Breach, Breaches, Told, Turn
 from store.conversations import branches
 from tests.conftest import make_tenant
-from tests.support.conversation_model import Product, Usage
 from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.service.in_process import Workers
+from tests.support.truth.model import Product, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -380,7 +380,11 @@ def test_pieces_lose_nothing_but_white_space(text: str) -> None:
 @pytest.mark.recorded
 @pytest.mark.parametrize(
     ("name", "budget", "floor"),
-    [("airline", 0.25, 0.76), ("airline-long", 0.25, 0.98), ("airline-long", 0.10, 0.87), ("swe-agent", 0.25, 0.95)],
+    [
+        ("airline", 0.25, 0.76),
+        ("swe-agent", 0.25, 0.95),
+        *(pytest.param("airline-long", *each, marks=pytest.mark.slow) for each in ((0.25, 0.98), (0.10, 0.87))),
+    ],
 )
 def test_what_is_used_again_is_still_there(name: str, budget: float, floor: float) -> None:
     path = transcripts_folder() / f"{name}.jsonl"

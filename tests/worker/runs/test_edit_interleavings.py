@@ -17,12 +17,12 @@ from store.conversations import branches, conversations, overflows, pins
 from store.conversations.repinning import repin
 from store.runs import requested, runs
 from store.runs.requested import ManualRun
-from tests.support.conversation_model import Product, Told, Usage, markings, marks
 from tests.support.messages_api import ThinkingLedger, problems
 from tests.support.service.in_process import Workers, check_state
 from tests.support.service.stepped_workers import MAX_ATTEMPTS
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import call, result
+from tests.support.truth.model import Product, Told, Usage, markings, marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -30,8 +30,8 @@ from store.conversations import branches, conversations, overflows, pins
 from store.conversations.repinning import repin
 from store.runs import requested
 from store.runs.requested import ManualRun
-from tests.support.conversation_model import Product, Told, Usage
 from tests.support.service.stepped_workers import Order, Process, sweep
+from tests.support.truth.model import Product, Told, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -26,6 +26,7 @@ from tests.support.messages_api import ThinkingLedger, alternates, problems
 from tests.support.service.in_process import SMALL, Chat
 from tests.support.service.stepped_workers import MAX_ATTEMPTS
 from tests.support.stored_turns import stored_turn
+from tests.support.truth.rows import RUNS, STEPS, attempted_wrongly, seqs, shrunk_wrongly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +88,6 @@ class Told:
     """Version and messages of the context that the next turn was made with, None for the one at its time."""
     versions: set[int] = field(default_factory=set)
     """Snapshots that were looked at."""
-    steps: set[tuple[UUID, int]] = field(default_factory=set)
     restored: int | None = None
     """The head that a restore made and that nothing has given a reason to leave since."""
 
@@ -210,9 +210,10 @@ class Product(Chat):
         found = self._look(told)
         _nothing_is_lost(told, found)
         _everything_is_covered(told, found)
-        _what_was_committed_is_smaller(told, found)
+        assert not shrunk_wrongly([row._mapping for row in found.steps])
+        assert {row.snapshot_version for row in found.steps if row.state == "committed"} <= told.versions
         _counters_are_a_recount(told, found)
-        _runs_are_bounded(found)
+        assert not attempted_wrongly([row._mapping for row in found.runs], MAX_ATTEMPTS)
         if told.stored:
             _the_context_is_right(told, found, self.context(told.id))
 
@@ -237,7 +238,7 @@ class Product(Chat):
                     None,
                 ),
                 new=new,
-                runs={run.id: run for run in ask("select * from runs where conversation_id = :c")},
+                runs=ask(f"{RUNS}:c"),
                 named={
                     row.id
                     for row in ask(
@@ -245,9 +246,7 @@ class Product(Chat):
                         ids=[UUID(run) for snapshot in new for _, _, _, run in snapshot.coverage if run],
                     )
                 },
-                steps=ask(
-                    "select s.* from run_steps as s join runs as r on r.id = s.run_id where r.conversation_id = :c"
-                ),
+                steps=ask(f"{STEPS}:c"),
                 carried=ask(
                     "select coalesce(sum(outline_tokens), 0) as tokens from context_blocks"
                     " where conversation_id = :c and carried_until is null and superseded_at is null"
@@ -266,7 +265,7 @@ class _Found(NamedTuple):
     messages: Sequence[AnyRow]
     head: AnyRow | None
     new: Sequence[AnyRow]
-    runs: Mapping[UUID, AnyRow]
+    runs: Sequence[AnyRow]
     named: set[UUID]
     """Runs that the new snapshots name and that exist."""
     steps: Sequence[AnyRow]
@@ -284,12 +283,12 @@ def _everything_is_covered(told: Told, found: _Found) -> None:
     """2: every snapshot, when it is first seen, and the head always."""
     for snapshot in found.new:
         _covers_what_is_live(told, snapshot)
-        gone = _seqs(snapshot, {"summarized", "dropped"})
+        covered, gone = seqs(snapshot._mapping), seqs(snapshot._mapping, {"summarized", "dropped"})
         shown = {seq for seq in snapshot.seqs if seq >= 0}
         assert shown.isdisjoint(gone)
-        assert shown <= set(_seqs(snapshot))
+        assert shown <= set(covered)
         if told.strict:
-            assert shown | set(gone) == set(_seqs(snapshot))
+            assert shown | set(gone) == set(covered)
         for _, _, fate, run in snapshot.coverage:
             assert (run is None) == (fate == "kept")
             assert run is None or UUID(run) in found.named
@@ -304,40 +303,7 @@ def _everything_is_covered(told: Told, found: _Found) -> None:
 
 
 def _covers_what_is_live(told: Told, snapshot: AnyRow) -> None:
-    assert _seqs(snapshot) == [each.seq for each in told.live if each.seq <= snapshot.covers_through]
-
-
-def _seqs(snapshot: AnyRow, fates: set[str] | None = None) -> list[int]:
-    return [
-        seq
-        for first, last, fate, _ in snapshot.coverage
-        if fates is None or fate in fates
-        for seq in range(first, last + 1)
-    ]
-
-
-def _what_was_committed_is_smaller(told: Told, found: _Found) -> None:
-    """6 and 7; an emergency may save less than is worth a run, and its summary follows within the same room."""
-    for step in found.steps:
-        if (step.run_id, step.step_no) in told.steps:
-            continue
-        told.steps.add((step.run_id, step.step_no))
-        run = found.runs[step.run_id]
-        if run.block_id is not None:
-            continue
-        if step.state != "committed":
-            assert (step.snapshot_version, step.tokens_after) == (None, step.tokens_before)
-            assert step.reason
-            continue
-        assert step.snapshot_version in told.versions
-        if step.name == "pin":
-            continue
-        if step.name == "overflow":
-            assert step.tokens_after <= step.tokens_before
-        elif run.trigger == "overflow":
-            assert step.tokens_after <= run.target_tokens
-        else:
-            assert step.tokens_before - step.tokens_after >= max(1, run.policy["min_savings_tokens"])
+    assert seqs(snapshot._mapping) == [each.seq for each in told.live if each.seq <= snapshot.covers_through]
 
 
 def _counters_are_a_recount(told: Told, found: _Found) -> None:
@@ -374,12 +340,6 @@ def _counters_are_a_recount(told: Told, found: _Found) -> None:
     if head is not None:
         assert head.tokens == sum(content_tokens(message["content"]) for message in head.messages)
     assert row.measured_tokens is None or row.measured_tokens > 0
-
-
-def _runs_are_bounded(found: _Found) -> None:
-    own = found.runs.values()
-    assert sum(run.state in {"queued", "running"} and run.block_id is None for run in own) <= 1
-    assert all(run.attempts <= MAX_ATTEMPTS for run in own)
 
 
 def _the_context_is_right(told: Told, found: _Found, context: dict[str, Any]) -> None:
