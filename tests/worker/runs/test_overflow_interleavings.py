@@ -114,31 +114,6 @@ class WiderWorld(World):
                 if block["type"] != "tool_result" or not is_request(newest["role"], newest["content"]):
                     assert json.dumps(mark)[1:-1] in shown
 
-    def what_was_committed_is_smaller(self) -> None:
-        """6 and 7; an emergency may save less than is worth a run, its summary follows within the same room."""
-        least = self.chat.row(self.conversation).policy["min_savings_tokens"]
-        versions = []
-        for step in self.chat.query(
-            "select s.*, r.trigger, r.target_tokens from run_steps as s join runs as r on r.id = s.run_id"
-            " where r.conversation_id = :c",
-            c=self.conversation,
-        ):
-            if step.state != "committed":
-                assert (step.snapshot_version, step.tokens_after) == (None, step.tokens_before)
-                assert step.reason
-                continue
-            versions.append(step.snapshot_version)
-            if step.name == "overflow":
-                assert step.tokens_after <= step.tokens_before
-            elif step.trigger == "overflow":
-                assert step.tokens_after <= step.target_tokens
-            else:
-                assert step.tokens_before - step.tokens_after >= max(1, least)
-        stored = self.chat.query(
-            "select version from snapshots where conversation_id = :c order by version", c=self.conversation
-        )
-        assert sorted(versions) == [row.version for row in stored]
-
 
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
