@@ -56,7 +56,7 @@ def violations(page: Page) -> list[str]:
 
 
 @pytest.mark.timeout(600)  # a bound for a loaded machine: axe reads two dozen pages
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 420)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), pytest.param("dark", 420, marks=pytest.mark.slow)])
 def test_no_page_has_a_violation(
     visit: Callable[..., Page],
     service: Service,

@@ -360,6 +360,7 @@ def posted(url: str, key: str, path: str, number: int) -> None:
     eventually(acknowledged, 90)
 
 
+@pytest.mark.slow
 def test_servers_that_are_killed_come_back_and_nothing_is_lost(tmp_path: Path) -> None:
     turns = 60
     with serving("--port", "0", cwd=tmp_path) as process:

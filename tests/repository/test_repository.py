@@ -118,6 +118,16 @@ def test_the_modules_that_a_page_names_exist() -> None:
     assert {module for module in named if not (ROOT / module).is_file()} == set()
 
 
+def test_the_map_leads_to_what_is_there_for_each_kind_of_change() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    places = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page))
+    assert {place for place in places if not (ROOT / place).exists()} == set()
+    _, _, table = page.partition("## Where do I change")
+    changes = re.findall(r"^\| (.+?) \| (.+) \|$", table.partition("\n## ")[0], flags=re.MULTILINE)[2:]
+    assert len(changes) == 12
+    assert {kind for kind, where in changes if len(re.findall(r"`[\w.-]+/", where)) < 3} == set()
+
+
 def test_requirements_are_each_shown_by_a_test() -> None:
     shown = {row[0]: row[2] for row in rows("requirements")}
     expected = {f"T{number}" for number in range(1, 11)} | {f"S{number}" for number in range(1, 16)}

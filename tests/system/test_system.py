@@ -128,6 +128,7 @@ def test_a_chat_is_compacted_behind_its_back(client: ServiceClient) -> None:
             assert step.state != "committed" or (step.tokens_before or 0) - (step.tokens_after or 0) >= 100
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_an_agents_run_is_compacted_between_its_rounds(client: ServiceClient) -> None:
     # Room for more than what is protected; the newest rounds alone must not be over the budget.
@@ -182,6 +183,7 @@ def test_a_model_that_fails_now_and_then() -> None:
         assert len(model.requests) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing_but_time_and_a_restart_goes_on(tmp_path: Path) -> None:
     with LoopbackModel() as model:
         with (
@@ -231,6 +233,8 @@ def recorded() -> list[Transcript]:
     return list(read_transcripts(path))
 
 
+@pytest.mark.slow
+@pytest.mark.recorded
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("T1", "S2")
 def test_real_transcripts(client: ServiceClient) -> None:
