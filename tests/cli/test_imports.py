@@ -196,7 +196,6 @@ def test_what_is_imported_is_what_was_exported(desk: Desk, before: list[str], af
         assert theirs == mine
         assert text_of_messages(desk.elsewhere, copy.id) == text_of_messages(desk.product, told.id)
     copy.versions.clear()
-    copy.steps.clear()
     desk.elsewhere.verify(copy)
     again = Walk(desk.elsewhere, desk.workers_elsewhere, copy)
     for act in [*after, "settle", "exchange", "settle"]:

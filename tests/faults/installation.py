@@ -262,14 +262,14 @@ class Talk:
         chat = self._installation.chat
         (conversation,) = chat.query(f"{CONVERSATION}:c", c=self.id)
         snapshots, runs, steps = (
-            [row._mapping for row in chat.query(f"{select}:c", c=self.id)] for select in (SNAPSHOTS, RUNS, STEPS)
+            [row._asdict() for row in chat.query(f"{select}:c", c=self.id)] for select in (SNAPSHOTS, RUNS, STEPS)
         )
         superseded = chat.query(
             "select seq from messages where conversation_id = :c and superseded_at is not null", c=self.id
         )
         stored = range(len(self.sent))
         assert not covered_wrongly(stored, {row.seq for row in superseded}, conversation.head_version, snapshots)
-        assert not counted_wrongly(conversation._mapping, max(stored, default=None))
+        assert not counted_wrongly(conversation._asdict(), max(stored, default=None))
         assert not attempted_wrongly(runs, MAX_ATTEMPTS)
         assert not shrunk_wrongly(steps)
 

@@ -210,10 +210,10 @@ class Product(Chat):
         found = self._look(told)
         _nothing_is_lost(told, found)
         _everything_is_covered(told, found)
-        assert not shrunk_wrongly([row._mapping for row in found.steps])
+        assert not shrunk_wrongly([row._asdict() for row in found.steps])
         assert {row.snapshot_version for row in found.steps if row.state == "committed"} <= told.versions
         _counters_are_a_recount(told, found)
-        assert not attempted_wrongly([row._mapping for row in found.runs], MAX_ATTEMPTS)
+        assert not attempted_wrongly([row._asdict() for row in found.runs], MAX_ATTEMPTS)
         if told.stored:
             _the_context_is_right(told, found, self.context(told.id))
 
@@ -283,7 +283,7 @@ def _everything_is_covered(told: Told, found: _Found) -> None:
     """2: every snapshot, when it is first seen, and the head always."""
     for snapshot in found.new:
         _covers_what_is_live(told, snapshot)
-        covered, gone = seqs(snapshot._mapping), seqs(snapshot._mapping, {"summarized", "dropped"})
+        covered, gone = seqs(snapshot._asdict()), seqs(snapshot._asdict(), {"summarized", "dropped"})
         shown = {seq for seq in snapshot.seqs if seq >= 0}
         assert shown.isdisjoint(gone)
         assert shown <= set(covered)
@@ -303,7 +303,7 @@ def _everything_is_covered(told: Told, found: _Found) -> None:
 
 
 def _covers_what_is_live(told: Told, snapshot: AnyRow) -> None:
-    assert seqs(snapshot._mapping) == [each.seq for each in told.live if each.seq <= snapshot.covers_through]
+    assert seqs(snapshot._asdict()) == [each.seq for each in told.live if each.seq <= snapshot.covers_through]
 
 
 def _counters_are_a_recount(told: Told, found: _Found) -> None:

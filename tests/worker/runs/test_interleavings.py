@@ -211,7 +211,7 @@ class World:
     def what_was_committed_is_smaller(self) -> None:
         """6 and 7."""
         steps = self.chat.query(f"{STEPS}:c", c=self.conversation)
-        assert not shrunk_wrongly([step._mapping for step in steps])
+        assert not shrunk_wrongly([step._asdict() for step in steps])
         versions = [step.snapshot_version for step in steps if step.state == "committed"]
         stored = self.chat.query(
             "select version from snapshots where conversation_id = :c order by version", c=self.conversation
@@ -225,7 +225,7 @@ class World:
         """2."""
         runs = {str(run.id) for run in self.chat.runs(self.conversation)}
         for row in self.chat.query("select * from snapshots where conversation_id = :c", c=self.conversation):
-            covered, gone = seqs(row._mapping), set(seqs(row._mapping, {"summarized", "dropped"}))
+            covered, gone = seqs(row._asdict()), set(seqs(row._asdict(), {"summarized", "dropped"}))
             assert covered == list(range(row.covers_through + 1))
             for _, _, fate, run in row.coverage:
                 assert (run in runs) if fate != "kept" else (run is None)
