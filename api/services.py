@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from api.actions.assemblies import Assemblies
 from api.auth.jwt_tokens import JwtTokens
-from api.auth.last_used import LastUsed
 from api.auth.principals import Authenticator
 from api.auth.rate_limits import RateLimits
+from api.background.assemblies import Assemblies
+from api.background.last_used import LastUsed
+from api.background.run_waits import RunWaits
+from api.background.wakeups import Wakeups
 from api.http.bytes_under_way import BytesUnderWay
 from api.http.strict_json import Limits, StrictJson
 from api.monitoring.metrics import Metrics
 from api.monitoring.operations import Operations
-from api.waiting.run_waits import RunWaits
-from api.waiting.wakeups import Wakeups
 from runtime.tracing import TRACING
 from store import hot_path
 from store.engine import async_transaction, service_async_engine

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from api.auth.jwt_tokens import JwtTokens
-    from api.auth.last_used import LastUsed
+    from api.background.last_used import LastUsed
     from compaction.policy import Policy
     from store.hot_path import Pool
 

@@ -8,7 +8,6 @@ from urllib.parse import SplitResult, quote, urlsplit
 from api.auth.rate_limits import check_rate
 from api.http.problems import ProblemError
 from store.console import sessions
-from store.operations.operator_actions import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -68,11 +67,6 @@ async def principal_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Princi
     services: Services = connection.app.state.services
     found = await services.look(lambda database: sessions.find(database, token))
     return None if found is None else services.authenticator.principal(*found)
-
-
-def operator_of(request: ASGIConnection[Any, Principal, Any, Any]) -> Operator:
-    """Return who acts in a request that `may` let in."""
-    return Operator(request.user.tenant_id, request.user.key_id, request.scope["state"]["request_uuid"])
 
 
 async def from_our_pages(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:

@@ -28,6 +28,11 @@ class Window(NamedTuple, Generic[C]):
     after: C | None
     before: C | None
 
+    @property
+    def query(self) -> dict[str, Any]:
+        """What a query of the store is asked for."""
+        return {"limit": self.limit + 1, "after": self.after, "before": self.before}
+
 
 def window(limit: int, after_id: str | None, before_id: str | None, parse: Callable[[str], C | None]) -> Window[C]:
     """Return the window that the query parameters ask for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 import msgspec
@@ -15,10 +15,14 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.http.problem_types import problem_type
+from runtime import ids
 from store.archive.erasures import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -73,6 +77,18 @@ class ProblemError(Exception):
 def not_found() -> ProblemError:
     """Return the answer for what does not exist, and for what belongs to somebody else."""
     return ProblemError(404, "not_found", "There is no such resource.")
+
+
+def or_not_found(row: T | None) -> T:
+    """Return what was read; raise the problem that there is no such thing."""
+    if row is None:
+        raise not_found()
+    return row
+
+
+def id_or_not_found(prefix: ids.Prefix, text: str) -> UUID:
+    """Return the id in a path; raise the problem that nothing can have it."""
+    return or_not_found(ids.parse(prefix, text))
 
 
 def invalid(detail: str, pointer: str) -> ProblemError:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from sqlalchemy import Connection
 
-    from api.waiting.wakeups import Wakeups
+    from api.background.wakeups import Wakeups
     from store.operations.processes import Process
 
 log = structlog.get_logger()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
+
+if TYPE_CHECKING:
+    from store.tables import AnyRow
 
 
 class ContextBlockRef(Struct):
@@ -39,3 +42,22 @@ class ContextBlockOut(Struct, kw_only=True):
     text: str | UnsetType = UNSET
     outline: str | UnsetType = UNSET
     summary: str | UnsetType | None = UNSET
+
+
+def context_block_out(row: AnyRow, **more: Any) -> ContextBlockOut:
+    """Return a block as clients see it."""
+    return ContextBlockOut(
+        id=f"{row.seq}.{row.position}",
+        seq=row.seq,
+        position=row.position,
+        source=row.source,
+        title=row.title,
+        tokens=row.tokens,
+        outline_tokens=row.outline_tokens,
+        state="superseded" if row.superseded_at else "carried" if row.carried_until is None else "ended",
+        has_summary=row.has_summary,
+        carried_until=row.carried_until,
+        superseded_at=row.superseded_at,
+        created_at=row.created_at,
+        **more,
+    )

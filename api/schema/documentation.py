@@ -27,6 +27,9 @@ HEADER_REFERENCE: Final = "#/components/headers/"
 
 ConversationId = Annotated[str, PathParameter(description="A conversation's id.")]
 RunId = Annotated[str, PathParameter(description="A run's id.")]
+KeyId = Annotated[str, PathParameter(description="A key's id, the part before its dot.")]
+WebhookId = Annotated[str, PathParameter(description="A webhook's id.")]
+DeliveryId = Annotated[str, PathParameter(description="A delivery's id, the event's own.")]
 Seq = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A message's place in its conversation.")]
 Position = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A context block's place in its turn.")]
 Version = Annotated[int, PathParameter(ge=0, le=_INTEGER_MAX, description="A snapshot's version.")]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+
+from runtime import ids
+
+if TYPE_CHECKING:
+    from store.tables import AnyRow
 
 
 class ErasedOut(Struct, kw_only=True):
@@ -44,3 +49,28 @@ class UserErasureOut(Struct, kw_only=True):
     """How many conversations of a user this request found, and saw erased; 0 when there was nothing left."""
 
     conversations: int
+
+
+def erasure_out(row: AnyRow) -> ErasureOut:
+    """Return a tombstone as clients see it."""
+    return ErasureOut(
+        id=ids.external("era", row.id),
+        number=row.number,
+        conversation_id=ids.external("conv", row.conversation_id),
+        asked_for=row.asked_for,
+        key_id=ids.external("key", row.key_id) if row.key_id else None,
+        request_id=ids.external("req", row.request_id) if row.request_id else None,
+        erased_at=row.erased_at,
+        erased=ErasedOut(
+            messages=row.message_count,
+            snapshots=row.snapshot_count,
+            context_blocks=row.context_block_count,
+            pins=row.pin_count,
+            runs=row.run_count,
+            steps=row.step_count,
+            batches=row.batch_count,
+            deliveries=row.delivery_count,
+            idempotency_keys=row.idempotency_key_count,
+        ),
+        proof=row.proof.hex(),
+    )

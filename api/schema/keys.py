@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from api.schema.types import Strict
+from runtime import ids
+
+if TYPE_CHECKING:
+    from store.tenants.api_keys import ApiKey
 
 Scope = Literal["turns:write", "context:read", "audit:read", "admin"]
 Moment = Annotated[datetime, Meta(tz=True)]
@@ -50,3 +54,21 @@ class KeyMade(KeyOut, kw_only=True):
     """A new key; `key` is what requests present, and is shown this once."""
 
     key: str
+
+
+def key_out(row: ApiKey) -> KeyOut:
+    """Return a key as its tenant's clients see it."""
+    return KeyOut(**_fields(row))
+
+
+def key_made(row: ApiKey, key: str) -> KeyMade:
+    """Return a new key with its secret."""
+    return KeyMade(**_fields(row), key=key)
+
+
+def _fields(row: ApiKey) -> dict[str, Any]:
+    fields = row._asdict()
+    del fields["tenant_id"]
+    fields["id"] = ids.external("key", row.id)
+    fields["replaced_by"] = ids.external("key", row.replaced_by) if row.replaced_by else None
+    return fields

@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, OpenAPI, SecurityScheme
 
@@ -90,6 +91,11 @@ OF_STATUS: Final[Mapping[str, tuple[str, ...]]] = {
     "503": ("Retry-After",),
 }
 """Headers of the problems with a status."""
+LASTING_NAMES: Final[Mapping[str, str]] = {
+    "Page_api.schema.runs.RunOut_": "Page_api.schema.types.RunOut_",
+    "Page_api.schema.webhooks.DeliveryOut_": "Page_api.routes.administration.webhooks.DeliveryOut_",
+}
+"""What pages are called, for the modules that their rows were in first: generated clients have types of these names."""
 
 
 class Document(OpenAPI):
@@ -98,7 +104,7 @@ class Document(OpenAPI):
     def to_schema(self) -> Json:
         """Return the document's JSON; made once, for it takes some tenths of a second."""
         if not hasattr(self, "_completed"):
-            self._completed = complete(super().to_schema())
+            self._completed = complete(_with_lasting_names(super().to_schema()))
         return self._completed
 
 
@@ -168,6 +174,16 @@ def complete(document: Json) -> Json:
     components["examples"] = {code: {"value": example_of(code)} for code in PROBLEM_TYPES}
     components["schemas"]["Problem"]["properties"]["code"]["enum"] = list(PROBLEM_TYPES)
     return document
+
+
+def _with_lasting_names(document: Json) -> Json:
+    """Return the document with the names that its schemas have kept, in their order."""
+    text = msgspec.json.encode(document).decode()
+    for name, lasting in LASTING_NAMES.items():
+        text = text.replace(name, lasting)
+    renamed: Json = msgspec.json.decode(text)
+    renamed["components"]["schemas"] = dict(sorted(renamed["components"]["schemas"].items()))
+    return renamed
 
 
 def _is_guess(status: str, answer: Json) -> bool:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+
+from compaction.coverage import Coverage
+from compaction.pins.pinned import Pin
+from compaction.view import WRITTEN
+from runtime import ids
+
+if TYPE_CHECKING:
+    from store.tables import AnyRow
 
 
 class SpanOut(Struct):
@@ -67,3 +76,33 @@ class DiffOut(Struct, kw_only=True):
     tokens_after: int
     summary_before: str | None
     summary_after: str | None
+
+
+def snapshot_brief(row: AnyRow, **more: Any) -> SnapshotOut:
+    """Return a snapshot without what it holds."""
+    return SnapshotOut(
+        version=row.version,
+        parent_version=row.parent_version,
+        run_id=ids.external("run", row.run_id) if row.run_id else None,
+        step=row.step,
+        covers_through=row.covers_through,
+        summarizer=row.summarizer,
+        tokens=row.tokens,
+        message_count=row.message_count,
+        created_at=row.created_at,
+        **more,
+    )
+
+
+def snapshot_full(row: AnyRow) -> SnapshotOut:
+    """Return a snapshot with what it holds; a message that compaction wrote has no seq."""
+    spans = msgspec.convert(row.coverage, Coverage)
+    return snapshot_brief(
+        row,
+        messages=msgspec.Raw(row.messages),
+        seqs=[None if seq == WRITTEN else seq for seq in row.seqs],
+        coverage=[SpanOut(span.first, span.last, span.fate, ids.external_text("run", span.run_id)) for span in spans],
+        summary=row.summary,
+        prefix_hash=row.prefix_hash.hex(),
+        pins=[PinnedOut(pin.seq, pin.source, pin.text) for pin in (msgspec.convert(pin, Pin) for pin in row.pins)],
+    )

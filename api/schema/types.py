@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from api.schema.context_blocks import ContextBlockRef
-from compaction.steps.runs import RunKind, RunTrigger
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from store.conversations.assemblies import AssemblyRecord
+    from store.tables import AnyRow
 
 Reference = Annotated[str, Meta(min_length=1, max_length=512)]
 T = TypeVar("T")
@@ -315,66 +318,6 @@ class MessageOut(Struct, kw_only=True):
     lineage: list[Lineage] | UnsetType = UNSET
 
 
-class StepOut(Struct, kw_only=True):
-    """One step of a run."""
-
-    name: str
-    state: str
-    reason: str | None
-    detail: str | None
-    error: str | None
-    attempt: int
-    snapshot_version: int | None
-    tokens_before: int
-    tokens_after: int
-    messages_before: int
-    messages_after: int
-    results_cut: int | None
-    summarizer: str | None
-    model: str | None
-    prompt_version: str | None
-    model_calls: int
-    model_input_tokens: int | None
-    model_output_tokens: int | None
-    cost_usd: str | None
-    duration_ms: int
-    created_at: datetime
-
-
-class RunOut(Struct, kw_only=True):
-    """One execution of compaction."""
-
-    id: str
-    conversation_id: str
-    kind: RunKind | None
-    trigger: RunTrigger
-    state: str
-    queue: str
-    strategy: str | None
-    instructions: str | None
-    context_block: ContextBlockRef | None
-    reason: str | None
-    error: str | None
-    request_id: str | None
-    policy: dict[str, Any]
-    attempts: int
-    worker: str | None
-    snapshot_version: int | None
-    tokens_before: int | None
-    tokens_after: int | None
-    messages_before: int | None
-    messages_after: int | None
-    model_input_tokens: int
-    model_output_tokens: int
-    cost_usd: str | None
-    duration_ms: int | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    not_before: datetime | None
-    steps: list[StepOut]
-
-
 class Page(Struct, Generic[T]):
     """One page of a list."""
 
@@ -389,3 +332,41 @@ class HealthOut(Struct):
 
     status: Literal["ok", "degraded", "unavailable"]
     services: dict[str, str] | UnsetType = UNSET
+
+
+def money(amount: Decimal | int) -> str:
+    """Return an amount in USD as answers have it."""
+    return f"{amount:.6f}"
+
+
+def message_out(row: AnyRow, **more: Any) -> MessageOut:
+    """Return an original as clients see it."""
+    return MessageOut(
+        seq=row.seq,
+        role=row.role,
+        content=msgspec.Raw(row.content),
+        tokens=row.tokens,
+        created_at=row.created_at,
+        superseded_at=row.superseded_at,
+        **more,
+    )
+
+
+def last_assembly(record: AssemblyRecord) -> LastAssembly:
+    """Return an assembly as clients see it with its conversation."""
+    return LastAssembly(
+        call=record.call,
+        at=record.assembled_at,
+        layers=PayloadLayers(**record.layers),
+        total=record.total,
+        budget=record.total_token_budget,
+        reserved_output=record.reserved_output_tokens,
+        exchanges_total=record.exchanges_total,
+        exchanges_kept=record.exchanges_kept,
+        exchanges_dropped=record.exchanges_dropped,
+        rounds_dropped=record.rounds_dropped,
+        responses_truncated=record.responses_truncated,
+        blocks_shortened=record.blocks_shortened,
+        warnings=record.warnings,
+        snapshot_version=record.snapshot_version,
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from api.actions.exports import line
+from api.actions.archive import line
 from cli.output import failed, noted
 from cli.progress import counting
 from migrations.revisions import HEAD

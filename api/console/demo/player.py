@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
+from api.actions.turns import store_turn, wake_up
 from api.console.demo.story import job_search
 from api.http.bodies import read_turn
-from store import hot_path
 from store.conversations import messages
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from litestar import Litestar
     from sqlalchemy import Connection
 
+    from api.actions.caller import Caller
     from api.console.demo.story import Story
-    from api.services import Services
-    from compaction.policy import Policy
+    from store.hot_path import Appended
     from store.tables import AnyRow
 
 EXTERNAL_ID: Final = "demo-contract-search"
@@ -40,12 +40,10 @@ _log: Final = structlog.get_logger(__name__)
 
 
 class Playing(NamedTuple):
-    """For whom a conversation is played, and under which request."""
+    """On whose behalf a conversation is played, and which."""
 
-    tenant_id: UUID
-    policy: Policy
+    caller: Caller
     conversation_id: UUID
-    request_id: UUID
     next_seq: int = 0
     """The turns before it are stored already."""
 
@@ -56,8 +54,7 @@ class DemoPlayer:
     Each turn names the seq that it expects: of two processes that play by mistake one is refused, and leaves off.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self) -> None:
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
 
     def start(self, playing: Playing) -> None:
@@ -98,33 +95,20 @@ class DemoPlayer:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("demo.failed", exc_info=error)
 
-    async def _append(self, playing: Playing, said: tuple[dict[str, Any], ...], seq: int) -> hot_path.Appended:
+    async def _append(self, playing: Playing, said: tuple[dict[str, Any], ...], seq: int) -> Appended:
+        caller = playing.caller
         body = msgspec.json.encode({"messages": said, "expected_next_seq": seq})
-        turn = await asyncio.to_thread(read_turn, body, playing.policy, self._services.strict)
-        done = await hot_path.append_turn(
-            self._services.pool,
-            tenant_id=playing.tenant_id,
-            conversation_id=playing.conversation_id,
-            request_id=playing.request_id,
-            contents=turn.contents,
-            facts=turn.facts,
-            usage=turn.usage,
-            hidden=turn.hidden,
-            result_cap=playing.policy.max_tool_result_chars,
-            expected_seq=turn.expected_seq,
-            idempotency_key=None,
-            body_hash=None,
-            policy=playing.policy,
-        )
-        if done.queued:
-            self._services.wakeups.add(playing.conversation_id, playing.tenant_id)
-        return done
+        turn = await asyncio.to_thread(read_turn, body, caller.principal.policy, caller.services.strict)
+        appended = await store_turn(caller, playing.conversation_id, turn)
+        if appended.queued:
+            wake_up(caller, playing.conversation_id, queued=True)
+        return appended
 
 
 @asynccontextmanager
 async def demo_player(app: Litestar) -> AsyncIterator[None]:
-    """Keep a player in the application's state for as long as it runs. The services know nothing of it."""
-    app.state.demo = player = DemoPlayer(app.state.services)
+    """Keep a player in the application's state for as long as it runs; the services know nothing of it."""
+    app.state.demo = player = DemoPlayer()
     try:
         yield
     finally:

@@ -8,13 +8,13 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
 
+from api.actions.audit import lineage_of
 from api.auth.principals import Principal
 from api.console.pages import is_fragment, page
 from api.console.sessions import READ, may
 from api.console.views.content import parts
 from api.console.views.context import Entry, Head, Line, entries, label_of, lines, read_head
 from api.http.problems import not_found
-from api.routes.messages import lineage_of
 from api.schema.documentation import ConversationId, Seq
 from compaction.coverage import find_span
 from compaction.shorten.inline_tags import cut_inline

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, post
 
+from api.actions.caller import caller_of
 from api.auth.principals import Principal
 from api.console.demo import player
 from api.console.demo.player import DemoPlayer, Playing, is_cut_off
 from api.console.pages import redirect
-from api.console.sessions import ACT, may, operator_of
+from api.console.sessions import ACT, may
 from api.http.problems import ProblemError
 from runtime import ids
 from store.conversations import conversations
@@ -34,8 +35,7 @@ async def play_demo(request: Request[Principal, Any, Any]) -> Response[bytes]:
     values = player.conversation_values(await asyncio.to_thread(player.story))
     row, is_to_play = await services.run(tenant, _make, request, values)
     if is_to_play:
-        request_id = request.scope["state"]["request_uuid"]
-        request.app.state.demo.start(Playing(tenant, request.user.policy, row.id, request_id, row.next_seq))
+        request.app.state.demo.start(Playing(caller_of(request), row.id, row.next_seq))
     return redirect(f"/console/conversations/{ids.external('conv', row.id)}?done=demo")
 
 
@@ -51,5 +51,5 @@ def _make(
     is_to_play = is_new or (not demo.is_playing(row.id) and is_cut_off(connection, tenant_id, row))
     if is_to_play:
         outcome = "done" if is_new else "continued"
-        operator_actions.record(connection, operator_of(request), "demo", outcome, conversation_id=row.id)
+        operator_actions.record(connection, caller_of(request).operator, "demo", outcome, conversation_id=row.id)
     return row, is_to_play

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
-import structlog
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
+from api.actions import keys
+from api.actions.caller import caller_of
 from api.auth.principals import Principal
 from api.console.forms import read_form
 from api.console.pages import page, redirect
-from api.console.sessions import ACT, SIGN_IN, may, operator_of
-from api.http.problems import ProblemError, from_msgspec, invalid, not_found
-from api.routes.administration.keys import KeyId, make_key
+from api.console.sessions import ACT, SIGN_IN, may
+from api.http.problems import ProblemError, from_msgspec, id_or_not_found, invalid, not_found, or_not_found
+from api.schema.documentation import KeyId
 from api.schema.keys import KeyIn, RotationIn
 from runtime import ids
 from store.operations import operator_actions
@@ -39,7 +41,6 @@ OVERLAPS: Final = ((0, "ends at once"), (3_600, "an hour"), (86_400, "a day"), (
 """Seconds for which a rotated key may go on working, as the form offers them."""
 
 _After = Annotated[str | None, QueryParameter(max_length=64)]
-_log: Final = structlog.get_logger()
 
 
 class _Listed(NamedTuple):
@@ -55,10 +56,10 @@ async def list_keys(request: Request[Principal, Any, Any], after: _After = None)
     cursor = None if after is None else ids.parse("key", after)
     if after is not None and cursor is None:
         raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
-    keys, done = await services.run(request.user.tenant_id, _list, request.user.tenant_id, cursor)
-    shown = keys[:ON_A_PAGE]
+    listed, done = await services.run(request.user.tenant_id, _list, request.user.tenant_id, cursor)
+    shown = listed[:ON_A_PAGE]
     by = {(each.subject_key_id, each.action == "key_revoke"): each.key_name or each.key_id for each in done}
-    older = ids.external("key", shown[-1].id) if len(keys) > ON_A_PAGE else None
+    older = ids.external("key", shown[-1].id) if len(listed) > ON_A_PAGE else None
     return page(request, "keys.html", keys=shown, by=by, older=older)
 
 
@@ -79,9 +80,8 @@ async def create_key(request: Request[Principal, Any, Any]) -> Response[bytes]:
     days = _choice(form, "days", LIVES)
     expires_at = datetime.now(UTC) + timedelta(days=days) if days else None
     newest = str(form.get("newest", ""))
-    made: tuple[ApiKey, str] = await make_key(request, _create, operator_of(request), newest, wanted, expires_at)
-    _log.info("key.created", key_id=str(made[0].id), by=str(request.user.key_id), scopes=made[0].scopes)
-    return _show_once(request, made, None)
+    key = await keys.create_key(caller_of(request), _create, caller_of(request).operator, newest, wanted, expires_at)
+    return _show_once(request, key, None)
 
 
 @get("/keys/{key_id:str}/rotate", include_in_schema=False, guards=[may(ACT)])
@@ -93,19 +93,15 @@ async def show_rotation(request: Request[Principal, Any, Any], key_id: KeyId) ->
 @post("/keys/{key_id:str}/rotate", include_in_schema=False, guards=[may(ACT)])
 async def rotate_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[bytes]:
     """Make a key like another one and show it, this once; the other goes on for as long as was chosen."""
-    services: Services = request.app.state.services
     form = await read_form(request)
     wanted = _read({"overlap_seconds": _choice(form, "overlap", OVERLAPS)}, RotationIn)
     old = await _in_force(request, key_id)
     if wanted.overlap_seconds == 0:
         _agreed(request, old, form)
     overlap = timedelta(seconds=wanted.overlap_seconds)
-    made: tuple[ApiKey, str] | None = await make_key(request, _rotate, operator_of(request), old.id, overlap)
-    if made is None:
-        raise not_found()
-    services.authenticator.forget(request.user.tenant_id)
-    _log.info("key.rotated", key_id=str(made[0].id), by=str(request.user.key_id), replaces=str(old.id))
-    return _show_once(request, made, old)
+    return _show_once(
+        request, await keys.rotate_key(caller_of(request), _rotate, old.id, caller_of(request).operator, overlap), old
+    )
 
 
 @get("/keys/{key_id:str}/revoke", include_in_schema=False, guards=[may(ACT)])
@@ -117,14 +113,9 @@ async def show_revocation(request: Request[Principal, Any, Any], key_id: KeyId) 
 @post("/keys/{key_id:str}/revoke", include_in_schema=False, guards=[may(ACT)])
 async def revoke_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Response[bytes]:
     """Revoke a key, and lead back to the list, or out where it is the session's own."""
-    services: Services = request.app.state.services
-    key = await _in_force(request, key_id)
+    key, operator = await _in_force(request, key_id), caller_of(request).operator
     _agreed(request, key, await read_form(request))
-    tenant = request.user.tenant_id
-    if not await services.run(tenant, _revoke, operator_of(request), key.id):
-        raise not_found()
-    services.authenticator.forget(tenant)
-    _log.info("key.revoked", key_id=str(key.id), by=str(request.user.key_id))
+    await keys.revoke_key(caller_of(request), key.id, partial(_revoke, operator=operator))
     return redirect(SIGN_IN if key.id == request.user.key_id else "/console/keys")
 
 
@@ -134,10 +125,8 @@ def _show_once(request: Request[Principal, Any, Any], made: tuple[ApiKey, str], 
 
 async def _in_force(request: Request[Principal, Any, Any], key_id: str) -> ApiKey:
     """Return a key of the tenant that opens something; raise the problem of any other."""
-    services: Services = request.app.state.services
-    identifier, tenant = ids.parse("key", key_id), request.user.tenant_id
-    key = await services.run(tenant, api_keys.get, tenant, identifier) if identifier else None
-    if key is None or not key.in_force(datetime.now(UTC)):
+    key = or_not_found(await caller_of(request).run(api_keys.get, id_or_not_found("key", key_id)))
+    if not key.in_force(datetime.now(UTC)):
         raise not_found()
     return key
 
@@ -190,7 +179,7 @@ def _create(
 
 
 def _rotate(
-    connection: Connection, tenant_id: UUID, operator: Operator, key_id: UUID, overlap: timedelta
+    connection: Connection, tenant_id: UUID, key_id: UUID, operator: Operator, overlap: timedelta
 ) -> tuple[ApiKey, str] | None:
     made = api_keys.rotate(connection, tenant_id, key_id, overlap)
     if made is not None:
@@ -198,8 +187,8 @@ def _rotate(
     return made
 
 
-def _revoke(connection: Connection, operator: Operator, key_id: UUID) -> bool:
-    done = api_keys.revoke(connection, operator.tenant_id, key_id)
+def _revoke(connection: Connection, tenant_id: UUID, key_id: UUID, *, operator: Operator) -> bool:
+    done = api_keys.revoke(connection, tenant_id, key_id)
     if done:
         operator_actions.record(connection, operator, "key_revoke", subject_key_id=key_id)
     return done

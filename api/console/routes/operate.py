@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
+from api.actions import branches, compactions
+from api.actions.caller import Caller, caller_of
+from api.actions.runs import check_retried, retry_run
 from api.auth.principals import Principal
 from api.console.forms import read_form
 from api.console.pages import page, redirect
-from api.console.routes.retries import retry as retry_one
+from api.console.routes.retries import retry_and_record
 from api.console.routes.snapshots import read_sides
-from api.console.sessions import ACT, READ, may, operator_of
+from api.console.sessions import ACT, READ, may
 from api.console.views.comparison import compared
 from api.console.views.content import parts
-from api.http.problems import ProblemError, from_msgspec, invalid, not_found
-from api.routes import branches as branch_routes
-from api.routes.compactions import TO_A_MODEL, check_strategy, find_material, plan_out, request_run
+from api.http.problems import from_msgspec, id_or_not_found, invalid, or_not_found
 from api.schema.compactions import CompactionIn
 from api.schema.documentation import ConversationId, RunId
-from compaction.steps.ladder import Strategy
-from runtime import ids, strategies
-from runtime.broker import CHECKS, SUMMARIES
-from store.conversations import branches, conversations
+from runtime import ids
+from store.conversations import conversations
 from store.operations import operator_actions
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
     from store.runs.runs import Queue
 
 _Version = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
@@ -55,17 +53,12 @@ async def preview_restore(
     request: Request[Principal, Any, Any], conversation_id: ConversationId, version: _Version
 ) -> Response[bytes]:
     """Show what the model would see again, and what not any more, after going back to a version."""
-    services: Services = request.app.state.services
-    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
-    if row is None or identifier is None:
-        raise not_found()
-    sides = await services.run(tenant, read_sides, tenant, identifier, row.head_version, version)
-    if sides is None:
-        raise not_found()
+    caller = caller_of(request)
+    row = or_not_found(await caller.run(conversations.get, id_or_not_found("conv", conversation_id)))
+    sides = or_not_found(await caller.run(read_sides, row.id, row.head_version, version))
     try:
-        plan = await branch_routes.preview(services, request.user, identifier, version)
-    except branches.SupersededError:
+        plan = await branches.preview_restore(caller, row.id, version)
+    except branches.SupersededVersionError:
         plan = None
     comparison = await asyncio.to_thread(compared, sides.before, sides.after)
     return page(
@@ -83,35 +76,21 @@ async def preview_restore(
 @post("/conversations/{conversation_id:str}/restore", include_in_schema=False, guards=[may(ACT)])
 async def restore(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Go back to a version, and write down who did."""
-    services: Services = request.app.state.services
-    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     version = _number("version", str((await read_form(request)).get("version", "")))
     if not 0 <= version < 2**31:
         raise invalid("There is no such version.", "version")
-    try:
-        done = await services.run(tenant, _restore, request, identifier, version) if identifier else False
-    except branches.SupersededError:
-        detail = "This version shows messages that were replaced since."
-        raise ProblemError(409, "superseded", detail) from None
-    if not done:
-        raise not_found()
+    caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
+    await caller.run(_restore, conversation, caller, version)
     return redirect(f"/console/conversations/{conversation_id}?done=restored")
 
 
 @get("/conversations/{conversation_id:str}/compact", include_in_schema=False, guards=[may(READ)])
 async def show_compact(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Show the form for a run by hand; once it was filled in, what such a run would do."""
-    services: Services = request.app.state.services
-    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
-    if row is None or identifier is None:
-        raise not_found()
+    caller = caller_of(request)
+    row = or_not_found(await caller.run(conversations.get, id_or_not_found("conv", conversation_id)))
     asked = dict(request.query_params)
-    plan = None
-    if "strategy" in asked:
-        wanted = _wanted(asked)
-        found = await services.run(tenant, find_material, request.user, identifier, wanted.policy or {})
-        plan = await asyncio.to_thread(plan_out, found, wanted, services.settings.chosen_summarizer)
+    plan = await compactions.plan_compaction(caller, row.id, _wanted(asked)) if "strategy" in asked else None
     return page(
         request,
         "compact.html",
@@ -120,7 +99,7 @@ async def show_compact(request: Request[Principal, Any, Any], conversation_id: C
         asked=asked,
         plan=plan,
         plan_messages=[(each["role"], parts(each["content"], 4_000)) for each in plan.messages[:50]] if plan else [],
-        strategies=(*get_args(Strategy), *strategies.names()),
+        strategies=compactions.strategy_names(),
         fields=POLICY_FIELDS,
         policy=msgspec.to_builtins(request.user.policy_for(row.policy, row.model)),
     )
@@ -129,56 +108,32 @@ async def show_compact(request: Request[Principal, Any, Any], conversation_id: C
 @post("/conversations/{conversation_id:str}/compact", include_in_schema=False, guards=[may(ACT)])
 async def compact(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Queue a run, write down who did, and lead to its page."""
-    services: Services = request.app.state.services
-    tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     wanted = _wanted({name: str(value) for name, value in (await read_form(request)).items()})
-    queue: Queue = SUMMARIES if wanted.strategy == "summary" else CHECKS
-    run_id, is_ours = await services.run(tenant, _compact, request, identifier, wanted, queue)
-    if is_ours:
-        services.wakeups.add_run(tenant, run_id, queue)
+    caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
+    run_id, is_ours = await compactions.queue_compaction(caller, conversation, wanted, _compact)
     return redirect(f"/console/runs/{ids.external('run', run_id)}" + ("" if is_ours else "?done=busy"))
 
 
 @post("/runs/{run_id:str}/retry", include_in_schema=False, guards=[may(ACT)])
 async def retry(request: Request[Principal, Any, Any], run_id: RunId) -> Response[bytes]:
     """Queue a dead run again, and write down who did."""
-    services: Services = request.app.state.services
-    tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
-    retried = await services.run(tenant, retry_one, request, identifier) if identifier else None
-    if retried is None or retried.outcome == "missing":
-        raise not_found()
-    if retried.queue is None or identifier is None:
-        detail = {
-            "not_dead": "Only a dead run can be retried.",
-            "run_active": "Another run of this conversation has not ended yet.",
-        }[retried.outcome]
-        raise ProblemError(409, retried.outcome, detail)
-    services.wakeups.add_run(tenant, identifier, retried.queue)
+    identifier = id_or_not_found("run", run_id)
+    check_retried(await retry_run(caller_of(request), identifier, retry_and_record(caller_of(request).operator)))
     return redirect(f"/console/runs/{run_id}")
 
 
-def _restore(
-    connection: Connection, request: Request[Principal, Any, Any], conversation_id: UUID, version: int
-) -> bool:
-    if branch_routes.restore(connection, request, conversation_id, version) is None:
-        return False
-    operator_actions.record(
-        connection, operator_of(request), "restore", conversation_id=conversation_id, version=version
-    )
-    return True
+def _restore(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, version: int) -> None:
+    branches.restore_version(connection, tenant_id, conversation_id, caller, version, pointer=None)
+    operator_actions.record(connection, caller.operator, "restore", conversation_id=conversation_id, version=version)
 
 
 def _compact(
-    connection: Connection,
-    request: Request[Principal, Any, Any],
-    conversation_id: UUID | None,
-    wanted: CompactionIn,
-    queue: Queue,
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, wanted: CompactionIn, queue: Queue
 ) -> tuple[UUID, bool]:
-    run_id, is_ours = request_run(connection, request, conversation_id, wanted, queue)
+    run_id, is_ours = compactions.request_run(connection, tenant_id, conversation_id, caller, wanted, queue)
     operator_actions.record(
         connection,
-        operator_of(request),
+        caller.operator,
         "compact",
         "queued" if is_ours else "another_run_is_active",
         conversation_id=conversation_id,
@@ -197,9 +152,7 @@ def _wanted(asked: Mapping[str, str]) -> CompactionIn:
         wanted = msgspec.convert(fields, CompactionIn)
     except msgspec.ValidationError as error:
         raise from_msgspec(error) from None
-    check_strategy(wanted.strategy)
-    if wanted.instructions is not None and wanted.strategy not in TO_A_MODEL:
-        raise invalid(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", "instructions")
+    compactions.check_wanted(wanted, "instructions")
     return wanted
 
 

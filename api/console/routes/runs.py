@@ -11,6 +11,7 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
+from api.actions.compactions import TO_A_MODEL
 from api.auth.principals import Principal
 from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
@@ -20,7 +21,6 @@ from api.console.sessions import READ, may
 from api.console.views.run_path import run_path
 from api.console.views.summary import summary
 from api.http.problems import ProblemError, not_found
-from api.routes.compactions import TO_A_MODEL
 from api.schema.documentation import RunId
 from compaction.policy import Policy
 from compaction.steps.runs import RunReason

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
+from api.actions.caller import caller_of
 from api.auth.principals import Principal
 from api.auth.rate_limits import check_rate
 from api.console.pages import page, redirect
@@ -20,7 +21,6 @@ from api.console.sessions import (
     from_our_pages,
     is_secure,
     may,
-    operator_of,
     own_path,
     principal_of,
     session_cookie,
@@ -85,7 +85,7 @@ async def sign_out(request: Request[Principal, Any, Any]) -> Response[bytes]:
     """End the session."""
     services: Services = request.app.state.services
     tenant_id: UUID = request.user.tenant_id
-    operator = operator_of(request)
+    operator = caller_of(request).operator
     await services.run(tenant_id, _end, operator, request.cookies[COOKIE])
     return _with_cookie(redirect(SIGN_IN), session_cookie("", secure=is_secure(request)))
 

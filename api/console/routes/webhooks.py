@@ -10,12 +10,15 @@ import structlog
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
+from api.actions.caller import caller_of
+from api.actions.webhooks import add_webhook, check_url
 from api.auth.principals import Principal
 from api.console.forms import read_form
 from api.console.pages import page, redirect
-from api.console.sessions import ACT, HOME, may, operator_of
+from api.console.sessions import ACT, HOME, may
 from api.http.problems import ProblemError, from_msgspec, not_found
-from api.routes.administration.webhooks import DeliveryId, WebhookId, WebhookIn, check_url
+from api.schema.documentation import DeliveryId, WebhookId
+from api.schema.webhooks import WebhookIn
 from runtime import ids
 from store.operations import operator_actions
 from store.tenants import webhooks
@@ -86,7 +89,7 @@ async def create_webhook(request: Request[Principal, Any, Any]) -> Response[byte
         raise from_msgspec(error) from None
     check_url(wanted.url, insecure=services.settings.webhook_private_addresses)
     tenant = request.user.tenant_id
-    row, secret = await services.run(tenant, _create, operator_of(request), wanted, str(form.get("newest", "")))
+    row, secret = await services.run(tenant, _create, caller_of(request).operator, wanted, str(form.get("newest", "")))
     _log.info("webhook.created", webhook_id=str(row.id), by=str(request.user.key_id))
     return page(request, "webhook_made.html", status=201, hook=row, secret=secret)
 
@@ -108,7 +111,7 @@ async def remove_webhook(request: Request[Principal, Any, Any], webhook_id: Webh
     """Remove a webhook, and write down who did."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("hook", webhook_id)
-    if identifier is None or not await services.run(tenant, _remove, operator_of(request), identifier):
+    if identifier is None or not await services.run(tenant, _remove, caller_of(request).operator, identifier):
         raise not_found()
     _log.info("webhook.removed", webhook_id=str(identifier), by=str(request.user.key_id))
     return redirect(PATH)
@@ -119,7 +122,7 @@ async def retry_delivery(request: Request[Principal, Any, Any], delivery_id: Del
     """Begin a dead delivery over, and write down who did."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("evt", delivery_id)
-    if identifier is None or not await services.run(tenant, _retry, operator_of(request), identifier):
+    if identifier is None or not await services.run(tenant, _retry, caller_of(request).operator, identifier):
         raise not_found()
     return redirect(PATH)
 
@@ -139,11 +142,9 @@ def _list(connection: Connection, tenant_id: UUID, state: str | None, after: UUI
 def _create(connection: Connection, operator: Operator, wanted: WebhookIn, seen: str) -> tuple[AnyRow, str]:
     if seen != newest(webhooks.page(connection, operator.tenant_id)):
         raise ProblemError(409, "used_form", "Webhooks were made since this form was opened; look at the list first.")
-    made = webhooks.add(connection, operator.tenant_id, wanted.url, wanted.events or EVENTS)
-    if made is None:
-        raise ProblemError(409, "too_many_webhooks", f"A tenant has at most {webhooks.MAXIMUM} webhooks.")
-    operator_actions.record(connection, operator, "webhook_create", subject_id=made[0].id)
-    return made
+    row, secret = add_webhook(connection, operator.tenant_id, wanted)
+    operator_actions.record(connection, operator, "webhook_create", subject_id=row.id)
+    return row, secret
 
 
 def _remove(connection: Connection, operator: Operator, webhook_id: UUID) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
-from api.actions.assemblies import LIMIT, Assemblies
+from api.background.assemblies import LIMIT, Assemblies
 from api.monitoring.metrics import Metrics
 from cli.client.types import Assembly
 from cli.conversations.inspect import run_inspect

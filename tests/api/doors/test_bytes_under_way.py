@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from api.actions import contexts
 from api.http import bytes_under_way
-from api.routes import context
 from runtime import ids
 from store import bytes_held, hot_path
 from store.archive import exports
@@ -212,7 +212,7 @@ def picture(size: int) -> dict[str, Any]:
 @pytest.fixture
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot_path, "UNASKED_BYTES", 4_000)
-    for module in (hot_path, context):
+    for module in (hot_path, contexts):
         monkeypatch.setattr(module, "MOST_READ_BYTES", 20_000)
 
 

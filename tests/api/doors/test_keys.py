@@ -16,9 +16,10 @@ from psycopg.errors import RestrictViolation
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from api.auth import last_used, principals
-from api.auth.last_used import LastUsed
+from api.auth import principals
 from api.auth.principals import Authenticator
+from api.background import last_used
+from api.background.last_used import LastUsed
 from api.services import Services
 from cli.installation.keys import (
     Wanted,

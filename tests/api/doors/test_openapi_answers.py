@@ -18,8 +18,8 @@ import pytest
 import schemathesis
 from pydantic import SecretStr
 
+from api.actions import pins
 from api.auth import rate_limits
-from api.routes import pins as pins_route
 from runtime import ids
 from store.runs import runs
 from store.tenants import api_keys, webhooks
@@ -236,7 +236,7 @@ def test_pins(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = client.post(f"{path}/pins", json={"seq": 4})
     assert pinned.status_code == 201, pinned.text
     assert client.post(f"{path}/pins", json={"seq": 2}).json()["code"] == "pins_full"
-    monkeypatch.setattr(pins_route, "MAXIMUM", 1)
+    monkeypatch.setattr(pins, "MAXIMUM", 1)
     assert client.post(f"{path}/pins", json={"seq": 2}).json()["code"] == "too_many_pins"
     assert client.delete(f"{path}/pins/{pinned.json()['id']}").status_code == 204
 

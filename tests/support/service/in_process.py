@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from api.routes.context import context_body
+from api.actions.contexts import serve
 from compaction.policy import merge
 from compaction.steps.snapshot import load_view
 from runtime.broker import SUMMARIES
@@ -142,7 +142,7 @@ class Chat:
             )
         )
         assert found is not None
-        return context_body(found, merge(self.settings.policy, json.loads(found.policy)))
+        return serve(found, merge(self.settings.policy, json.loads(found.policy))).body
 
     def valid_context(self, conversation: UUID) -> list[Message]:
         """Return the context's messages, which the Messages API would accept."""

@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from api.background.wakeups import Wakeups, by_turns
 from api.monitoring.metrics import Metrics
-from api.waiting.wakeups import Wakeups, by_turns
 from runtime import ids
 from runtime.broker import BATCH, CHECKS, RUN_TASK, SHARE, SUMMARIES
 from store.conversations import conversations

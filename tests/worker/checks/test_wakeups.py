@@ -16,8 +16,8 @@ import httpx2
 import pytest
 import redis
 
+from api.background.wakeups import CROWD, Wakeups
 from api.monitoring.metrics import Metrics
-from api.waiting.wakeups import CROWD, Wakeups
 from cli.local.embedded import free_port
 from cli.local.installations import redis_server as redis_program
 from runtime.broker import BATCH, CHECK_TASK

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from api.schema.types import LastAssembly, PayloadLayers
 from runtime import ids
 from store.conversations import assemblies
 from store.conversations.assemblies import AssemblyRecord, Dropped
@@ -21,11 +19,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from api.background.wakeups import Wakeups
     from api.monitoring.metrics import Metrics
-    from api.waiting.wakeups import Wakeups
-    from compaction.payload.assembly import Assembly
-    from compaction.policy import Policy
-    from compaction.shorten.fitting import Fitted
 
     Run = Callable[..., Awaitable[Any]]
 
@@ -114,90 +109,6 @@ class Assemblies:
             for conversation_id in lifted:
                 log.info("restore.hold_lifted", conversation_id=str(conversation_id))
                 self._wakeups.add(conversation_id, tenant_id)
-
-
-class FittedContext(NamedTuple):
-    """A context that had to be parsed: to be capped, stripped of stale thinking, repaired, or fitted."""
-
-    history: Fitted
-    exchanges: int
-    """Exchanges of the whole context."""
-    fixed: int
-    """Tokens of what stands beside the history."""
-    warnings: tuple[str, ...]
-
-    @property
-    def gave_way(self) -> bool:
-        """Whether the guard had to leave out or cut anything."""
-        return bool(self.exchanges > self.history.kept or self.history.rounds_dropped or self.history.cut)
-
-
-def context_record(
-    tenant_id: UUID, conversation_id: UUID, version: int, policy: Policy, fitted: FittedContext, warnings: int
-) -> AssemblyRecord:
-    """Return what is remembered of a context made from snapshot `version`; `warnings` is how many its answer has."""
-    return AssemblyRecord(
-        conversation_id=conversation_id,
-        tenant_id=tenant_id,
-        call="context",
-        snapshot_version=version,
-        system_tokens=fitted.fixed,
-        history_tokens=fitted.history.tokens,
-        reserved_output_tokens=policy.reserved_output_tokens,
-        total_token_budget=policy.total_token_budget,
-        exchanges_total=fitted.exchanges,
-        exchanges_kept=fitted.history.kept,
-        rounds_dropped=fitted.history.rounds_dropped,
-        responses_truncated=fitted.history.cut,
-        warnings=warnings,
-        assembled_at=datetime.now(UTC),
-    )
-
-
-def payload_record(
-    tenant_id: UUID, conversation_id: UUID, version: int, assembly: Assembly, warnings: int
-) -> AssemblyRecord:
-    """Return what is remembered of a payload made from snapshot `version`; `warnings` is how many its answer has."""
-    return AssemblyRecord(
-        conversation_id=conversation_id,
-        tenant_id=tenant_id,
-        call="payload",
-        snapshot_version=version,
-        system_tokens=assembly.system_tokens,
-        prior_context_tokens=assembly.prior_tokens,
-        turn_context_tokens=assembly.turn_tokens,
-        history_tokens=assembly.fitted.tokens,
-        user_message_tokens=assembly.user_tokens,
-        reserved_output_tokens=assembly.reserved,
-        total_token_budget=assembly.budget,
-        exchanges_total=assembly.exchanges_total,
-        exchanges_kept=assembly.fitted.kept,
-        rounds_dropped=assembly.fitted.rounds_dropped,
-        responses_truncated=assembly.fitted.cut,
-        blocks_shortened=assembly.blocks_shortened,
-        warnings=warnings,
-        assembled_at=datetime.now(UTC),
-    )
-
-
-def last_assembly(record: AssemblyRecord) -> LastAssembly:
-    """Return an assembly as clients see it with its conversation."""
-    return LastAssembly(
-        call=record.call,
-        at=record.assembled_at,
-        layers=PayloadLayers(**record.layers),
-        total=record.total,
-        budget=record.total_token_budget,
-        reserved_output=record.reserved_output_tokens,
-        exchanges_total=record.exchanges_total,
-        exchanges_kept=record.exchanges_kept,
-        exchanges_dropped=record.exchanges_dropped,
-        rounds_dropped=record.rounds_dropped,
-        responses_truncated=record.responses_truncated,
-        blocks_shortened=record.blocks_shortened,
-        warnings=record.warnings,
-        snapshot_version=record.snapshot_version,
-    )
 
 
 def _keep(connection: Connection, records: Sequence[AssemblyRecord], dropped: Mapping[UUID, Dropped]) -> list[UUID]:

@@ -1,4 +1,4 @@
-"""A user's data as JSON lines, one row a line, made while they are sent."""
+"""What a user has: taken along as JSON lines, one row a line, made while they are sent; or erased."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import msgspec
 
 from api.http.bytes_under_way import BusyError
 from runtime import ids
-from store.archive import exports
+from store.archive import erasures, exports
+from store.archive.erasures import Asking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from api.http.bytes_under_way import HeldBytes
-    from api.services import Services
+    from sqlalchemy import Connection
+
+    from api.actions.caller import Caller
     from store.archive.exports import Kind, Portion
+    from store.tables import AnyRow
 
 BUSY_SECONDS: Final = 0.1
 """Seconds until an export asks again for bytes that others have under way."""
@@ -34,47 +37,45 @@ _RAW: Final = {("message", "content"), ("snapshot", "messages")}
 """Columns that hold JSON as the text it came as."""
 
 
-async def lines(services: Services, hold: HeldBytes, tenant_id: UUID, user_ref: str) -> AsyncIterator[bytes]:
+async def lines(caller: Caller, user_ref: str) -> AsyncIterator[bytes]:
     """Yield every line of a user's export: a conversation, then all that belongs to it, and an end that counts them.
 
     Each portion is read in a transaction of its own, so that a slow reader holds no connection, once its bytes may be
     under way and the one before was sent. What is erased meanwhile is not in it any more.
     """
-    count, row = 0, await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, None)
+    count, row = 0, await caller.run(exports.conversation_after, user_ref, None)
     while row is not None:
         count += 1
-        async for part in _whole(services, hold, tenant_id, row):
+        async for part in _whole(caller, row):
             yield part
-        row = await services.run(tenant_id, exports.conversation_after, tenant_id, user_ref, row["id"])
+        row = await caller.run(exports.conversation_after, user_ref, row["id"])
     yield line("end", {"conversations": count})
 
 
-async def _portion(services: Services, tenant_id: UUID, conversation_id: UUID, kind: Kind, last: Any) -> Portion:
+async def _portion(caller: Caller, conversation_id: UUID, kind: Kind, last: Any) -> Portion:
     while True:
         try:
-            return await services.run(tenant_id, exports.portion, tenant_id, conversation_id, kind, last)
+            return await caller.run(exports.portion, conversation_id, kind, last)
         except BusyError:
             await asyncio.sleep(BUSY_SECONDS)
 
 
-async def lines_of_one(
-    services: Services, hold: HeldBytes, tenant_id: UUID, row: Mapping[str, Any]
-) -> AsyncIterator[bytes]:
+async def lines_of_one(caller: Caller, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
     """Yield every line of an export of one conversation, given its row; see `lines`."""
-    async for part in _whole(services, hold, tenant_id, row):
+    async for part in _whole(caller, row):
         yield part
     yield line("end", {"conversations": 1})
 
 
-async def _whole(services: Services, hold: HeldBytes, tenant_id: UUID, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
+async def _whole(caller: Caller, row: Mapping[str, Any]) -> AsyncIterator[bytes]:
     yield line("conversation", row)
     for kind in exports.KINDS:
         last: Any = None
         while True:
-            rows, last = await _portion(services, tenant_id, row["id"], kind, last)
-            for each, found in rows:
-                yield line(each, found)
-            hold.give_back()
+            rows, last = await _portion(caller, row["id"], kind, last)
+            for each, stored in rows:
+                yield line(each, stored)
+            caller.hold.give_back()
             if last is None:
                 break
 
@@ -99,3 +100,16 @@ def _shown(kind: str, name: str, value: Any) -> Any:
         prefix = _OWN.get(kind) if name == "id" else _NAMED.get(name)
         return ids.external(prefix, value) if prefix else value.hex
     return value.hex() if isinstance(value, bytes) else value
+
+
+def erase(connection: Connection, tenant_id: UUID, caller: Caller, conversation_id: UUID) -> AnyRow | None:
+    """Erase a conversation, unless that has been done; return its tombstone, None for no such conversation."""
+    return erasures.erase(connection, Asking(tenant_id, caller.principal.key_id, caller.request_id), conversation_id)
+
+
+async def erase_all_of(caller: Caller, user_ref: str) -> int:
+    """Erase every conversation of a user, some in each transaction; return how many there were."""
+    total, asking = 0, Asking(caller.tenant_id, caller.principal.key_id, caller.request_id)
+    while erased := await caller.services.run(caller.tenant_id, erasures.erase_of_user, asking, user_ref):
+        total += erased
+    return total

@@ -1,0 +1,142 @@
+"""Going back to an old version, what that would really give the model, and branching off."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy.exc import NoResultFound
+
+from api.http.problems import ProblemError, invalid, not_found, or_not_found
+from api.schema.types import RestorePlanOut
+from compaction.payload.assembly import drop_warnings
+from compaction.shorten.fitting import count_exchanges, fit_history
+from compaction.steps.snapshot import build
+from compaction.view import view_tokens
+from store.conversations import branches, conversations, snapshots
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.actions.caller import Caller
+    from api.auth.principals import Principal
+    from api.schema.types import ForkIn
+    from compaction.policy import Policy
+    from store.conversations.snapshots import Material
+    from store.tables import AnyRow
+
+
+class SupersededVersionError(ProblemError):
+    """A version shows messages that were replaced since: nobody may go back to it."""
+
+    def __init__(self, pointer: str | None) -> None:
+        detail = "This version shows messages that were replaced since."
+        super().__init__(409, "superseded", detail, pointer=pointer)
+
+
+def restore_version(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    caller: Caller,
+    version: int,
+    pointer: str | None = "/version",
+) -> AnyRow:
+    """Go back to a version and return the conversation; raise the problem of what is wanted.
+
+    `pointer` leads to the version in the request.
+    """
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    policy = caller.principal.policy_for(row.policy, row.model)
+    try:
+        or_not_found(branches.restore(connection, tenant_id, conversation_id, version, policy, caller.request_id))
+    except branches.SupersededError:
+        raise SupersededVersionError(pointer) from None
+    return or_not_found(conversations.get(connection, tenant_id, conversation_id))
+
+
+async def fork(caller: Caller, conversation_id: UUID, wanted: ForkIn) -> AnyRow:
+    """Branch off a conversation and return the new one; raise the problem of what is wanted."""
+    try:
+        return or_not_found(await caller.run(_fork, conversation_id, caller, wanted))
+    except branches.ExternalIdTakenError:
+        detail = "A conversation has this external_id."
+        raise ProblemError(409, "external_id_taken", detail, pointer="/external_id") from None
+
+
+def _fork(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, wanted: ForkIn
+) -> AnyRow | None:
+    row = conversations.get(connection, tenant_id, conversation_id)
+    if row is None:
+        return None
+    fork_id = branches.fork(
+        connection,
+        tenant_id,
+        conversation_id,
+        wanted.through_seq,
+        wanted.external_id,
+        caller.principal.policy_for(row.policy, row.model),
+        caller.request_id,
+    )
+    if fork_id is None:
+        raise invalid("There is no message with this seq, or another has replaced it.", "/through_seq")
+    return conversations.get(connection, tenant_id, fork_id)
+
+
+async def preview_restore(caller: Caller, conversation_id: UUID, version: int) -> RestorePlanOut:
+    """Return what a restore would give; raise the problem of what is wanted."""
+    return await asyncio.to_thread(_plan, await caller.run(_read_version, conversation_id, caller.principal, version))
+
+
+class StoredVersion(NamedTuple):
+    """A version that may be gone back to, and everything that came since."""
+
+    version: int
+    material: Material
+    carried_tokens: int
+    policy: Policy
+
+
+def _read_version(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, principal: Principal, version: int
+) -> StoredVersion:
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    try:
+        branches.check_shown(connection, conversation_id, version)
+        material = snapshots.load(connection, tenant_id, conversation_id, base_version=version, lock="read")
+    except branches.SupersededError:
+        raise SupersededVersionError("/version") from None
+    except NoResultFound:
+        raise not_found() from None
+    return StoredVersion(version, material, row.carried_tokens, principal.policy_for(row.policy, row.model))
+
+
+def _plan(stored: StoredVersion) -> RestorePlanOut:
+    """Return what `GET …/context` would answer after a restore, in numbers; it computes for a while."""
+    material, policy = stored.material, stored.policy
+    ratio = material.token_ratio
+    working = build(
+        material.snapshot, material.tail, policy, strip_thinking_through=len(material.tail) and material.tail[-1].seq
+    )
+    fixed = math.ceil((material.fixed_tokens - stored.carried_tokens) * ratio)
+    fitted = fit_history(
+        working.view,
+        policy.context_limit_tokens - fixed,
+        lambda message: message.tokens * ratio,
+        carries_summary=material.snapshot.summary is not None or bool(material.snapshot.pins),
+    )
+    exchanges = count_exchanges(working.view)
+    return RestorePlanOut(
+        version=stored.version,
+        tokens=fixed + math.ceil(view_tokens(working.view) * ratio),
+        tokens_served=fixed + fitted.tokens,
+        budget=policy.context_limit_tokens,
+        messages=len(working.view),
+        messages_served=len(fitted.view),
+        held_tokens=policy.min_savings_tokens * branches.HOLD_FACTOR,
+        warnings=drop_warnings(fitted, exchanges),
+    )

@@ -1,0 +1,250 @@
+"""The context: the head snapshot and the tail that were read, fitted to the budget, with what there is to say of it."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from api.http.bodies import aside
+from api.http.problems import or_not_found
+from api.schema.types import ContextTokens, SnapshotRef
+from compaction.cache_marks import MAX_MARKS, Marked, keep_last
+from compaction.messages import count_marks, is_request
+from compaction.payload.assembly import History, drop_warnings, fixed_warnings
+from compaction.shorten.fitting import count_exchanges, fit_history
+from compaction.shorten.trimming import exchanges, last_answer, rounds
+from compaction.steps.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
+from compaction.summary.zone import opening_length
+from compaction.view import WRITTEN
+from store import hot_path
+from store.bytes_held import MOST_READ_BYTES
+from store.conversations import conversations
+from store.conversations.assemblies import AssemblyRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from api.actions.caller import Caller
+    from compaction.policy import Policy
+    from compaction.shorten.fitting import Fitted
+    from compaction.steps.snapshot import Working
+    from compaction.view import View
+    from store.hot_path import ContextRead
+
+_encode: Final = msgspec.json.Encoder().encode
+_content: Final = msgspec.json.Decoder().decode
+_rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
+
+
+class ContextAnswer(NamedTuple):
+    """The context as JSON, None where the caller has it already, and the entity tag that stands for it."""
+
+    body: bytes | None
+    etag: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What is said of it beside its body."""
+        return {"etag": f'"{self.etag}"', "cache-control": "private, no-cache"}
+
+
+async def read_context(caller: Caller, conversation: UUID, etags: Sequence[str] = ()) -> ContextAnswer:
+    """Return the context; raise the problem that there is no such conversation. `etags` are those the caller has."""
+    services, principal = caller.services, caller.principal
+    read = partial(
+        hot_path.read_context,
+        services.pool,
+        tenant_id=caller.tenant_id,
+        conversation_id=conversation,
+        policy_digest=principal.policy_digest,
+    )
+    # Of one entity tag the database tells whether it is current, without reading the messages.
+    etag = etags[0] if len(etags) == 1 else None
+    stored = or_not_found(await read(etag=etag, policy=principal.policy, take=caller.hold.take))
+    if stored.not_modified or stored.etag in etags or "*" in etags:
+        services.metrics.contexts["not_modified"].inc()
+        return ContextAnswer(None, stored.etag)
+    services.metrics.contexts["plain" if stored.plain else "mended"].inc()
+    policy, _, ignored = principal.policy_of(stored.policy, stored.model)
+    etag = stored.etag
+    if ignored:
+        # The database has reckoned with overrides that are not in force.
+        stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
+    size = 0 if stored.plain else len(stored.head or "") + len(stored.tail or "")
+    marks = 0 if stored.plain else await _fixed_marks(caller, conversation, stored)
+    served = await aside(size, partial(serve, fixed_marks=marks), stored, policy, ignored)
+    if (fitted := served.fitted) is not None and fitted.gave_way:
+        record = _record(caller.tenant_id, conversation, stored.head_version, policy, fitted, served.warnings)
+        services.assemblies.add(record, caller.request_id)
+    return ContextAnswer(served.body, etag)
+
+
+async def _fixed_marks(caller: Caller, conversation: UUID, stored: ContextRead) -> int:
+    """Return the marks for the prompt cache in what goes with the messages; 0 where these have none themselves."""
+    if "cache_control" not in (stored.tail or ""):
+        return 0
+    row = await caller.run(conversations.get, conversation)
+    return count_marks(row.tools) + count_marks(row.system) if row else 0
+
+
+class FittedContext(NamedTuple):
+    """A context that had to be parsed: to be capped, stripped of stale thinking, repaired, or fitted."""
+
+    history: Fitted
+    exchanges: int
+    """Exchanges of the whole context."""
+    fixed: int
+    """Tokens of what stands beside the history."""
+    warnings: tuple[str, ...]
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the guard had to leave out or cut anything."""
+        return bool(self.exchanges > self.history.kept or self.history.rounds_dropped or self.history.cut)
+
+
+def _record(
+    tenant_id: UUID, conversation_id: UUID, version: int, policy: Policy, fitted: FittedContext, warnings: int
+) -> AssemblyRecord:
+    """Return what is remembered of a context made from snapshot `version`; `warnings` is how many its answer has."""
+    return AssemblyRecord(
+        conversation_id=conversation_id,
+        tenant_id=tenant_id,
+        call="context",
+        snapshot_version=version,
+        system_tokens=fitted.fixed,
+        history_tokens=fitted.history.tokens,
+        reserved_output_tokens=policy.reserved_output_tokens,
+        total_token_budget=policy.total_token_budget,
+        exchanges_total=fitted.exchanges,
+        exchanges_kept=fitted.history.kept,
+        rounds_dropped=fitted.history.rounds_dropped,
+        responses_truncated=fitted.history.cut,
+        warnings=warnings,
+        assembled_at=datetime.now(UTC),
+    )
+
+
+class Served(NamedTuple):
+    """An answer's bytes, how many warnings it has, and what had to be fitted for it."""
+
+    body: bytes
+    warnings: int
+    fitted: FittedContext | None
+
+
+def serve(stored: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, fixed_marks: int = 0) -> Served:
+    """Return the answer; what is stored sound is passed on without being parsed.
+
+    `ignored` tells what of the conversation's policy is not in force, `fixed_marks` how many marks for the prompt cache
+    system prompt and tools have.
+    """
+    fitted = None if stored.plain else _fit(stored, policy)
+    if fitted is None:
+        messages, warnings, tokens_served = context_json(stored.head, stored.tail), [], stored.context_tokens
+    else:
+        marked = keep_last(Marked(None, None, fitted.history.view), MAX_MARKS - fixed_marks)
+        messages, warnings = dump_messages(marked.messages), list(fitted.warnings)
+        tokens_served = fitted.fixed + fitted.history.tokens
+    fixed = math.ceil(stored.fixed_tokens * stored.factor)
+    warnings += [*fixed_warnings(fixed, policy), *ignored, *dropped_before(stored)]
+    room = policy.context_limit_tokens
+    if tokens_served > room:
+        warnings.append(
+            f"the context has {tokens_served:,} tokens, {tokens_served - room:,} over the budget of "
+            f"{policy.total_token_budget:,} less {policy.reserved_output_tokens:,} for the answer"
+        )
+    head = SnapshotRef(stored.head_version, stored.covers_through) if stored.head_version else None
+    tokens = ContextTokens(tokens_served, stored.measured_input_tokens, policy.total_token_budget)
+    rest = _encode({"snapshot": head, "last_seq": stored.last_seq, "tokens": tokens, "warnings": warnings})
+    return Served(b'{"messages":' + messages.encode() + b"," + rest[1:], len(warnings), fitted)
+
+
+def dropped_before(stored: ContextRead) -> list[str]:
+    """Say what is not shown although no summary stands for it: what was dropped, and what is too large to read."""
+    dropped = [f"dropped without a summary: messages {stored.left_out}"] if stored.left_out else []
+    if stored.gap and stored.context_bytes > MOST_READ_BYTES:
+        size = f"{stored.context_bytes:,} bytes"
+        dropped.append(f"the context has {size}: only the newest messages were read, {MOST_READ_BYTES:,} bytes at most")
+    return dropped
+
+
+def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
+    working = working_view(stored, policy)
+    about = history_of(stored, working)
+    fixed = math.ceil(stored.fixed_tokens * stored.factor)
+    fitted = fit_history(
+        working.view,
+        policy.context_limit_tokens - fixed,
+        lambda message: message.tokens * stored.factor,
+        carries_summary=about.carries_summary,
+        lacks_rounds=about.lacks_rounds,
+        unread=about.unread,
+    )
+    warnings = (*working.warnings, *drop_warnings(fitted, about.exchanges))
+    return FittedContext(fitted, about.exchanges, fixed, warnings)
+
+
+def history_of(stored: ContextRead, working: Working) -> History:
+    """Return what is known of the history besides its view. What repair left out of a view that is whole was none."""
+    return History(
+        stored.exchanges if stored.gap else count_exchanges(working.view),
+        stored.factor,
+        carries_summary=bool(stored.has_summary),
+        lacks_rounds=stored.gap and _skips_rounds(working.view),
+        unread=_unread(stored, working) if stored.gap else (),
+    )
+
+
+def _unread(stored: ContextRead, working: Working) -> list[int]:
+    """Return the seqs between which the view has a gap."""
+    read = {row.seq for row in working.tail}.union(message.seq for message in working.snapshot.messages)
+    seqs = (*(stored.head_seqs or ()), *range(stored.covers_through + 1, stored.last_seq + 1))
+    return [seq for seq in seqs if seq not in read and seq != WRITTEN]
+
+
+def _skips_rounds(view: View) -> bool:
+    """Tell whether what follows the request that was answered last is not what was stored next to it."""
+    answer = last_answer(view)
+    request = next(
+        (index for index in reversed(range(answer)) if is_request(view[index].role, view[index].content)), -1
+    )
+    return request >= 0 and view[request + 1].seq != view[request].seq + 1
+
+
+def working_view(stored: ContextRead, policy: Policy) -> Working:
+    """Return the view of what was read."""
+    messages = load_view(stored.head, stored.head_seqs or ()) if stored.head else ()
+    tail = [Original(seq, role, bytes(content).decode()) for seq, role, content in _rows(stored.tail or "[]")]
+    if stored.gap:
+        messages = _before_gap(messages, tail, has_summary=bool(stored.has_summary))
+    snapshot = Snapshot(
+        version=stored.head_version,
+        covers_through=stored.covers_through,
+        messages=messages,
+    )
+    # What was thought with more before it was signed for that.
+    changed_through = stored.last_seq if stored.gap else stored.strip_thinking_through
+    return build(snapshot, tail, policy, strip_thinking_through=changed_through)
+
+
+def _before_gap(messages: View, tail: Sequence[Original], *, has_summary: bool) -> View:
+    """Return what of a snapshot stands before a tail that begins later: its summary, and what the tail goes on from.
+
+    That is the request of rounds that were read; where nothing was answered since, the answer to it as well.
+    """
+    opening = opening_length(messages, carries_summary=has_summary)
+    is_answered = any(row.role == "assistant" for row in tail)
+    if not messages or (is_answered and is_request(tail[0].role, _content(tail[0].content))):
+        return messages[:opening]
+    last = exchanges(messages)[-1]
+    newest = rounds(messages, last)[-1:]
+    before = newest[0].start if newest and not is_answered else len(messages)
+    asked = [index for index in range(before) if is_request(messages[index].role, messages[index].content)][-1:]
+    core = {*range(opening), *asked, *(index for part in newest if not is_answered for index in part)}
+    return tuple(message for index, message in enumerate(messages) if index in core)

@@ -1,0 +1,219 @@
+"""The whole payload: system prompt, carried and new context, history and the user's message under one budget.
+
+What the request does not say of its context layers, the conversation stores.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from api.actions.contexts import dropped_before, history_of, working_view
+from api.http.bodies import aside, check_content, check_size
+from api.http.problems import invalid, or_not_found
+from api.schema.types import PayloadHistory, PayloadLayers, PayloadOut
+from compaction.cache_marks import MAX_MARKS, Marked, keep_last
+from compaction.messages import blocks, count_marks, is_blank, is_request
+from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens
+from compaction.text.outline import ContextBlock
+from compaction.view import ViewMessage
+from store import hot_path
+from store.conversations import context_blocks, conversations
+from store.conversations.assemblies import AssemblyRecord
+from store.conversations.context_blocks import Exchange, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from api.actions.caller import Caller
+    from api.http.strict_json import Limits
+    from api.schema.types import ContextBlockIn, PayloadIn
+    from compaction.policy import Policy
+    from store.hot_path import ContextRead
+    from store.tables import AnyRow
+
+_SURELY_TOO_LARGE: Final = 2
+"""Budgets; a block estimated at more cannot fit one, since no estimate is corrected by more than half."""
+_encode: Final = msgspec.json.Encoder().encode
+
+
+async def assemble_payload(caller: Caller, conversation_id: UUID | None, wanted: PayloadIn, body_bytes: int) -> bytes:
+    """Return the payload as JSON; raise the problem that the request has, before that of no such conversation."""
+    limits = caller.services.strict.limits
+    for name, given in (("prior_context", wanted.prior_context), ("turn_context", wanted.turn_context)):
+        check_size(len(given or ()), limits.context_blocks, "context blocks", f"/{name}")
+    user = _user_message(wanted.user_message, limits)
+    identifier = or_not_found(conversation_id)
+    row = or_not_found(await caller.run(conversations.get, identifier))
+    policy, _, ignored = caller.principal.in_force(row.policy, row.model)
+    layers = await _layers(caller, row, wanted, user, policy)
+    stored = await hot_path.read_context(
+        caller.services.pool,
+        tenant_id=caller.tenant_id,
+        conversation_id=identifier,
+        etag=None,
+        policy=policy,
+        # What the guard will leave to history at the most; it reckons exactly.
+        room=policy.total_token_budget,
+        take=caller.hold.take,
+    )
+    stored = or_not_found(stored)
+    size = body_bytes + len(stored.head or "") + len(stored.tail or "")
+    size += sum(len(block.text) for block in (*layers.prior, *layers.turn))
+    unstored = _unstored(row, layers, stored.factor)
+    assembly, warnings = await aside(size, _assemble, stored, layers, policy, wanted.max_output_tokens, unstored)
+    count = len(warnings) + len(assembly.warnings)
+    record = _record(caller.tenant_id, identifier, stored.head_version, assembly, count)
+    caller.services.assemblies.add(record, caller.request_id)
+    return await aside(size, _answer, layers, assembly, (*warnings, *ignored))
+
+
+async def _layers(caller: Caller, row: AnyRow, wanted: PayloadIn, user: ViewMessage | None, policy: Policy) -> Layers:
+    """Return everything but the history."""
+    context = await _context_layers(caller, row, wanted, user, policy)
+    return Layers(
+        system=row.system if wanted.system is None else wanted.system,
+        tools=row.tools,
+        prior=context.prior,
+        turn=context.turn,
+        user_message=user,
+    )
+
+
+async def _context_layers(
+    caller: Caller, row: AnyRow, wanted: PayloadIn, user: ViewMessage | None, policy: Policy
+) -> Stored:
+    """Return prior context and turn context of the payload for a conversation (`row`).
+
+    Prior context is by default what is carried over, as outlines, without what this turn brings anew. Turn context is
+    by default what came with the current exchange; a new request (`user`) begins another, which has none of its own
+    yet. Its blocks come whole, with the shorter forms that are stored of them.
+    """
+    begins = user is not None and is_request(user.role, user.content)
+    exchange = None if begins else Exchange(row.last_request, keeps_prefix=row.in_loop and row.loop_has_thinking)
+    stored = Stored()
+    if (row.carried_tokens or row.turn_context_tokens) and (
+        wanted.prior_context is None or wanted.turn_context is None
+    ):
+        most = _SURELY_TOO_LARGE * policy.total_token_budget
+        stored = await caller.services.run(caller.tenant_id, context_blocks.stored, row.id, exchange, max_tokens=most)
+    turn = stored.turn
+    if wanted.turn_context is not None:
+        turn = await _given(caller, row.id, exchange, wanted.turn_context, policy)
+    if wanted.prior_context is not None:
+        return Stored(_blocks(wanted.prior_context), turn)
+    renewed = {block.source for block in turn}
+    return Stored(tuple(block for block in stored.prior if block.source not in renewed), turn)
+
+
+async def _given(
+    caller: Caller,
+    conversation_id: UUID,
+    exchange: Exchange | None,
+    given: Sequence[ContextBlockIn],
+    policy: Policy,
+) -> tuple[ContextBlock, ...]:
+    """Return this turn's context as it is given, large blocks with the summaries that are stored of their texts."""
+    large = [block.text for block in given if len(block.text) > policy.context_block_compact_chars]
+    if not large:
+        return _blocks(given)
+    known = await caller.services.run(caller.tenant_id, context_blocks.summaries_of, conversation_id, exchange, large)
+    return tuple(block._replace(summary=known.get(block.text)) for block in _blocks(given))
+
+
+def _blocks(given: Sequence[ContextBlockIn]) -> tuple[ContextBlock, ...]:
+    return tuple(ContextBlock(block.source, block.title, block.text) for block in given)
+
+
+def _assemble(
+    stored: ContextRead, layers: Layers, policy: Policy, reserved: int | None, unstored: int
+) -> tuple[Assembly, tuple[str, ...]]:
+    """Return the payload with what was read as its history, and what there is to say of that."""
+    working = working_view(stored, policy)
+    layers = layers._replace(history=working.view)
+    try:
+        about = history_of(stored, working)._replace(unstored=unstored)
+        return assemble(layers, policy, about, reserved=reserved), (*working.warnings, *dropped_before(stored))
+    except UserMessageError:
+        detail = "Nothing of the user's message can follow the history: tool results answer calls that are still open."
+        raise invalid(detail, "/user_message") from None
+
+
+def _unstored(row: AnyRow, layers: Layers, factor: float) -> int:
+    """Return the estimated tokens that were learned to stand beside what is stored, less what this request brings."""
+    if not row.unstored_tokens:
+        return 0
+    brought = fixed_tokens(layers.system, layers.tools) - (row.fixed_tokens - row.carried_tokens)
+    left: int = max(0, round(row.unstored_tokens / factor) - max(0, brought))
+    return left
+
+
+def _answer(layers: Layers, assembly: Assembly, warnings: Sequence[str]) -> bytes:
+    fitted = assembly.fitted
+    # Whoever reads this sends the tools too, with their marks.
+    marked = keep_last(Marked(None, layers.system, assembly.messages), MAX_MARKS - count_marks(layers.tools))
+    return _encode(
+        PayloadOut(
+            system=marked.system,
+            messages=[message.as_message() for message in marked.messages],
+            layers=PayloadLayers(
+                assembly.system_tokens,
+                assembly.prior_tokens,
+                assembly.turn_tokens,
+                fitted.tokens,
+                assembly.user_tokens,
+            ),
+            budget=assembly.budget,
+            reserved_output=assembly.reserved,
+            total=assembly.total,
+            history=PayloadHistory(
+                assembly.exchanges_total,
+                fitted.kept,
+                assembly.exchanges_dropped,
+                fitted.cut,
+            ),
+            warnings=[*warnings, *assembly.warnings],
+        )
+    )
+
+
+def _user_message(given: Any, limits: Limits) -> ViewMessage | None:
+    """Return the user's message from a string, a list of blocks, or a whole message."""
+    if given is None:
+        return None
+    content, pointer = given, "/user_message"
+    if isinstance(given, dict):
+        if given.get("role") != "user" or set(given) != {"role", "content"}:
+            raise invalid("Expected a message with the role user and its content.", pointer)
+        content, pointer = given["content"], "/user_message/content"
+    check_content(content, pointer, limits)
+    if all(is_blank(block) for block in blocks(content)):
+        raise invalid("The user's message is empty.", pointer)
+    return ViewMessage("user", content)
+
+
+def _record(tenant_id: UUID, conversation_id: UUID, version: int, assembly: Assembly, warnings: int) -> AssemblyRecord:
+    """Return what is remembered of a payload made from snapshot `version`; `warnings` is how many its answer has."""
+    return AssemblyRecord(
+        conversation_id=conversation_id,
+        tenant_id=tenant_id,
+        call="payload",
+        snapshot_version=version,
+        system_tokens=assembly.system_tokens,
+        prior_context_tokens=assembly.prior_tokens,
+        turn_context_tokens=assembly.turn_tokens,
+        history_tokens=assembly.fitted.tokens,
+        user_message_tokens=assembly.user_tokens,
+        reserved_output_tokens=assembly.reserved,
+        total_token_budget=assembly.budget,
+        exchanges_total=assembly.exchanges_total,
+        exchanges_kept=assembly.fitted.kept,
+        rounds_dropped=assembly.fitted.rounds_dropped,
+        responses_truncated=assembly.fitted.cut,
+        blocks_shortened=assembly.blocks_shortened,
+        warnings=warnings,
+        assembled_at=datetime.now(UTC),
+    )

@@ -1,0 +1,110 @@
+"""A turn: stored with its context blocks and the mark that a check is due, and the workers told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Literal
+
+from api.http.problems import ProblemError, invalid, not_found, or_not_found
+from api.schema.types import TurnOut
+from compaction.payload.context_blocks import prepare
+from runtime.fault_points import reach
+from store import hot_path
+from store.conversations import conversations
+from store.conversations.context_blocks import new_blocks
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from api.actions.caller import Caller
+    from api.http.bodies import Turn
+    from store.conversations.context_blocks import NewBlocks
+    from store.hot_path import Appended, TurnContext
+
+
+async def append_turn(
+    caller: Caller, conversation: UUID, turn: Turn, body: bytes, idempotency_key: str | None
+) -> tuple[TurnOut, bool]:
+    """Store the messages of a turn and have the token budget checked, in one transaction.
+
+    Returns the answer, and whether it is that of the same turn before; raises the problem of a turn that is not taken.
+    """
+    services = caller.services
+    blocks = await _new_blocks(caller, conversation, turn) if turn.context else None
+    appended = await store_turn(
+        caller, conversation, turn, blocks and blocks.context, idempotency_key=idempotency_key, body=body
+    )
+    reach("turn.stored")
+    replayed = _refuse_or_accept(appended)
+    for run_id in blocks.run_ids if blocks and not replayed else ():
+        services.wakeups.add_run(caller.tenant_id, run_id)
+    services.metrics.took(replayed=replayed, messages=len(turn.contents), size=len(body))
+    check = wake_up(caller, conversation, queued=appended.queued)
+    return TurnOut(appended.first_seq, appended.last_seq, appended.context_tokens, check), replayed
+
+
+async def store_turn(
+    caller: Caller,
+    conversation: UUID,
+    turn: Turn,
+    context: TurnContext | None = None,
+    *,
+    idempotency_key: str | None = None,
+    body: bytes = b"",
+) -> Appended:
+    """Store a turn under the tenant's policy; `body` is what an idempotency key stands for."""
+    policy = caller.principal.policy
+    return await hot_path.append_turn(
+        caller.services.pool,
+        tenant_id=caller.tenant_id,
+        conversation_id=conversation,
+        request_id=caller.request_id,
+        contents=turn.contents,
+        facts=turn.facts,
+        usage=turn.usage,
+        hidden=turn.hidden,
+        result_cap=policy.max_tool_result_chars,
+        expected_seq=turn.expected_seq,
+        replace_from=turn.replace_from,
+        idempotency_key=idempotency_key,
+        body_hash=hashlib.sha256(body).digest() if idempotency_key else None,
+        context=context,
+        policy=policy,
+    )
+
+
+async def _new_blocks(caller: Caller, conversation: UUID, turn: Turn) -> NewBlocks:
+    """Return what is to be stored of the turn's context under the conversation's policy."""
+    row = or_not_found(await caller.run(conversations.get, conversation))
+    policy = caller.principal.policy_for(row.policy, row.model)
+    # Outlining megabytes takes its time: not on the thread that answers everybody.
+    return await asyncio.to_thread(lambda: new_blocks(prepare(turn.context, policy), policy))
+
+
+def _refuse_or_accept(appended: Appended) -> bool:
+    """Return whether the answer is an earlier one's; raise if there is none to give."""
+    match appended.outcome:
+        case "missing":
+            raise not_found()
+        case "out_of_order":
+            raise ProblemError(
+                409,
+                "unexpected_seq",
+                f"The next seq of this conversation is {appended.first_seq}.",
+                pointer="/expected_next_seq",
+                next_seq=appended.first_seq,
+            )
+        case "beyond_end":
+            raise invalid(f"The next seq of this conversation is {appended.first_seq}.", "/replace_from")
+        case "other_body":
+            raise ProblemError(422, "idempotency_key_reused", "This Idempotency-Key was used with another body.")
+    return appended.outcome == "replayed"
+
+
+def wake_up(caller: Caller, conversation: UUID, *, queued: bool) -> Literal["queued", "coalesced", "deferred"]:
+    """Wake the workers, unless a check of this conversation is pending already."""
+    wakeups = caller.services.wakeups
+    if queued:
+        return wakeups.add(conversation, caller.tenant_id)
+    return "coalesced" if wakeups.broker_reachable else "deferred"
