@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from api.auth.principals import Principal
     from api.schema.compactions import CompactionIn
     from compaction.policy import Policy
-    from compaction.steps.rehearsal import Plan
+    from compaction.steps.rehearsal import RunPlan
     from store.conversations.snapshots import Material
     from store.runs.runs import Queue
 
@@ -166,7 +166,7 @@ def _plan(dry_run: DryRun, wanted: CompactionIn, summarizer: str) -> PlanOut:
     )
 
 
-def _warnings(plan: Plan, material: Material) -> list[str]:
+def _warnings(plan: RunPlan, material: Material) -> list[str]:
     warnings: list[str] = []
     if material.pending_version:
         warnings.append(

@@ -7,8 +7,10 @@ import os
 import re
 import tomllib
 from collections import Counter
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
+import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -62,6 +64,26 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
         if path.name != "__init__.py"
     )
     assert {folder: modules for folder, modules in folders.items() if modules > MOST_MODULES} == {}
+
+
+def test_no_module_is_in_a_circle_of_imports() -> None:
+    """Imports for types count: whoever reads one module of a circle has to know all of them."""
+    graph = grimp.build_graph(*PACKAGES, "bench", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    # Raises CycleError, which names the modules.
+    TopologicalSorter(imports).prepare()
+
+
+def test_no_public_class_of_the_services_has_the_name_of_another() -> None:
+    names = Counter(
+        node.name
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if not path.is_relative_to(ROOT / "cli") and not path.is_relative_to(ROOT / "api" / "console")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_no_module_is_longer_than_a_reader_can_hold() -> None:
