@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -69,7 +70,7 @@ class History(NamedTuple):
 
     def scaled(self, tokens: float) -> int:
         """Return what the API is expected to count for an estimate."""
-        return -int(-tokens * self.factor // 1)
+        return math.ceil(tokens * self.factor)
 
 
 class GivenWay(NamedTuple):

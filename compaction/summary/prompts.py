@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.summary.frames import WORDS, code, cut_lines, fitted, frame, quoted
@@ -55,7 +56,7 @@ class Prompt(NamedTuple):
 
     def tokens(self, answer_tokens: int) -> int:
         """Return the tokens that it may take of a window, margin and answer included."""
-        return -int(-(self.weight * MARGIN / CHARS_PER_TOKEN) // 1) + answer_tokens
+        return math.ceil(self.weight * MARGIN / CHARS_PER_TOKEN) + answer_tokens
 
 
 class Wishes(NamedTuple):

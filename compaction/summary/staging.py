@@ -5,6 +5,7 @@ Everything is sized against the summarizer's own window: rules, record, room for
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -327,7 +328,7 @@ def _split(units: Sequence[Sequence[Entry]], room: Room, previous: str | None) -
     used = room.load(previous or "", text_weight(previous or ""))
     loads = [sum(room.load(entry.text, entry.weight) for entry in unit) for unit in units]
     total = used + sum(loads)
-    target = total / max(1, -int(-total // 1))
+    target = total / max(1, math.ceil(total))
     runs: list[list[Entry]] = [[]]
     for unit, load in zip(units, loads, strict=True):
         begun = any(entry.text for entry in runs[-1])

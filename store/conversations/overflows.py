@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from operator import call
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -78,7 +79,7 @@ def overflow(
         return stage, shrink(stage, policy, factor=material.factor, overflows=material.overflows, refused=refused)
 
     stage, shrunk = aside(compute)
-    found = Overflowed("compacted", shrunk.served, -int(-material.fixed_tokens * material.factor // 1))
+    found = Overflowed("compacted", shrunk.served, math.ceil(material.fixed_tokens * material.factor))
     if material.overflows >= MOST:
         return found._replace(outcome="exhausted")
     if not shrunk.is_smaller:
