@@ -7,11 +7,10 @@ run is skipped: the outline already is what can be had without one.
 
 from __future__ import annotations
 
-import contextvars
 import time
 from functools import partial
-from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from threading import Event
+from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 from sqlalchemy.exc import NoResultFound
@@ -28,9 +27,10 @@ from worker.runs.journal import RunLostError
 from worker.runs.leases import StoppingError
 from worker.runs.summarizing import spend
 from worker.summarizers.base import SummaryError
+from worker.summarizers.parallel import all_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease, StepRecord
     from worker.runs.resources import RunResources
     from worker.summarizers.base import Answer, Model
-
-T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -116,7 +114,10 @@ class BlockSummary:
             partial(self._ask, model, prompt, name, text, f"{name.capitalize()} {number} of {total}")
             for number, (text, prompt) in enumerate(zip(texts, prompts, strict=True), start=1)
         ]
-        return in_parallel(calls, PARALLEL, self._given_up)
+        answers = all_answers(calls, lambda call: call(), threads=PARALLEL, stop=self._given_up)
+        if answers is None:
+            raise StoppingError
+        return answers
 
     def _ask(self, model: Model, prompt: str, name: str, text: str, detail: str) -> str:
         """Return the model's answer, with a step written down of what it came to."""
@@ -202,40 +203,3 @@ def ask(model: Model, prompt: str, max_tokens: int) -> Answer:
     if not answer.text.strip():
         raise SummaryError(RunReason.EMPTY_SUMMARY, "the model answered without text", answer.spent)
     return answer
-
-
-def in_parallel(calls: Sequence[Callable[[], T]], limit: int, stop: Event) -> list[T]:
-    """Return what `calls` return, in their order, at most `limit` of them at a time.
-
-    After an error, which is raised once those under way have ended, or once `stop` is set, no further call begins. The
-    threads end with the process. Raises StoppingError if `stop` was set before all were through.
-    """
-    waiting = iter(enumerate(calls))
-    results: dict[int, T] = {}
-    errors: list[BaseException] = []
-    lock = Lock()
-
-    def work() -> None:
-        while not errors and not stop.is_set():
-            with lock:
-                index, call = next(waiting, (-1, None))
-            if call is None:
-                return
-            try:
-                results[index] = call()
-            except BaseException as error:  # noqa: BLE001 - raised again where the calls are waited for
-                errors.append(error)
-
-    threads = [
-        Thread(target=contextvars.copy_context().run, args=(work,), name="model-calls", daemon=True)
-        for _ in range(min(limit, len(calls)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    if len(results) < len(calls):
-        raise StoppingError
-    return [results[index] for index in range(len(calls))]

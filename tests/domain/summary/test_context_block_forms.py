@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from threading import Event, Lock
 from typing import Any
 
@@ -19,8 +20,7 @@ from compaction.summary.frames import DATA
 from compaction.text.outline import MAX_READ, ContextBlock, read_share
 from compaction.tokens import content_tokens
 from compaction.view import ViewMessage
-from worker.runs.context_block import in_parallel
-from worker.runs.leases import StoppingError
+from worker.summarizers.parallel import all_answers
 
 TEXT = "".join(f"## Section {number}\n\n{f'word{number} ' * 100}\n\n" for number in range(30))
 TEXTS = st.one_of(
@@ -188,10 +188,9 @@ def test_calls_run_side_by_side_within_their_limit() -> None:
             running -= 1
         return number * number
 
-    calls = [lambda number=number: work(number) for number in range(9)]
-    assert in_parallel(calls, 3, Event()) == [number * number for number in range(9)]
+    assert all_answers(range(9), work, threads=3, stop=Event()) == [number * number for number in range(9)]
     assert most == 3
-    assert in_parallel([], 3, Event()) == []
+    assert all_answers([], work, threads=3, stop=Event()) == []
 
 
 def test_no_call_begins_after_an_error_or_once_it_is_given_up() -> None:
@@ -205,13 +204,9 @@ def test_no_call_begins_after_an_error_or_once_it_is_given_up() -> None:
                 raise ValueError("two")
             stop.set()
 
-    def calls(*, fails: bool) -> list[Any]:
-        return [lambda number=number: work(number, fails=fails) for number in range(9)]
-
     with pytest.raises(ValueError, match="two"):
-        in_parallel(calls(fails=True), 1, stop)
+        all_answers(range(9), partial(work, fails=True), threads=1, stop=stop)
     assert begun == [0, 1, 2]
     begun.clear()
-    with pytest.raises(StoppingError):
-        in_parallel(calls(fails=False), 1, stop)
+    assert all_answers(range(9), partial(work, fails=False), threads=1, stop=stop) is None
     assert begun == [0, 1, 2]
