@@ -13,8 +13,8 @@ from api.background.run_waits import RunWaits
 from api.background.wakeups import Wakeups
 from api.http.bytes_under_way import BytesUnderWay
 from api.http.strict_json import Limits, StrictJson
+from api.monitoring.installation import Operations
 from api.monitoring.metrics import Metrics
-from api.monitoring.operations import Operations
 from runtime.tracing import TRACING
 from store import hot_path
 from store.engine import async_transaction, service_async_engine

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from api.app import create_app
-from api.http.protocol import BoundedHttp
-from api.monitoring.scraped_processes import shared_metrics
+from api.http.bounded_http import BoundedHttp
+from api.monitoring.shared_metrics import shared_metrics
 
 if TYPE_CHECKING:
     from typing import Any

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.conversations import commands as conversation_commands
+from cli.conversations.commands import conversation_commands
 from cli.failures import Commands
-from cli.installation import commands as operation_commands
-from cli.options import OPERATE, RUN, Json, Key, Url, Yes
-from cli.options import read_settings as _settings
+from cli.installation.commands import installation_commands
+from cli.options import OPERATE, RUN, Json, Key, Url, Yes, read_settings
 from runtime.release import VERSION
 from runtime.settings import Settings, summarizer_names
 
@@ -98,7 +97,7 @@ def replay(
     raise typer.Exit(run_replay(files, url=url, key=key, yes=yes, concurrency=concurrency, as_json=as_json))
 
 
-app.add_typer(conversation_commands.commands)
+app.add_typer(conversation_commands)
 
 
 @app.command(rich_help_panel=RUN)
@@ -111,7 +110,7 @@ def api(
     from api.start import run_api  # noqa: PLC0415
 
     try:
-        run_api(_settings(), host=host, port=port, workers=workers)
+        run_api(read_settings(), host=host, port=port, workers=workers)
     except SystemExit as end:
         # Uvicorn has a code of its own for a server that could not start.
         raise typer.Exit(1 if end.code else 0) from None
@@ -142,7 +141,7 @@ def sweeper(metrics_port: MetricsPort = None) -> None:
     raise typer.Exit(run_sweeper(_scraped_at(metrics_port)))
 
 
-app.add_typer(operation_commands.commands)
+app.add_typer(installation_commands)
 app.add_typer(keys_app, name="keys", rich_help_panel=OPERATE)
 app.add_typer(tenants_app, name="tenants", rich_help_panel=OPERATE)
 
@@ -161,7 +160,7 @@ def keys_create(
     from cli.installation.keys import Wanted, read_expiry, read_scopes, run_create  # noqa: PLC0415
 
     wanted = Wanted(name, read_scopes(scopes), read_expiry(expires))
-    raise typer.Exit(run_create(_settings(), tenant, wanted, as_json=as_json))
+    raise typer.Exit(run_create(read_settings(), tenant, wanted, as_json=as_json))
 
 
 @keys_app.command("list")
@@ -172,7 +171,7 @@ def keys_list(
     """List a tenant's keys."""
     from cli.installation.keys import run_list  # noqa: PLC0415
 
-    raise typer.Exit(run_list(_settings(), tenant, as_json=as_json))
+    raise typer.Exit(run_list(read_settings(), tenant, as_json=as_json))
 
 
 @keys_app.command("rotate")
@@ -187,7 +186,7 @@ def keys_rotate(
     from cli.installation.keys import read_expiry, read_overlap, run_rotate  # noqa: PLC0415
 
     times = (read_overlap(overlap), read_expiry(expires))
-    raise typer.Exit(run_rotate(_settings(), tenant, key, *times, as_json=as_json))
+    raise typer.Exit(run_rotate(read_settings(), tenant, key, *times, as_json=as_json))
 
 
 @keys_app.command("revoke")
@@ -198,7 +197,7 @@ def keys_revoke(
     """Revoke a key; processes that have just seen it stop taking it within seconds."""
     from cli.installation.keys import run_revoke  # noqa: PLC0415
 
-    raise typer.Exit(run_revoke(_settings(), tenant, key))
+    raise typer.Exit(run_revoke(read_settings(), tenant, key))
 
 
 @tenants_app.command("list")
@@ -206,7 +205,7 @@ def tenants_list(as_json: Json = False) -> None:  # noqa: FBT002
     """List the tenants."""
     from cli.installation.tenants import run_list  # noqa: PLC0415
 
-    raise typer.Exit(run_list(_settings(), as_json=as_json))
+    raise typer.Exit(run_list(read_settings(), as_json=as_json))
 
 
 @tenants_app.command("limits")
@@ -223,7 +222,7 @@ def tenants_limits(
 
     changes = Changes(rate_limit_key, rate_limit_tenant, daily_model_tokens, daily_model_cost_usd)
     try:
-        code = run_limits(_settings(), tenant, changes, as_json=as_json)
+        code = run_limits(read_settings(), tenant, changes, as_json=as_json)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     raise typer.Exit(code)
@@ -231,7 +230,7 @@ def tenants_limits(
 
 def _scraped_at(port: int | None) -> Settings:
     """Return the settings, with another port for the metrics if one was given."""
-    settings = _settings()
+    settings = read_settings()
     return settings if port is None else settings.model_copy(update={"metrics_port": port})
 
 

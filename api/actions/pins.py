@@ -60,7 +60,7 @@ def _text(connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted
     return text
 
 
-def unpin(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, pin_id: UUID) -> None:
+def remove_pin(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, pin_id: UUID) -> None:
     """Take a pin off; raise the problem that there is no such one."""
     row = conversations.get(connection, tenant_id, conversation_id, lock=True)
     if row is None or not pins.remove(connection, tenant_id, conversation_id, pin_id):

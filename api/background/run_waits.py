@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from api.http.problems import RETRY_AFTER_SECONDS, ProblemError
-from store.runs import ended as ended_runs
+from store.runs.ended import active_among
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,7 +85,7 @@ class RunWaits:
         failure: Exception | None = None
         active: set[UUID] = set()
         try:
-            active = await self._run(tenant_id, ended_runs.active_among, tenant_id, list(asked)) if asked else set()
+            active = await self._run(tenant_id, active_among, tenant_id, list(asked)) if asked else set()
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are answered with it
             failure = error
         over = (ended for run_id, waiting in asked.items() if run_id not in active for ended in waiting)

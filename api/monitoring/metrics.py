@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 
 from api.monitoring.pools import Pools
-from api.monitoring.scraped_processes import registry_of_all
+from api.monitoring.shared_metrics import registry_of_all
 from compaction.steps.runs import RunReason
 from store.conversations.overflows import Outcome as Overflow
 from store.operations.statistics import tokens_saved

@@ -6,9 +6,8 @@ from typing import Any
 
 from litestar import Request, Response, get, patch, post
 
-from api.actions import conversations as actions
+from api.actions import conversations
 from api.actions.caller import caller_of
-from api.actions.conversations import conversation_out
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.bodies import read_body
@@ -19,7 +18,7 @@ from api.schema import examples
 from api.schema.documentation import ConversationId, Filter, answers, operation, problems
 from api.schema.types import ConversationBrief, ConversationIn, ConversationOut, ConversationPatch, Page
 from runtime import ids
-from store.conversations import conversations
+from store.conversations.conversations import page
 
 
 @post(
@@ -41,7 +40,7 @@ async def create_conversation(
 ) -> Response[ConversationOut | ConversationBrief]:
     """Make a conversation; the same `external_id` again answers with the one that has it."""
     body = await read_body(request, ConversationIn)
-    answer, is_new = await actions.create_conversation(caller_of(request), body)
+    answer, is_new = await conversations.create_conversation(caller_of(request), body)
     return Response(answer, status_code=201 if is_new else 200)
 
 
@@ -61,8 +60,8 @@ async def list_conversations(
 ) -> Page[ConversationOut]:
     """List conversations, newest first."""
     span = window(limit, after_id, before_id, lambda text: ids.parse("conv", text))
-    rows = await caller_of(request).run(conversations.page, user_ref=user_ref, external_id=external_id, **span.query)
-    return page_of([conversation_out(row, request.user) for row in rows], span, lambda item: item.id)
+    rows = await caller_of(request).run(page, user_ref=user_ref, external_id=external_id, **span.query)
+    return page_of([conversations.conversation_out(row, request.user) for row in rows], span, lambda item: item.id)
 
 
 @get(
@@ -73,7 +72,7 @@ async def list_conversations(
 )
 async def get_conversation(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> ConversationOut:
     """Answer with one conversation, its system prompt and tools included."""
-    return await actions.read_conversation(caller_of(request), id_or_not_found("conv", conversation_id))
+    return await conversations.read_conversation(caller_of(request), id_or_not_found("conv", conversation_id))
 
 
 @patch(
@@ -88,4 +87,4 @@ async def change_conversation(
 ) -> ConversationOut | ConversationBrief:
     """Change the policy, system prompt, tools, model or metadata; what is not named stays."""
     body = await read_body(request, ConversationPatch)
-    return await actions.change_conversation(caller_of(request), ids.parse("conv", conversation_id), body)
+    return await conversations.change_conversation(caller_of(request), ids.parse("conv", conversation_id), body)

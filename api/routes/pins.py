@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter
 
-from api.actions import pins
 from api.actions.caller import caller_of
+from api.actions.pins import pin, remove_pin
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.bodies import read_body
@@ -17,7 +17,7 @@ from api.http.problems import id_or_not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
 from api.schema.pins import PinIn, PinList, PinOut, pin_out
-from store.conversations import pins as stored_pins
+from store.conversations import pins
 
 PinId = Annotated[str, PathParameter(description="A pin's id.")]
 
@@ -38,7 +38,7 @@ async def pin_message(request: Request[Principal, Any, Any], conversation_id: Co
     """Keep a message's text, or a span of it, in the context word for word; it takes effect at once."""
     wanted = await read_body(request, PinIn)
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    return Response(pin_out(await caller.run(pins.pin, conversation, caller, wanted)), status_code=201)
+    return Response(pin_out(await caller.run(pin, conversation, caller, wanted)), status_code=201)
 
 
 @get(
@@ -50,7 +50,7 @@ async def pin_message(request: Request[Principal, Any, Any], conversation_id: Co
 async def list_pins(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> PinList:
     """List a conversation's pins in the order they were made."""
     conversation = id_or_not_found("conv", conversation_id)
-    return PinList([pin_out(row) for row in await caller_of(request).run_in(conversation, stored_pins.page)])
+    return PinList([pin_out(row) for row in await caller_of(request).run_in(conversation, pins.page)])
 
 
 @delete(
@@ -62,4 +62,4 @@ async def list_pins(request: Request[Principal, Any, Any], conversation_id: Conv
 async def unpin(request: Request[Principal, Any, Any], conversation_id: ConversationId, pin_id: PinId) -> None:
     """Let a text go the way of its message again."""
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    await caller.run(pins.unpin, conversation, caller, id_or_not_found("pin", pin_id))
+    await caller.run(remove_pin, conversation, caller, id_or_not_found("pin", pin_id))

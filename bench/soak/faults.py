@@ -15,8 +15,8 @@ import psycopg
 import redis
 
 from bench.measure import progress
+from bench.soak import model
 from bench.soak.installation import LEASE_SECONDS
-from bench.soak.model import FAULTS as MODEL_FAULTS
 from bench.soak.processes import family
 from cli.local.embedded import EmbeddedError
 
@@ -159,7 +159,7 @@ class Injector(threading.Thread):
         return self._until(seconds, self._installation.stop_second_sweeper, "two sweepers")
 
     def _fail_model(self, fault: Fault) -> tuple[str, float]:
-        name = sorted(MODEL_FAULTS)[fault.choice % len(MODEL_FAULTS)]
+        name = sorted(model.FAULTS)[fault.choice % len(model.FAULTS)]
         self._installation.model.fail(name)
         return self._until(fault.seconds, self._installation.model.heal, name)
 

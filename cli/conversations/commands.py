@@ -10,12 +10,12 @@ import typer
 
 from cli.options import CONVERSATIONS, Conversation, Json, Key, Url, Yes, read_settings, service
 
-commands = typer.Typer()
+conversation_commands = typer.Typer()
 
 Version = Annotated[int, typer.Argument(help="Version of a snapshot; 0 is no compaction.", min=0, show_default=False)]
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def conversations(
     user: Annotated[str | None, typer.Option(help="Only those with this user_ref.")] = None,
     external_id: Annotated[str | None, typer.Option(help="Only the one with this external id.")] = None,
@@ -41,7 +41,7 @@ def conversations(
     raise typer.Exit(run_conversations(service(url, key), wanted, as_json=as_json))
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def erase(
     conversation: Annotated[
         str | None, typer.Argument(help="Id of the conversation, as conv_….", show_default=False)
@@ -65,7 +65,7 @@ def erase(
     raise typer.Exit(run_erase(service(url, key), conversation, user, yes=yes, as_json=as_json))
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def inspect(conversation: Conversation, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002 - an option, always named
     """Show one conversation's life: runs, snapshots, and a plot of its context.
 
@@ -77,7 +77,7 @@ def inspect(conversation: Conversation, url: Url = None, key: Key = None, as_jso
     raise typer.Exit(run_inspect(conversation, url=asked.url, key=asked.key, as_json=as_json))
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def recall(
     conversation: Conversation,
     words: Annotated[str | None, typer.Argument(help="What to search for.", show_default=False)] = None,
@@ -103,7 +103,7 @@ def recall(
     raise typer.Exit(run_recall(service(url, key), conversation, {**asked, **limits}, as_json=as_json))
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def snapshots(conversation: Conversation, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002
     """List a conversation's snapshots; the one in force has a star.
 
@@ -114,7 +114,7 @@ def snapshots(conversation: Conversation, url: Url = None, key: Key = None, as_j
     raise typer.Exit(run_snapshots(service(url, key), conversation, as_json=as_json))
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def diff(
     conversation: Conversation,
     start: Annotated[
@@ -135,7 +135,7 @@ def diff(
     raise typer.Exit(run_diff(service(url, key), conversation, start, to, as_json=as_json))
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def restore(
     conversation: Conversation,
     version: Version,
@@ -153,7 +153,7 @@ def restore(
     raise typer.Exit(run_restore(service(url, key), conversation, version, yes=yes, as_json=as_json))
 
 
-@commands.command(rich_help_panel=CONVERSATIONS)
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def export(
     conversation: Conversation,
     out: Annotated[
@@ -171,7 +171,7 @@ def export(
     raise typer.Exit(run_export(read_settings(), conversation, out, tenant=tenant))
 
 
-@commands.command("import", rich_help_panel=CONVERSATIONS)
+@conversation_commands.command("import", rich_help_panel=CONVERSATIONS)
 def import_(
     file: Annotated[Path, typer.Argument(help="What `palimpsest export` wrote; - for stdin.", show_default=False)],
     tenant: Annotated[str, typer.Option(help="Name of the tenant that it is for.")],

@@ -8,12 +8,12 @@ import typer
 
 from cli.options import OPERATE, Json, Key, TenantName, Url, read_settings, service
 
-commands = typer.Typer()
+installation_commands = typer.Typer()
 
 STATES = ("queued", "running", "committed", "skipped", "failed", "dead")
 
 
-@commands.command(rich_help_panel=OPERATE)
+@installation_commands.command(rich_help_panel=OPERATE)
 def migrate(
     revision: Annotated[str, typer.Argument(help="Where to go.")] = "head",
     service_login: Annotated[
@@ -33,7 +33,7 @@ def migrate(
     raise typer.Exit(run_migrate(read_settings(), revision, service_login))
 
 
-@commands.command(rich_help_panel=OPERATE)
+@installation_commands.command(rich_help_panel=OPERATE)
 def runs(
     run: Annotated[
         str | None, typer.Argument(help="Id of one run, as run_…, to see in full.", show_default=False)
@@ -71,7 +71,7 @@ def runs(
     raise typer.Exit(run_runs(read_settings(), wanted, as_json=as_json))
 
 
-@commands.command(rich_help_panel=OPERATE)
+@installation_commands.command(rich_help_panel=OPERATE)
 def stats(
     tenant: TenantName = None,
     days: Annotated[int, typer.Option(help="Days to look back on.", min=1, max=366)] = 30,
@@ -93,7 +93,7 @@ def stats(
     raise typer.Exit(run_stats(read_settings(), tenant, days, as_json=as_json))
 
 
-@commands.command(rich_help_panel=OPERATE)
+@installation_commands.command(rich_help_panel=OPERATE)
 def doctor(
     ask_model: Annotated[bool, typer.Option("--model", help="Also ask the model for a word.")] = False,  # noqa: FBT002
     url: Url = None,

@@ -126,7 +126,7 @@ def wanted(words: str) -> Wanted | None:
     return Wanted(prefix, digits) if is_known and SHORTEST <= len(digits) <= _WHOLE else None
 
 
-def find(connection: Connection, tenant_id: UUID, sought: Wanted) -> list[Match]:
+def find_matches(connection: Connection, tenant_id: UUID, sought: Wanted) -> list[Match]:
     """Return what an id stands for: the rows of that id first, then what its request did."""
     values = {"tenant": tenant_id, "id": sought.id, "digits": sought.digits, "rows": LOOKED_THROUGH}
     found = [

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from api.monitoring.alerts import PROMETHEUS_ALONE, RULES, Rule, alerts
-from api.monitoring.operations import CACHE_SECONDS, Seen, families
+from api.monitoring.installation import CACHE_SECONDS, Seen, families
 from store.operations.processes import Backlog
 from store.runs.backlog import Kind, Waits
 from tests.support.eventually import eventually

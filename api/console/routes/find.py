@@ -13,7 +13,7 @@ from api.auth.principals import Principal
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, READ, may
 from runtime import ids
-from store.console import find as console_find
+from store.console.find import find_batch, find_matches, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,9 +83,5 @@ def _in_list(name: str, prefix: Prefix, identifier: UUID) -> str:
 
 
 def _look_up(connection: Connection, tenant_id: UUID, words: str) -> Sequence[Match]:
-    sought = console_find.wanted(words)
-    return (
-        console_find.find_batch(connection, tenant_id, words)
-        if sought is None
-        else console_find.find(connection, tenant_id, sought)
-    )
+    sought = wanted(words)
+    return find_batch(connection, tenant_id, words) if sought is None else find_matches(connection, tenant_id, sought)

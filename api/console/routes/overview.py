@@ -15,7 +15,7 @@ from api.console.views.overview import figures
 from api.http.problems import ProblemError, not_found
 from api.monitoring.alerts import PROMETHEUS_ALONE, alerts
 from runtime import ids
-from store.console import overview as console
+from store.console import overview
 from store.operations import diagnosis, operator_actions
 from store.tenants import budgets
 from store.tenants.budgets import Budget
@@ -36,7 +36,7 @@ _After = Annotated[str | None, QueryParameter(max_length=64)]
 
 
 class _Told(NamedTuple):
-    overview: console.Overview
+    overview: overview.Overview
     today: budgets.Today
 
 
@@ -93,6 +93,6 @@ async def _health(services: Services) -> Health:
 
 def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _Told:
     return _Told(
-        console.overview(connection, tenant_id, days),
+        overview.overview(connection, tenant_id, days),
         budgets.today(connection, tenant_id, Budget.of(settings)),
     )

@@ -17,7 +17,7 @@ from api.http.problems import not_found
 from api.schema.documentation import ConversationId
 from compaction.steps.snapshot import load_view
 from runtime import ids
-from store.console import contents as console_messages
+from store.console import contents
 from store.conversations import conversations, messages, snapshots
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def read_sides(connection: Connection, tenant_id: UUID, conversation_id: UUID, s
     through = max(covers)
     first = min(covers) + 1
     last = min(through, first + LISTED_AT_MOST - 1)
-    listed = console_messages.listed(connection, tenant_id, conversation_id, range(first, last + 1))
+    listed = contents.listed(connection, tenant_id, conversation_id, range(first, last + 1))
     views: list[View] = [load_view(row.messages, row.seqs) if row else () for row in rows]
     # Read in full only what stands in one version as it was stored, and in the other perhaps not.
     shared = [
@@ -122,12 +122,12 @@ def read_sides(connection: Connection, tenant_id: UUID, conversation_id: UUID, s
         for each in view
         if each.seq > covers[1 - number] and each.seq >= 0
     ]
-    contents = messages.contents(connection, conversation_id, shared)
+    texts = messages.contents(connection, conversation_id, shared)
     before, after = (
         [
             *(viewed(each.seq, each.role, each.content) for each in view),
             *(
-                _stored(row, contents)
+                _stored(row, texts)
                 for seq, row in sorted(listed.items())
                 if seq > covered and row.superseded_at is None
             ),
@@ -137,7 +137,7 @@ def read_sides(connection: Connection, tenant_id: UUID, conversation_id: UUID, s
     return Sides(conversation, before, after, last < through, rows[1])
 
 
-def _stored(row: AnyRow, contents: dict[int, Any]) -> Shown:
-    if row.seq in contents:
-        return Shown(row.seq, row.role, row.view_tokens, contents[row.seq])
+def _stored(row: AnyRow, texts: dict[int, Any]) -> Shown:
+    if row.seq in texts:
+        return Shown(row.seq, row.role, row.view_tokens, texts[row.seq])
     return original(row.seq, row.role, row.view_tokens, beginning(row))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from api.monitoring.alerts import Alert
-    from api.monitoring.operations import Seen
+    from api.monitoring.installation import Seen
     from store.operations.diagnosis import ProcessSeen
 
 Level = Literal["well", "late", "missing"]

@@ -14,7 +14,7 @@ import pytest
 from litestar.routes import HTTPRoute
 
 from api.app import create_app
-from api.http import protocol
+from api.http import bounded_http
 from runtime.settings import Settings
 from store.engine import owner_engine
 from store.tenants import api_keys
@@ -211,7 +211,7 @@ def test_a_form_ends_at_its_limit_however_it_is_sent(service: Service) -> None:
 
 
 def test_a_body_without_an_end_is_cut_off_after_the_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_UNREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(bounded_http, "MAX_UNREAD_BYTES", 1 << 20)
     url = urlsplit(service.api.url)
     with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
         connection.sendall(b"POST /v1/conversations HTTP/1.1\r\nhost: test\r\ncontent-length: 99999999999\r\n\r\n")
@@ -222,11 +222,11 @@ def test_a_body_without_an_end_is_cut_off_after_the_answer(service: Service, mon
 
 def test_requests_are_sent_ahead_of_their_answers_up_to_a_limit(service: Service) -> None:
     one = b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"
-    told = raw(service.api, "GET", "/healthz", {}, one * protocol.MAX_PIPELINED * 2, close=False)
+    told = raw(service.api, "GET", "/healthz", {}, one * bounded_http.MAX_PIPELINED * 2, close=False)
     assert b"HTTP/1.1 400 " in told
     assert b"sent ahead of their answers" in told
     closing = b"GET /healthz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"
-    fits = protocol.MAX_PIPELINED - 1
+    fits = bounded_http.MAX_PIPELINED - 1
     told = raw(service.api, "GET", "/healthz", {}, one * fits + closing, close=False)
     assert told.count(b"HTTP/1.1 200 ") == fits + 2
 
