@@ -49,6 +49,9 @@ async def compact(
     run_id, is_ours = await compactions.queue_compaction(caller, id_or_not_found("conv", conversation_id), wanted)
     if not is_ours:
         raise compactions.busy(run_id)
-    name = ids.external("run", run_id)
+    return _queued(ids.external("run", run_id))
+
+
+def _queued(name: str) -> Response[CompactionOut]:
     headers = {"location": f"/v1/runs/{name}", "retry-after": str(RETRY_AFTER_SECONDS)}
     return Response(CompactionOut(name), status_code=202, headers=headers)
