@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 
-class SupersededVersionError(ProblemError):
-    """A version shows messages that were replaced since: nobody may go back to it."""
-
-    def __init__(self, pointer: str | None) -> None:
-        detail = "This version shows messages that were replaced since."
-        super().__init__(409, "superseded", detail, pointer=pointer)
+def superseded(pointer: str | None = "/version") -> ProblemError:
+    """Return the problem of a version that nobody may go back to; `pointer` leads to it in the request."""
+    detail = "This version shows messages that were replaced since."
+    return ProblemError(409, "superseded", detail, pointer=pointer)
 
 
 def restore_version(
@@ -54,7 +52,7 @@ def restore_version(
     try:
         or_not_found(branches.restore(connection, tenant_id, conversation_id, version, policy, caller.request_id))
     except branches.SupersededError:
-        raise SupersededVersionError(pointer) from None
+        raise superseded(pointer) from None
     return or_not_found(conversations.get(connection, tenant_id, conversation_id))
 
 
@@ -87,9 +85,13 @@ def _fork(
     return conversations.get(connection, tenant_id, fork_id)
 
 
-async def preview_restore(caller: Caller, conversation_id: UUID, version: int) -> RestorePlanOut:
-    """Return what a restore would give; raise the problem of what is wanted."""
-    return await asyncio.to_thread(_plan, await caller.run(_read_version, conversation_id, caller.principal, version))
+async def plan_restore(caller: Caller, conversation_id: UUID, version: int) -> RestorePlanOut | None:
+    """Return what a restore would give, None of a version that is superseded; raise the problem of what is wanted."""
+    try:
+        stored = await caller.run(_read_version, conversation_id, caller.principal, version)
+    except branches.SupersededError:
+        return None
+    return await asyncio.to_thread(_plan, stored)
 
 
 class StoredVersion(NamedTuple):
@@ -108,8 +110,6 @@ def _read_version(
     try:
         branches.check_shown(connection, conversation_id, version)
         material = snapshots.load(connection, tenant_id, conversation_id, base_version=version, lock="read")
-    except branches.SupersededError:
-        raise SupersededVersionError("/version") from None
     except NoResultFound:
         raise not_found() from None
     return StoredVersion(version, material, row.carried_tokens, principal.policy_for(row.policy, row.model))

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     Retry = Callable[[Connection, UUID, UUID], stranded.Retried]
 
 ENDED: Final = frozenset({"committed", "skipped", "failed", "dead"})
-_REFUSALS: Final = {
-    "not_dead": ("run_not_dead", "Only a dead run can be retried."),
-    "run_active": ("run_active", "Another run of this conversation has not ended yet."),
-}
 
 
 def page_of_runs(
@@ -59,10 +55,13 @@ async def retry_run(caller: Caller, run_id: UUID, retry: Retry = stranded.retry)
 
 def check_retried(outcome: str) -> None:
     """Raise the problem of a run that was not begun over."""
-    if outcome == "missing":
-        raise not_found()
-    if outcome in _REFUSALS:
-        raise ProblemError(409, *_REFUSALS[outcome])
+    match outcome:
+        case "missing":
+            raise not_found()
+        case "not_dead":
+            raise ProblemError(409, "run_not_dead", "Only a dead run can be retried.")
+        case "run_active":
+            raise ProblemError(409, "run_active", "Another run of this conversation has not ended yet.")
 
 
 async def retry_dead_runs(

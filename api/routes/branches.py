@@ -39,7 +39,9 @@ async def restore_snapshot(
     wanted = await read_body(request, RestoreIn)
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
     if wanted.dry_run:
-        return Response(await branches.preview_restore(caller, conversation, wanted.version))
+        if (plan := await branches.plan_restore(caller, conversation, wanted.version)) is None:
+            raise branches.superseded()
+        return Response(plan)
     row = await caller.run(branches.restore_version, conversation, caller, wanted.version)
     return Response(changed_out(row, request.user))
 

@@ -56,10 +56,7 @@ async def preview_restore(
     caller = caller_of(request)
     row = or_not_found(await caller.run(conversations.get, id_or_not_found("conv", conversation_id)))
     sides = or_not_found(await caller.run(read_sides, row.id, row.head_version, version))
-    try:
-        plan = await branches.preview_restore(caller, row.id, version)
-    except branches.SupersededVersionError:
-        plan = None
+    plan = await branches.plan_restore(caller, row.id, version)
     comparison = await asyncio.to_thread(compared, sides.before, sides.after)
     return page(
         request,
