@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What is there without servers, in folders where that is most of it.
 UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py tests/worker/summarizers
 
-.PHONY: help setup demo serve unit test clients faults check format docs screenshots manual bench scaling fidelity fuzz soak audit sbom constraints clean distclean
+.PHONY: help setup demo serve unit test clients faults check format docs screenshots manual bench scaling reach fidelity fuzz soak audit sbom constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -97,6 +97,9 @@ bench: $(STAMP) ## Measure append, context and check against raw database calls
 
 scaling: $(STAMP) ## Print what a load needs, from measured unit costs (docs/scaling.md; ARGS="--turns 40 --peak 5")
 	@$(BIN)/python bench/scaling.py $(ARGS)
+
+reach: $(STAMP) ## Measure what recall gives back, and how fast (ARGS="talk.jsonl" takes recorded talk with questions)
+	@$(BIN)/python bench/reach/run.py $(ARGS)
 
 fidelity: $(STAMP) ## Measure what survives compaction: look-ahead recall, rules, drift (bench/fidelity)
 	@$(BIN)/python bench/fidelity/run.py $(ARGS)

@@ -1,4 +1,4 @@
--- The whole schema at revision 0101, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0102, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -232,6 +232,7 @@ alter table conversations force row level security;
 create policy auditor on conversations for select to palimpsest_auditor using (true);
 create policy background on conversations for all to palimpsest_background using (true) with check (true);
 create policy tenant on conversations for all to public using (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL))) with check (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL)));
+CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
 grant select (id, tenant_id, model, policy, revision, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
 grant insert, select, update on conversations to palimpsest_service;
@@ -454,6 +455,25 @@ create table processes (
     constraint ck_processes_kind CHECK ((kind = ANY (ARRAY['worker'::text, 'sweeper'::text])))
 ) with (fillfactor=50);
 grant delete, insert, select, update (busy, oldest_task_at, seen_at) on processes to palimpsest_service;
+
+create table recall_segments (
+    tenant_id uuid not null,
+    conversation_id uuid not null,
+    first_seq integer not null,
+    last_seq integer not null,
+    terms bytea not null,
+    constraint pk_recall_segments PRIMARY KEY (conversation_id, first_seq),
+    constraint ck_recall_segments_span CHECK ((last_seq >= first_seq)),
+    constraint fk_recall_segments_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+alter table recall_segments alter column terms set statistics 0;
+alter table recall_segments enable row level security;
+alter table recall_segments force row level security;
+create policy background_erases on recall_segments for all to palimpsest_background using (true) with check (true);
+create policy tenant on recall_segments for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER recall_segments_not_erased AFTER INSERT ON public.recall_segments FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant delete, select (conversation_id) on recall_segments to palimpsest_background;
+grant insert, select on recall_segments to palimpsest_service;
 
 create table run_steps (
     tenant_id uuid not null,
@@ -1444,6 +1464,13 @@ create function first_id_at(p_time timestamp with time zone) returns uuid
 language sql immutable as $$
     select (lpad(to_hex((extract(epoch from p_time) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 $$;
+
+create function forget_recall_segments() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    delete from public.recall_segments as s where s.conversation_id = new.id;
+    return new;
+end $$;
 
 create function guard_erased() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$

@@ -392,6 +392,18 @@ context_blocks = Table(
 )
 
 
+recall_segments = Table(
+    "recall_segments",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), primary_key=True),
+    Column("first_seq", Integer, primary_key=True),
+    Column("last_seq", Integer, nullable=False),
+    Column("terms", LargeBinary, nullable=False),
+    CheckConstraint("last_seq >= first_seq", name="span"),
+)
+
+
 assemblies = Table(
     "assemblies",
     metadata,

@@ -6,7 +6,6 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 from msgspec import UNSET
 
 from api.http.problems import invalid
@@ -14,12 +13,12 @@ from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
 from compaction.coverage import find_span
 from compaction.recall import patterns, references, times
 from compaction.recall.framing import framed
-from compaction.recall.parts import call_names, parts_of
-from compaction.recall.passages import BESIDE, Packed, QuotedMessage, pack, read
+from compaction.recall.passages import BESIDE, pack, quoted, read, segments_of
 from compaction.recall.ranking import Hit, rank
-from compaction.recall.segments import Searchable, Segment, segments
+from compaction.recall.segments import closed, decoded
 from compaction.recall.words import NEUTRAL, places
 from store.recall import originals
+from store.recall import segments as stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +28,11 @@ if TYPE_CHECKING:
 
     from api.schema.recall import RecallIn
     from api.services import Services
+    from compaction.recall.passages import Packed
     from compaction.recall.ranking import Ranking
+    from compaction.recall.segments import Segment
     from store.recall.originals import Searched
+    from store.recall.segments import Prepared
     from store.tables import AnyRow
 
 SEARCH_SECONDS: Final = 2.0
@@ -99,7 +101,7 @@ async def _by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wa
     if (found := await services.run(tenant_id, query)) is None:
         return None
     place, rows = found
-    every = await asyncio.to_thread(_originals, rows)
+    every = await asyncio.to_thread(quoted, rows)
     named = [original for seq, original in every.items() if reference.first <= seq <= reference.last]
     texts = [
         part.text
@@ -127,7 +129,7 @@ async def _by_pattern(services: Services, tenant_id: UUID, conversation_id: UUID
 
 def _match(place: Searched, rows: Sequence[AnyRow], pattern: Any, wanted: RecallIn) -> Recalled:
     until = monotonic() + SEARCH_SECONDS
-    every = _originals(rows)
+    every = quoted(rows)
     hits, searched = [], 0
     for seq, original in reversed(every.items()):
         if searched and monotonic() > until:
@@ -145,21 +147,53 @@ def _match(place: Searched, rows: Sequence[AnyRow], pattern: Any, wanted: Recall
 
 
 async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
-    asked = wanted.query or ""
-    found = await services.run(tenant_id, _newest, tenant_id, conversation_id, wanted)
-    if found is None:
+    material = await services.run(tenant_id, _material, tenant_id, conversation_id, wanted)
+    if material is None:
         return None
-    place, rows = found
-    in_time: list[tuple[int, int]] = []
-    if ranges := times.ranges(asked, place.now):
-        in_time = await services.run(tenant_id, originals.spans_of, tenant_id, conversation_id, ranges)
-    ranking, languages = await asyncio.to_thread(_rank, rows, asked, in_time)
+    ranking, languages, new = await asyncio.to_thread(_rank, material, wanted, material.in_time)
+    if new:
+        through = material.prepared.through
+        await services.run(tenant_id, stored.store, tenant_id, conversation_id, through, new)
     hits = ranking.hits[: max(LEAST_HITS, wanted.max_tokens // TOKENS_PER_HIT)]
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq))
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
     packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
-    return Recalled(place, packed._replace(more=more), ranking.searched)
+    return Recalled(material.place, packed._replace(more=more), ranking.searched)
+
+
+class _Material(NamedTuple):
+    """What a search by words reads."""
+
+    place: Searched
+    prepared: Prepared
+    rows: Sequence[AnyRow]
+    """Messages that are not prepared, and the one before them for its calls."""
+    is_whole: bool
+    """Nothing is missing between what is prepared and the rows."""
+    in_time: list[tuple[int, int]]
+
+
+def _material(connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> _Material | None:
+    place = originals.place(connection, tenant_id, conversation_id)
+    if place is None:
+        return None
+    first, last = _span(wanted)
+    prepared = stored.prepared(connection, tenant_id, conversation_id, first, last)
+    begin = max(first, prepared.through, 0)
+    rows = originals.newest(connection, tenant_id, conversation_id, begin, last)
+    ranges = times.ranges(wanted.query or "", place.now)
+    in_time = originals.spans_of(connection, tenant_id, conversation_id, ranges)
+    whole = (
+        first <= prepared.through + 1
+        and bool(rows)
+        and originals.follows(connection, tenant_id, conversation_id, prepared.through, rows[0].seq)
+    )
+    return _Material(place, prepared, rows, whole, in_time)
+
+
+def _span(wanted: RecallIn) -> tuple[int, int]:
+    return wanted.from_seq or 0, _LAST if wanted.through_seq is None else wanted.through_seq
 
 
 def _near(seq: int) -> range:
@@ -172,31 +206,28 @@ def _newest(
     place = originals.place(connection, tenant_id, conversation_id)
     if place is None:
         return None
-    first, last = wanted.from_seq or 0, _LAST if wanted.through_seq is None else wanted.through_seq
+    first, last = _span(wanted)
     return place, originals.newest(connection, tenant_id, conversation_id, first, last)
 
 
-def _originals(rows: Sequence[AnyRow]) -> dict[int, QuotedMessage]:
-    """Return messages by seq, in their order; results have the names of the calls of the messages before them."""
-    names: dict[str, str] = {}
-    found = {}
-    for row in rows:
-        content = msgspec.json.decode(row.content)
-        found[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names))
-        if row.role == "assistant":
-            names |= call_names(content)
-    return found
+class _Ranked(NamedTuple):
+    """What words found, the languages that it was found in, and what of that is worth storing."""
+
+    ranking: Ranking
+    languages: dict[int, str]
+    closed: Sequence[Segment]
 
 
-def _rank(rows: Sequence[AnyRow], asked: str, in_time: Sequence[tuple[int, int]]) -> tuple[Ranking, dict[int, str]]:
-    """Return the ranking of messages, and the language of each."""
-    texts = (
-        Searchable(seq, original.role, "\n".join(part.text for part in original.parts))
-        for seq, original in _originals(rows).items()
-    )
-    every: list[Segment] = list(segments(texts))
+def _rank(material: _Material, wanted: RecallIn, in_time: Sequence[tuple[int, int]]) -> _Ranked:
+    through = material.prepared.through
+    new = segments_of(quoted(material.rows), through)
+    every = [*map(decoded, material.prepared.terms), *new]
     languages = {seq: segment.language for segment in every for seq in segment.seqs}
-    return rank(every, asked, in_time=in_time), languages
+    first, last = _span(wanted)
+    ranking = rank(
+        every, wanted.query or "", without=material.prepared.superseded, first=first, last=last, in_time=in_time
+    )
+    return _Ranked(ranking, languages, closed(new) if material.is_whole else ())
 
 
 def _pack(
@@ -206,7 +237,7 @@ def _pack(
         language = languages.get(seq, NEUTRAL)
         return places(text, language, ranking.weights.get(language, {}))
 
-    return pack(hits, _originals(rows), max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+    return pack(hits, quoted(rows), max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
 
 
 def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from compaction.recall import references
+from compaction.recall.parts import call_names, parts_of
+from compaction.recall.segments import Searchable, segments
 from compaction.recall.words import tokens
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from compaction.recall.parts import QuotedPart
     from compaction.recall.ranking import Hit
+    from compaction.recall.segments import Segment
 
     Focus = Callable[[int, str], Sequence[tuple[int, float]]]
     """Places in a text of the message with a seq that were asked for, with their weights."""
@@ -41,6 +46,32 @@ class QuotedMessage(NamedTuple):
     role: str
     created_at: datetime
     parts: list[QuotedPart]
+
+
+def quoted(rows: Iterable[Any]) -> dict[int, QuotedMessage]:
+    """Return messages by seq, in their order; results are named after the calls before them.
+
+    A row has seq, role, content as JSON text, and created_at.
+    """
+    names: dict[str, str] = {}
+    found = {}
+    for row in rows:
+        content = msgspec.json.decode(row.content)
+        found[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names))
+        if row.role == "assistant":
+            names |= call_names(content)
+    return found
+
+
+def segments_of(messages: Mapping[int, QuotedMessage], after: int = -1) -> list[Segment]:
+    """Return the segments of the messages with a seq over `after`."""
+    return list(
+        segments(
+            Searchable(seq, message.role, "\n".join(part.text for part in message.parts))
+            for seq, message in messages.items()
+            if seq > after
+        )
+    )
 
 
 class Excerpt(NamedTuple):

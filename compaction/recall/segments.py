@@ -10,7 +10,7 @@ import msgspec
 from compaction.recall.words import language_of, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 MOST_MESSAGES: Final = 128
 """Messages of a segment; places and counts are one byte each."""
@@ -86,3 +86,8 @@ def _segment(messages: list[Searchable]) -> Segment:
         lengths,
         {term: bytes(places) for term, places in postings.items()},
     )
+
+
+def closed(found: Sequence[Segment]) -> Sequence[Segment]:
+    """Return those of segments in a row to which later messages add nothing: they are what is worth storing."""
+    return found if not found or len(found[-1].seqs) == MOST_MESSAGES else found[:-1]

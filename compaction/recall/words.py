@@ -23,7 +23,7 @@ LONGEST_TERM: Final = 64
 
 _SAMPLE_CHARS: Final = 20_000
 """Characters at the beginning of a text that tell its language."""
-_LEAST_STOP_WORDS: Final = 4
+_LEAST_STOP_WORDS: Final = 2
 _LEAST_SHARE: Final = 0.08
 """Share of function words in prose; in the languages here it is 0.3 to 0.5, in logs and code next to nothing."""
 _LETTER: Final = r"(?:[^\W_]|[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0dff])"

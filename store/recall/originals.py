@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from compaction.coverage import Coverage
-from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce
+from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce, page_of_sizes
 from store.tables import conversations, messages, snapshots
 
 if TYPE_CHECKING:
@@ -64,6 +64,22 @@ def newest(connection: Connection, tenant_id: UUID, conversation_id: UUID, first
     return connection.execute(found).all()
 
 
+def following(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, after: int, last: int
+) -> Sequence[AnyRow]:
+    """Return the messages from seq `after` to `last` in their order, as many as make PAGE_BYTES.
+
+    The first one is there for its calls, which the results after it answer.
+    """
+    own = (*_live(tenant_id, conversation_id), _m.seq.between(after, last))
+    sizes = connection.execute(select(_m.seq, _m.bytes).where(*own).order_by(_m.seq)).all()
+    page = page_of_sizes(sizes, len(sizes))
+    if not page:
+        return ()
+    found = select(*_TEXT).where(*own, _m.seq <= page[-1].seq).order_by(_m.seq)
+    return connection.execute(found).all()
+
+
 def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[AnyRow]:
     """Return messages by seq, in their order: of `seqs`, the best first, as many as make PAGE_BYTES."""
     own = _live(tenant_id, conversation_id)
@@ -77,6 +93,12 @@ def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs:
             total += size
     announce(total)
     return connection.execute(select(*_TEXT).where(*own, _m.seq.in_(taken)).order_by(_m.seq)).all()
+
+
+def follows(connection: Connection, tenant_id: UUID, conversation_id: UUID, after: int, first: int) -> bool:
+    """Tell whether there is no message between seq `after` and `first`."""
+    own = (*_live(tenant_id, conversation_id), _m.seq > after, _m.seq < first)
+    return connection.execute(select(_m.seq).where(*own).limit(1)).first() is None
 
 
 def spans_of(

@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy
+from compaction.recall import segments
 from compaction.steps.runs import RunKind, RunTrigger
 from compaction.text.outline import ContextBlock
 from runtime import ids
@@ -24,6 +25,7 @@ from store.conversations import assemblies, context_blocks, conversations, messa
 from store.conversations.context_blocks import Exchange
 from store.engine import transaction
 from store.operations import operator_actions
+from store.recall import segments as recall_segments
 from store.runs import batches, runs, waiting_summaries
 from store.tables import metadata
 from store.tenants import api_keys, webhooks
@@ -82,6 +84,7 @@ CONTENT = {
     "runs": {"error"},
     "context_blocks": {"source", "title", "text", "outline", "summary"},
     "pins": {"text"},
+    "recall_segments": {"terms"},
     "webhooks": {"url", "secret"},
     "webhook_deliveries": {"body", "error"},
     "model_batches": {"answers", "error", "canary", "fingerprint"},
@@ -140,6 +143,8 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
     with transaction(calls.engine, calls.tenant_id) as connection:
         pins.add(connection, calls.tenant_id, conversation, 0, "Look.", ids.new_id())
         assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
+        terms = segments.segments([segments.Searchable(0, "user", "Look.")])
+        recall_segments.store(connection, calls.tenant_id, conversation, -1, list(terms))
         batches.want(connection, [conversation])
         (run,) = runs.page(connection, calls.tenant_id, conversation_id=conversation, limit=1)
         lease = runs.Lease(
@@ -270,6 +275,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "messages",
         "context_blocks",
         "pins",
+        "recall_segments",
         "assemblies",
         "erasures",
         "console_sessions",

@@ -15,6 +15,7 @@ from store.bytes_held import bounded_by
 from store.runs import runs
 from worker.metrics import METRICS
 from worker.process.memory import FullError, Memory, RunMemory
+from worker.recall.preparing import prepare
 from worker.runs.after_overflow import Recovery
 from worker.runs.context_block import BlockSummary
 from worker.runs.execution import Execution
@@ -78,7 +79,8 @@ class Dispatcher:
             while True:
                 try:
                     with bounded_by(room.take):
-                        return self._attempt(lease).go()
+                        self._attempt(lease).go()
+                        return prepare(self._resources.database, lease.tenant_id, lease.conversation_id)
                 except FullError as error:
                     size = error.size
                 seconds = self._resources.lease_seconds

@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.errors import InsufficientPrivilege, RestrictViolation
 from psycopg.rows import dict_row
 
+from compaction.recall.segments import Searchable, encoded, segments
 from runtime import ids
 from store.engine import owner_engine
 from store.tenants import api_keys
@@ -42,6 +43,7 @@ REMOVED: Final = {
     "snapshot_parts",
     "context_blocks",
     "pins",
+    "recall_segments",
     "idempotency_keys",
     "webhook_deliveries",
 }
@@ -59,6 +61,7 @@ WORDLESS: Final = {
         "last_count": "what the API counted last, and what was estimated of it",
     },
     "runs": {
+        "kind": "a word of ours",
         "trigger": "a word of ours",
         "state": "a word of ours",
         "queue": "a word of ours",
@@ -138,8 +141,8 @@ def places(service: Service, word: str) -> set[tuple[str, str]]:
     with psycopg.connect(service.database_url) as connection:
         for table in tables(service):
             query = sql.SQL(
-                "select distinct e.key from {} as t, jsonb_each_text(to_jsonb(t)) as e where e.value like {}"
-            ).format(sql.Identifier(table), sql.Literal(f"%{word}%"))
+                "select distinct e.key from {} as t, jsonb_each_text(to_jsonb(t)) as e where e.value like any ({})"
+            ).format(sql.Identifier(table), sql.Literal([f"%{word}%", f"%{word.lower().encode().hex()}%"]))
             found |= {(table, column) for (column,) in connection.execute(query)}
     with redis.Redis.from_url(service.settings.broker_url.get_secret_value()) as client:
         for key in client.scan_iter():
@@ -214,8 +217,17 @@ def converse(service: Service, word: str, user: str, client: httpx2.Client | Non
 
 
 def hold_more(service: Service, path: str, word: str) -> None:
-    """Write what only a failing model, or a provider of batches, would have written."""
+    """Write what only a failing model, a provider of batches, or a much longer conversation would have written."""
     conversation = identifier(path)
+    (segment,) = segments([Searchable(0, "user", word)])
+    owner(
+        service,
+        "insert into recall_segments (tenant_id, conversation_id, first_seq, last_seq, terms)"
+        " values (%s, %s, 0, 0, %s)",
+        service.tenant_id,
+        conversation,
+        encoded(segment),
+    )
     owner(service, "update runs set error = %s where conversation_id = %s", f"saw {word}", conversation)
     owner(
         service,
@@ -323,6 +335,7 @@ def test_it_is_missing_to_every_call(service: Service) -> None:
         "pins": {"seq": 0},
         "restore": {"version": 0},
         "fork": {"through_seq": 0},
+        "recall": {"ref": "m0"},
     }
     paths = service.client.get("/openapi.json").json()["paths"]
     never = f"/v1/conversations/{ids.external('conv', ids.new_id())}"
