@@ -114,6 +114,7 @@ def test_a_pool_child_is_killed_at_work(installation: Installation, crew: Crew, 
     assert worker.process.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F4")
 def test_a_pool_child_is_killed_before_it_acknowledges(installation: Installation, crew: Crew) -> None:
     """The message comes again, to a conversation that has nothing due any more."""
@@ -192,6 +193,7 @@ def test_a_worker_is_killed_around_the_commit(installation: Installation, crew: 
     assert end.calls == calls
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F5")
 def test_a_checks_worker_that_is_told_to_stop_finishes_what_it_computes(installation: Installation, crew: Crew) -> None:
     talk = installation.talk(CUT_BY_CHECKS)
@@ -208,6 +210,7 @@ def test_a_checks_worker_that_is_told_to_stop_finishes_what_it_computes(installa
     assert (end.outcome, end.runs[0].attempts) == ([("committed", None)], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F6")
 def test_a_worker_that_was_stopped_for_longer_than_its_lease_is_fenced_off(
     installation: Installation, crew: Crew
@@ -233,6 +236,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_is_fenced_off(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F28")
 def test_two_sweepers_find_the_same_expired_leases_and_lost_wake_ups(installation: Installation, crew: Crew) -> None:
     talks = [installation.talk() for _ in range(4)]

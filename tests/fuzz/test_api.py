@@ -14,6 +14,7 @@ from tests.fuzz.api_calls import ApiFuzz
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
+pytestmark = pytest.mark.slow
 EXAMPLES = 12
 
 

@@ -392,6 +392,7 @@ def test_the_quickstart_as_a_newcomer_types_it(installation: dict[str, str]) -> 
     assert "truncated" not in typed(installation, context)
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "--builder", "html", "--fail-on-warning", "--keep-going", "--quiet", DOCS,

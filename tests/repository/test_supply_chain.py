@@ -215,6 +215,7 @@ def sbom(python: str, output: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials_is_valid_and_lists_what_the_services_need(tmp_path: Path) -> None:
     from cyclonedx.schema import SchemaVersion  # noqa: PLC0415 - takes seconds to load, in every test process
     from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415 - the same

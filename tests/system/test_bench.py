@@ -58,6 +58,7 @@ def run_short(out: Path, *only: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_row_of_each_kind_runs_and_every_curve_is_drawn(tmp_path: Path) -> None:
     found = run_short(tmp_path, "append", "database", "checks", "compaction", *CURVES)
 

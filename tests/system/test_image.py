@@ -32,6 +32,7 @@ def confined(product: Product) -> Product:
     return product
 
 
+@pytest.mark.slow
 def test_every_service_works_with_a_read_only_root_and_no_capabilities(confined: Product, tenant: Tenant) -> None:
     command = [sys.executable, str(READ_ONLY), "migrate"]
     migrated = subprocess.run(command, env=confined.env, capture_output=True, text=True, check=False)

@@ -248,6 +248,7 @@ class TestApi:
         assert found["palimpsest_recorded_model_tokens_total", "output"] == 40
         assert found["palimpsest_recorded_model_cost_usd_total",] == 1.25
 
+    @pytest.mark.slow
     @pytest.mark.timeout(240)
     def test_several_processes_count_together(self, product: Product, tenant: Tenant) -> None:
         with product.api("--workers", "2") as api:

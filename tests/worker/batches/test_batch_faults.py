@@ -393,6 +393,7 @@ def points(tmp_path: Path) -> Iterator[FaultPoints]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_worker_killed_when_the_provider_has_just_taken_it(
     product: Product, model: LoopbackModel, points: FaultPoints
 ) -> None:

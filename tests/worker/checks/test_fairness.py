@@ -89,6 +89,7 @@ class TestChecks:
         assert order.index(str(theirs)) == SHARE
         assert len(order) == 501
 
+    @pytest.mark.slow
     @pytest.mark.fault("F31")
     def test_the_order_in_which_a_worker_completes_them(self, product: Product, database_url: str) -> None:
         """One process, one check after the other; every conversation has something to compact."""
@@ -299,6 +300,7 @@ class TestPlaces:
         run.services.database.close()
         app.close()
 
+    @pytest.mark.slow
     @pytest.mark.fault("F31")
     def test_real_workers_ask_no_more_than_they_may(
         self, product: Product, model: LoopbackModel, database_url: str

@@ -91,6 +91,7 @@ def test_a_request_that_does_not_end_does_not_keep_the_api(product: Product, ten
     assert product.chat.query("select from messages") == []
 
 
+@pytest.mark.slow
 def test_a_sweeper_that_hangs_ends_all_the_same(product: Product) -> None:
     impatient = "from worker.process import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
     product.program = ["-c", impatient]

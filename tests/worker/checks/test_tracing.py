@@ -325,6 +325,7 @@ def collector() -> Iterator[Collector]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_processes_send_one_trace_and_log_one_id(product: Product, tenant: Tenant, collector: Collector) -> None:
     env = collector.env

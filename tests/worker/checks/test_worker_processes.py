@@ -91,6 +91,7 @@ def test_a_failed_task_logs_its_type_and_nothing_of_what_it_held(product: Produc
     assert "lorem" not in log
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_ends_all_the_same(product: Product) -> None:
     impatient = "from worker.process import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
     product.program = ["-c", impatient]

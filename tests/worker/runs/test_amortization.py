@@ -77,7 +77,7 @@ def played(chat: Chat, workers: Workers, kind: Kind, policy: Mapping[str, Any] =
     return Whole(conversation, marks, snapshots, breaks)
 
 
-@pytest.mark.parametrize("kind", ["chat", "agent"])
+@pytest.mark.parametrize("kind", [pytest.param("chat", marks=pytest.mark.slow), "agent"])
 def test_what_compaction_writes_is_bounded_by_what_was_appended(chat: Chat, kind: Kind) -> None:
     whole = played(chat, Workers(chat, ExtractiveSummarizer()), kind)
     last = whole.marks[-1]

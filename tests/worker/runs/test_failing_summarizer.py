@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from compaction.policy import merge
 from compaction.steps.ladder import growth_margin
 from tests.support.service.in_process import SMALL, Chat, Workers, chat
@@ -21,6 +23,7 @@ TOKENS = 60
 POLICY = merge(SMALL)
 
 
+@pytest.mark.slow
 def test_a_thousand_turns_without_a_single_summary(chat: Chat) -> None:
     conversation: UUID = chat.begin()
     stub = refusing()
