@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from api.monitoring import operations
+from api.monitoring import installation
 from api.monitoring.metrics import Metrics
 from store.operations.processes import Activity
 from worker.metrics import WorkerMetrics
@@ -74,7 +74,7 @@ def families() -> tuple[list[Described], ...]:
     worker = WorkerMetrics()
     gauges = ProcessGauges(Activity, {})
     return (
-        [_described(each) for each in operations.families()],
+        [_described(each) for each in installation.families()],
         _registered(Metrics().registry),
         sorted({*_registered(worker.registry), *(_described(each) for each in gauges.collect())}),
     )

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 EVERY_SCRAPE_LOOKS = """
-from api.monitoring import operations
-operations.CACHE_SECONDS = 0
+from api.monitoring import installation
+installation.CACHE_SECONDS = 0
 from cli.main import main
 main()
 """

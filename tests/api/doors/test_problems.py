@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from api.auth import principals
 from api.http.problem_types import PROBLEM_TYPES, problem_type
 from api.http.problems import from_msgspec
-from api.monitoring import operations
+from api.monitoring import installation
 from runtime import ids
 from store import engine as store_engine
 from store import hot_path
@@ -284,7 +284,7 @@ def test_a_database_that_does_not_answer(
 ) -> None:
     monkeypatch.setattr(hot_path, "COMMAND_SECONDS", 0.5)
     monkeypatch.setattr(store_engine, "COMMAND_SECONDS", 0.5)
-    monkeypatch.setattr(operations, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(installation, "LOOK_SECONDS", 0.5)
     before, settings = gated
     with running_api(settings) as api, api.client(tenant.key) as client:
         path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"

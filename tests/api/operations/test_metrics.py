@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.monitoring import operations
+from api.monitoring import installation
 from cli.local.embedded import free_port
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunKind, RunReason, RunTrigger
@@ -208,7 +208,7 @@ class TestApi:
             assert found["palimpsest_pool_timeouts_total", pool] == 0
 
     def test_what_waits_and_since_when_is_shown(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(operations, "CACHE_SECONDS", 0.0)
+        monkeypatch.setattr(installation, "CACHE_SECONDS", 0.0)
         calm = metrics(service)
         for name in ("waiting_summary", "overdue_summary", "due_delivery", "due_batch"):
             assert calm[f"palimpsest_oldest_{name}_seconds",] == 0

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from api.monitoring import operations
+from api.monitoring import installation
 from runtime import ids
 from runtime.broker import CHECK_TASK, CHECKS, LATER, QUEUES, SUMMARIES, QueueDepths, celery_app
 from store.operations import processes
@@ -116,7 +116,7 @@ class TestHeartbeats:
 def api(
     make_settings: Callable[..., Settings], broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningApi]:
-    monkeypatch.setattr(operations, "CACHE_SECONDS", 0)
+    monkeypatch.setattr(installation, "CACHE_SECONDS", 0)
     with running_api(make_settings(broker_url=broker_url)) as running:
         yield running
 
@@ -220,7 +220,7 @@ class TestMetrics:
     def test_nothing_old_stands_for_what_cannot_be_known(
         self, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(operations, "CACHE_SECONDS", 0)
+        monkeypatch.setattr(installation, "CACHE_SECONDS", 0)
         nowhere = make_settings(database_url="postgresql://127.0.0.1:1/x", broker_url="redis://127.0.0.1:1/0")
         with running_api(nowhere) as api:
             names = {name for name, *_ in metrics(api)}
