@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.originals import Searched
-    from store.recall.segments import Prepared
+    from store.recall.segments import StoredSegments
     from store.tables import AnyRow
 
 SEARCH_SECONDS: Final = 2.0
@@ -166,7 +166,7 @@ class _Material(NamedTuple):
     """What a search by words reads."""
 
     place: Searched
-    prepared: Prepared
+    prepared: StoredSegments
     rows: Sequence[AnyRow]
     """Messages that are not prepared, and the one before them for its calls."""
     is_whole: bool

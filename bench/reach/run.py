@@ -61,8 +61,9 @@ def main(
 
 def _stored(client: ServiceClient, talk: Talk) -> str:
     conversation = client.create_conversation(policy={"compaction_enabled": False}).id
-    for start in range(0, len(talk.messages), TURN):
-        client.append_turn(conversation, msgspec.convert(talk.messages[start : start + TURN], list[Message]))
+    messages = [Message(each["role"], msgspec.Raw(msgspec.json.encode(each["content"]))) for each in talk.messages]
+    for start in range(0, len(messages), TURN):
+        client.append_turn(conversation, messages[start : start + TURN])
     return conversation
 
 

@@ -52,7 +52,7 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
                 found.append(QuotedPart(index, kind, f"{name} {json_text(block.get('input', {}))}", name))
         elif kind == "tool_result" or is_server_result(block):
             name = names.get(str(block.get("tool_use_id")), "")
-            text = _text_of(block.get("content", ""))
+            text = text_of(block.get("content", ""))
             if name != tool.NAME and not tool.is_framed(text):
                 found.append(QuotedPart(index, kind, text, name or None))
         else:
@@ -68,13 +68,13 @@ def _block_text(block: Mapping[str, Any]) -> str:
         source = block.get("source")
         if isinstance(source, dict) and source.get("type") == "text":
             return str(source.get("data") or "")
-        return _text_of(source.get("content")) if isinstance(source, dict) and "content" in source else ""
+        return text_of(source.get("content")) if isinstance(source, dict) and "content" in source else ""
     if isinstance(content := block.get("content"), str):
         return content
     return json_text(block)
 
 
-def _text_of(content: Any) -> str:
+def text_of(content: Any) -> str:
     """Return the text of a tool result's content; what is no text in it is left out."""
     if isinstance(content, str):
         return content

@@ -59,8 +59,15 @@ def is_framed(text: str) -> bool:
     return text.startswith(_OPENING)
 
 
+def named_in(text: str) -> list[str]:
+    """Return the references that a result has, framed or as the service answered it."""
+    if (head := _HEAD.match(text)) is not None:
+        return head[1].split()
+    return list(dict.fromkeys(_REF.findall(text)))
+
+
 def cut(text: str) -> str:
     """Return the line that stands in the place of a result: what it had recalled, so that it can be had again."""
-    refs = head[1].split() if (head := _HEAD.match(text)) else list(dict.fromkeys(_REF.findall(text)))
+    refs = named_in(text)
     named = ", ".join(refs[:_MOST_NAMED]) + (", …" if len(refs) > _MOST_NAMED else "")
     return f"[recalled before: {named}]" if named else "[recalled before: nothing]"

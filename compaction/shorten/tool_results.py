@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.messages import has_tool_results
+from compaction.recall import tool
+from compaction.recall.parts import call_names, text_of
 from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, truncate_result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 
 class Cut(NamedTuple):
@@ -28,18 +30,26 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
 
     A result is left alone if its content is neither a string nor holds text blocks, if it already ends with the
     marker, or if its text is no longer than `retention_chars` characters. Text blocks are cut as one text; images
-    between them stay. Running twice changes nothing.
+    between them stay. What recall gave back is cut to a line that names it, however short it is: it can be had again.
+    Running twice changes nothing.
     """
     holders = [index for index, message in enumerate(view) if has_tool_results(message.role, message.content)]
     changed: list[ViewMessage] = list(view)
     indices: list[int] = []
     results = 0
+    recalls = {
+        identifier
+        for message in view
+        if message.role == "assistant"
+        for identifier, name in call_names(message.content).items()
+        if name == tool.NAME
+    }
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         nonlocal results
         if block.get("type") != "tool_result":
             return block
-        shorter = truncate_result(block, retention_chars, _marked)
+        shorter = _recalled(block, recalls) or truncate_result(block, retention_chars, _marked)
         if shorter is None or result_tail(block, len(MARKER)) == MARKER:
             return block
         results += 1
@@ -51,6 +61,16 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
             changed[index] = message
             indices.append(index)
     return Cut(tuple(changed), results, tuple(indices))
+
+
+def _recalled(block: dict[str, Any], recalls: Container[str]) -> dict[str, Any] | None:
+    """Return a result of recall as the line that names what it gave back, None for another or a shorter one."""
+    text = text_of(block.get("content", ""))
+    # Ids may repeat: a result that names no place is another tool's.
+    if not tool.is_framed(text) and (block.get("tool_use_id") not in recalls or not tool.named_in(text)):
+        return None
+    line = f"{tool.cut(text)} {MARKER}"
+    return {**block, "content": line} if len(line) < len(text) else None
 
 
 def diagnostic(results: int, input_tokens: int, budget: int) -> str:

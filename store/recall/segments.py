@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _m, _s = messages.c, recall_segments.c
 
 
-class Prepared(NamedTuple):
+class StoredSegments(NamedTuple):
     """What is stored of a conversation."""
 
     terms: list[bytes]
@@ -35,11 +35,11 @@ def prepared_through(connection: Connection, conversation_id: UUID) -> int:
     return -1 if last is None else int(last)
 
 
-def prepared(connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int) -> Prepared:
+def prepared(connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int) -> StoredSegments:
     """Return the segments that have any of the messages `first..last`."""
     through = prepared_through(connection, conversation_id)
     if through < 0:
-        return Prepared([], through, [])
+        return StoredSegments([], through, [])
     own = (_s.tenant_id == tenant_id, _s.conversation_id == conversation_id, _s.last_seq >= first, _s.first_seq <= last)
     announce(connection.scalar(select(func.coalesce(func.sum(func.length(_s.terms)), 0)).where(*own)) or 0)
     terms = connection.scalars(select(_s.terms).where(*own).order_by(_s.first_seq)).all()
@@ -49,7 +49,7 @@ def prepared(connection: Connection, tenant_id: UUID, conversation_id: UUID, fir
         _m.seq <= through,
         _m.superseded_at.is_not(None),
     )
-    return Prepared(list(terms), through, list(connection.scalars(replaced)))
+    return StoredSegments(list(terms), through, list(connection.scalars(replaced)))
 
 
 def store(

@@ -169,3 +169,24 @@ def test_the_step_needs_nothing_but_the_domain() -> None:
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert {module.split(".")[0] for module in modules} <= {"compaction"} | sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        '<recalled refs="m3-m5 m12">\nQuoted from earlier.\n[m3.0, user] The garage opens with 4711-B.\n</recalled>',
+        '{"passages":[{"ref":"m3-m5","parts":[{"ref":"m3.0"}]},{"ref":"m12"}],"tokens":300,"searched":9,"more":false}',
+    ],
+)
+def test_what_was_recalled_is_cut_to_a_line_that_names_it(given: str) -> None:
+    calls = [{"type": "tool_use", "id": "a", "name": "recall", "input": {"query": "garage"}}]
+    first = (ViewMessage("user", "go", 0), ViewMessage("assistant", calls, 1), ViewMessage("user", [result(given)], 2))
+    view = (*first, *view_of([result("short", "a")])[1:])
+    cut = cut_tool_results(view, 500)
+    assert cut.view[2].content == [result(f"[recalled before: m3-m5, m12] {MARKER}")]
+    assert cut_tool_results(cut.view, 500).view == cut.view
+    # The newest result is what the model is about to read.
+    assert cut_tool_results(first, 500).view == first
+    # Ids may repeat, and another tool's result is no recall.
+    other = (*view[:2], ViewMessage("user", [result("seven o'clock")], 2), *view[3:])
+    assert cut_tool_results(other, 500).view == other
