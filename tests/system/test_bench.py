@@ -73,6 +73,7 @@ def test_everything_runs(tmp_path: Path) -> None:
     assert {row["name"] for row in found["rows"]} >= {"append", "context", "length-append", "compaction", "staleness"}
 
 
+@pytest.mark.slow
 def test_a_name_that_is_neither_row_nor_curve_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--only", "speed"], check=False, capture_output=True, text=True, timeout=60
