@@ -1,21 +1,156 @@
-"""The Celery application of the workers, and its tasks."""
+"""The Celery application of the workers: its tasks, what they share, and what happens when one fails."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
 
+import structlog
+from celery import Task
 from celery.exceptions import Reject
+from sqlalchemy.exc import SQLAlchemyError
 
-from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, celery_app
+from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
 from runtime.fault_points import reach
 from runtime.settings import Settings
-from worker.task import ServiceTask, TaskServices
+from runtime.tracing import header, here
+from store.runs import runs, summary_places
+from store.runs.summary_places import Places
+from worker.checks import Checker
+from worker.database import Database
+from worker.metrics import METRICS
+from worker.parts import choose_model, choose_summarizer, choose_ways, summaries_ahead
+from worker.process.progress import Progress
+from worker.runs.budgets import Budgets
+from worker.runs.dispatch import Dispatcher
+from worker.runs.resources import RunResources
+from worker.sweeping.webhooks import Courier
+from worker.tracing import traced_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery import Celery
+
+    from store.runs.runs import Lease
+
+log = structlog.get_logger()
+
+
+class TaskServices:
+    """What the tasks of one process share; no connection is opened before it is used, so a fork is safe."""
+
+    def __init__(self, settings: Settings, app: Any) -> None:
+        self._app = app
+        self.settings = settings
+        self.worker = f"{socket.gethostname()}:{os.getpid()}"
+        METRICS.name_models(settings)
+        self.progress = Progress()
+        self.database = Database(settings, "worker", self.progress)
+        self.resources = RunResources(
+            self.database,
+            choose_summarizer(settings),
+            make_model=choose_model(settings),
+            lease_seconds=settings.lease_seconds,
+            limit_seconds=settings.summary_limit_seconds,
+            wake=self._wake,
+            budgets=Budgets(self.database, settings),
+        )
+        self.ahead = summaries_ahead(settings, self.resources, worker=self.worker, wake=self._wake_ahead)
+        self.dispatcher = Dispatcher(self.resources, choose_ways(settings), ahead=self.ahead)
+        self.checker = Checker(
+            self.database,
+            settings.policy,
+            worker=self.worker,
+            lease_seconds=settings.lease_seconds,
+            ahead=self.ahead,
+        )
+        self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
+        self.courier = Courier(self.database, private_addresses=settings.webhook_private_addresses)
+
+    def claim(self, tenant_id: UUID, run_id: UUID) -> Lease | None:
+        """Take a queued run over; None if somebody else has it, or its tenant has as many under way as it may.
+
+        One that has to wait stays queued, with no attempt counted: whoever frees a place offers it.
+        """
+        with self.database.transaction(tenant_id) as connection:
+            if self._places.are_bounded and not summary_places.is_free(connection, run_id, self._places):
+                log.info("run.waits", run_id=str(run_id))
+                return None
+            lease = runs.claim(
+                connection,
+                run_id,
+                worker=self.worker,
+                lease_seconds=self.settings.lease_seconds,
+                max_attempts=self.settings.max_attempts,
+            )
+        if lease is not None and lease.ignored:
+            log.warning("policy.ignored", run_id=str(run_id), reasons=lease.ignored)
+        return lease
+
+    def offer_place(self, lease: Lease) -> None:
+        """Give the place of a run that has ended to the one whose turn it is."""
+        if lease.queue != SUMMARIES or not self._places.are_bounded or self.resources.calls.stopping:
+            return
+        try:
+            with self.database.transaction(None) as connection:
+                offered = summary_places.offer(connection, self._places)
+        except SQLAlchemyError as error:
+            log.warning("place.not_offered", error=type(error).__name__)  # the sweeper offers it in its time
+        else:
+            if offered is not None:
+                self._send(*offered)
+
+    def _wake(self, lease: Lease) -> None:
+        self._send(lease.run_id, lease.tenant_id)
+
+    def _wake_ahead(self, tenant_id: UUID, wish_id: UUID) -> None:
+        self._tell(BATCH_TASK, tenant_id, wish_id)
+
+    def _send(self, run_id: UUID, tenant_id: UUID) -> None:
+        self._tell(RUN_TASK, tenant_id, run_id)
+
+    def _tell(self, task: str, tenant_id: UUID, identifier: UUID) -> None:
+        """Tell the workers of summaries what waits for them; if nobody hears it, the sweeper will."""
+        try:
+            place = here()
+            headers = header({str(identifier): place} if place else {})
+            self._app.send_task(task, args=[str(tenant_id), str(identifier)], queue=SUMMARIES, headers=headers)
+        except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, the run is queued
+            log.warning("wakeup.lost", error=type(error).__name__)
+
+
+class ServiceTask(Task):  # type: ignore[misc] # Celery ships no types
+    """Carries ids only, is acknowledged after the work, and never retried by the broker.
+
+    A failure is left to the database: the due check is still due, the run's lease runs out, and the sweeper wakes
+    somebody. Its traceback may hold values of rows, so only its type is logged.
+    """
+
+    abstract = True
+    services: ClassVar[TaskServices]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the work, watched over."""
+        outcome: Literal["done", "rejected", "failed"] = "failed"
+        started = time.monotonic()
+        with self.services.progress.task(self.name), traced_task(self):
+            try:
+                result = super().__call__(*args, **kwargs)
+                outcome = "done"
+            except Reject:
+                outcome = "rejected"
+                raise
+            finally:
+                METRICS.task_ended(self.name, outcome, time.monotonic() - started)
+        return result
+
+    def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
+        """Log what failed."""
+        log.error("task.failed", task=self.name, task_id=task_id, error=type(exc).__name__)
 
 
 def create_app(settings: Settings | None = None) -> Celery:

@@ -148,14 +148,6 @@ def render_pins(pins: Sequence[Pin]) -> str:
     return _frame([_item(pin, tag, number, len(pins)) for number, pin in enumerate(pins, 1)], tag) if pins else ""
 
 
-def pinned_texts(rendered: str) -> tuple[str, ...]:
-    """Return the texts in a frame as `render_pins` made it. Raises ValueError for anything else."""
-    texts = _parsed(rendered) if rendered else ()
-    if texts is None:
-        raise ValueError("not a frame of pins, or not a whole one")
-    return texts
-
-
 def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     """Return `view` with the frame of `pins` in its first user message, before the summary.
 
@@ -190,13 +182,13 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     texts = tuple(pin.text for pin in pins)
     content = view[host].content
     if isinstance(content, str):
-        if view[host].seq == WRITTEN and _parsed(content) == texts:
+        if view[host].seq == WRITTEN and framed_texts(content) == texts:
             return (*view[:host], *view[host + 1 :])
         end = _summary_at(content)
         start = next((start for start, found in _frames(content, end) if found == texts), None)
         return tuple(view) if start is None else _replaced(view, host, content[:start] + content[end:])
     at = _summary_block(content) - 1
-    if at < 0 or _parsed(_block_text(content[at])) != texts:
+    if at < 0 or framed_texts(_block_text(content[at])) != texts:
         return tuple(view)
     return _replaced(view, host, [*content[:at], *content[at + 1 :]])
 
@@ -212,7 +204,7 @@ def only_frames(first: ViewMessage) -> ViewMessage | None:
         rest: Any = content[next((start for start, _ in _frames(content, at)), at) :]
     else:
         at = _summary_block(content)
-        rest = content[at - (at > 0 and _parsed(_block_text(content[at - 1])) is not None) :]
+        rest = content[at - (at > 0 and framed_texts(_block_text(content[at - 1])) is not None) :]
     return ViewMessage(first.role, rest) if rest and len(rest) < len(content) else None
 
 
@@ -232,10 +224,10 @@ def _framed(content: Any) -> set[str]:
     """Return the texts of the frame in a first user message's content."""
     if isinstance(content, str):
         return {text for _, texts in _frames(content, _summary_at(content)) for text in texts}.union(
-            _parsed(content) or ()
+            framed_texts(content) or ()
         )
     at = _summary_block(content) - 1
-    return set(_parsed(_block_text(content[at])) or ()) if at >= 0 else set()
+    return set(framed_texts(_block_text(content[at])) or ()) if at >= 0 else set()
 
 
 def _summary_at(text: str) -> int:
@@ -257,13 +249,13 @@ def _frames(text: str, end: int) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield where frames begin, the break before them included, that reach to `end`, and their texts."""
     start = text.find(f"{_JOINT}[PINNED", 0, end)
     while start >= 0:
-        found = _parsed(text, start + len(_JOINT), end)
+        found = framed_texts(text, start + len(_JOINT), end)
         if found is not None:
             yield start, found
         start = text.find(f"{_JOINT}[PINNED", start + 1, end)
 
 
-def _parsed(text: str, at: int = 0, end: int | None = None) -> tuple[str, ...] | None:
+def framed_texts(text: str, at: int = 0, end: int | None = None) -> tuple[str, ...] | None:
     """Return the texts of the frame that `text` is from `at` to `end`, None if it is none."""
     end = len(text) if end is None else end
     opening = _OPENING.match(text, at, end)

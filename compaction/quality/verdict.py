@@ -36,7 +36,6 @@ class Reason(StrEnum):
     """Why a summary is not accepted as it is."""
 
     EMPTY = "empty"
-    CUT = "cut"
     TOO_LONG = "too_long"
     SECTIONS_MISSING = "sections_missing"
     IDENTIFIERS_MISSING = "identifiers_missing"
@@ -81,7 +80,6 @@ _SAID_SHARE: Final = 0.1
 _HEADING_CHARS: Final = 200
 _WORDLESS_CHARS: Final = 300
 _DETAIL_TERMS: Final = 8
-_WHOLE_STOPS: Final = frozenset({None, "end_turn", "stop_sequence"})
 _ABOUT_SUMMARIES: Final = terms(
     "summary summarize transcript conversation message provide provided please help ready text information request "
     "user assistant context following details input"
@@ -135,23 +133,19 @@ def judge(
     summary: str,
     evidence: Evidence,
     *,
-    stop_reason: str | None = None,
     sections: Sequence[str] = (),
     canary: str | None = None,
     prompt: str | None = None,
     max_chars: int | None = None,
-    latest_request: str | None = None,
     frames: Sequence[str] = (),
     beside: Sequence[str] = (),
 ) -> Verdict:
     """Return what is wrong with `summary` as a replacement of the evidence.
 
-    `stop_reason` is the Messages API's, None where no model wrote it. `sections` are the headings it must have,
-    `prompt` the fixed instructions that the model was given (without the transcript), `canary` a string in them that
-    no summary may hold, `frames` the strings that framed data in the prompt. `latest_request` takes the place of the
-    newest request in the evidence. What stands in the texts `beside` the summary in the context, such as pins, does
-    not have to stand in it too. A summary over `max_chars` is too long, as is one that is not smaller than what
-    it replaces.
+    `sections` are the headings it must have, `prompt` the fixed instructions that the model was given (without the
+    transcript), `canary` a string in them that no summary may hold, `frames` the strings that framed data in the
+    prompt. What stands in the texts `beside` the summary in the context, such as pins, does not have to stand in it
+    too. A summary over `max_chars` is too long, as is one that is not smaller than what it replaces.
     """
     text = summary.strip()
     if not any(char.isalnum() for char in text):
@@ -162,12 +156,10 @@ def judge(
     missing = tuple(value for value in required if not context.holds(value))
     absent = _absent_sections(summary, sections)
     invented, invented_rules = _invented(summary, evidence), _invented_rules(summary, evidence)
-    request = essence(evidence.request if latest_request is None else latest_request)
+    request = essence(evidence.request)
     request = "" if _reflects(said.union(*map(terms, beside)), context, request) else request
-    refused = stop_reason == "refusal" or refuses(text)
     found = {
-        Reason.REFUSAL_TEXT: refused,
-        Reason.CUT: not refused and stop_reason not in _WHOLE_STOPS,
+        Reason.REFUSAL_TEXT: refuses(text),
         Reason.ERROR_TEXT: is_error(text),
         Reason.TOO_LONG: text_weight(summary) >= evidence.weight or len(summary) > (max_chars or len(summary)),
         Reason.ECHO: echoes(summary, canary, prompt, lambda: evidence.text.folded)
@@ -328,7 +320,6 @@ def _words_for(verdict: Verdict, reason: Reason) -> str:
 
 _DETAILS: Final = {
     Reason.EMPTY: "The answer held no summary.",
-    Reason.CUT: "The answer stopped before its end: write a shorter summary.",
     Reason.TOO_LONG: "The summary is not smaller than what it replaces, or over its limit: write a shorter one.",
     Reason.ECHO: "The summary repeats its instructions: write only what happened in the conversation.",
     Reason.MARKERS: "The summary holds markers that frame data: leave them out.",

@@ -37,8 +37,6 @@ other name is that of an installed strategy."""
 Result = Literal["committed", "pending", "skipped", "failed"]
 """What became of a step; a pending one waits for the end of a tool loop."""
 
-WAITS: Final = "waits_for_tool_loop"
-"""Reason of a step whose snapshot is pending, and of a run that found one pending."""
 BEFORE_SUMMARY: Final = (Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES)
 """The steps that stand before the summary: whoever waits for a model has them behind them."""
 _STEP_OF: Final[Mapping[str, Step]] = {

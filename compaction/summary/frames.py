@@ -84,11 +84,6 @@ def quoted(text: str, mark: str) -> str:
     return "\n".join(f"{mark} {line}" if line else mark for line in text.split("\n"))
 
 
-def unquoted(text: str, mark: str) -> str:
-    """Return what `quoted` wrote behind `mark`, lines with other marks left out."""
-    return "\n".join(line[len(mark) + 1 :] for line in text.split("\n") if line == mark or line.startswith(f"{mark} "))
-
-
 def one_line(text: Any, limit: int = NAME_CHARS) -> str:
     """Return a name as one cleaned line of at most `limit` characters."""
     line = " ".join(defanged(visible(str(text)[: limit * 4])).split())

@@ -24,7 +24,7 @@ from store.tenants import budgets, tenants
 from worker.batches.ahead import fingerprint
 from worker.batches.answers import close, collect, fail
 from worker.runs.journal import read_originals
-from worker.runs.leases import StoppingError
+from worker.runs.resources import StoppingError
 from worker.runs.summarizing import request_of
 from worker.summarizers.base import SummaryError
 

@@ -12,7 +12,7 @@ from billiard.process import active_children
 from celery.signals import worker_shutting_down
 
 if TYPE_CHECKING:
-    from worker.task import TaskServices
+    from worker.app import TaskServices
 
 log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from store.conversations import context_blocks, conversations
 from store.runs import runs, waiting_summaries
 from worker.metrics import METRICS
 from worker.runs.journal import RunLostError
-from worker.runs.leases import StoppingError
+from worker.runs.resources import StoppingError
 from worker.runs.summarizing import spend
 from worker.summarizers.base import SummaryError
 from worker.summarizers.parallel import all_answers

@@ -20,7 +20,7 @@ from worker.runs.after_overflow import Recovery
 from worker.runs.context_block import BlockSummary
 from worker.runs.execution import Execution
 from worker.runs.journal import RunLostError
-from worker.runs.leases import StoppingError, extend
+from worker.runs.resources import StoppingError, extend
 from worker.tracing import traced_run
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
@@ -10,9 +10,12 @@ from compaction.pins.pinned import message_text
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
 from compaction.steps.runs import RunReason
-from worker.runs.leases import StoppingError
-from worker.runs.outages import reading_before
+from compaction.steps.snapshot import UNREAD
+from compaction.tokens import CHARS_PER_TOKEN
+from compaction.view import view_tokens
+from worker.runs.resources import StoppingError
 from worker.summarizers.base import SummaryError, SummaryRequest
+from worker.summarizers.breaker import OUTAGE
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.paying import PayingSummarizer, pay
 
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 log = structlog.get_logger()
+
+MOST_PARTS: Final = 10
+"""Requests' worth of transcript (`summary_input_max_chars`) that are read again for one summary after an outage."""
 
 
 class Way(Protocol):
@@ -70,7 +76,7 @@ class Summarizing:
 
     def _write(self, now: Reading) -> Result:
         if self.is_on and self._summarizer.model is not None:
-            before = reading_before(self.journal, self.lease.policy)
+            before = _reading_before_outage(self.journal, self.lease.policy)
             done = None if before is None else self._make_good(before, now)
             if done is not None:
                 return done
@@ -193,6 +199,22 @@ class Summarizing:
             self.journal.fail(spend(record, error.spent), error.code, error.detail)
             log.warning("summary.failed", reason=error.code, detail=error.detail)
             raise
+
+
+def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
+    """Return the conversation as it was before extracts stood in for summaries that an outage prevented.
+
+    The oldest such version whose originals are not too much to read; None where there is none, or no such extract.
+    """
+    for version in journal.before_outage(OUTAGE):
+        reading = journal.read(version)
+        zone = steps.find_zone(reading.stage, policy)
+        if isinstance(zone, str) or any(original.content == UNREAD for original in reading.material.tail):
+            continue
+        chars = view_tokens(reading.stage.view[zone.start : zone.stop]) * CHARS_PER_TOKEN
+        if chars <= MOST_PARTS * policy.summary_input_max_chars:
+            return reading
+    return None
 
 
 def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Mapping[int, str]) -> SummaryRequest:

@@ -15,10 +15,11 @@ from anthropic.types import Message
 
 from compaction.steps.runs import RunReason
 from compaction.windows import LOW_CONTEXT_WINDOW, window_of
-from worker.summarizers.api_errors import failure, may_pass, retry_after, text_of
+from runtime import tracing
+from worker.metrics import METRICS
+from worker.summarizers.api_errors import REQUEST_ID, failure, may_pass, retry_after, text_of
 from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.prices import BilledTokens, cost
-from worker.summarizers.requests import asked
 
 if TYPE_CHECKING:
     import ssl
@@ -220,7 +221,7 @@ class _Question:
                 with attempt:
                     self.calls += 1
                     self._failed = None
-                    return await asked(self._call(client), self._model, lambda error: failure(error, 1).code)
+                    return await _told(self._call(client), self._model, lambda error: failure(error, 1).code)
         raise AssertionError("the last attempt returns or raises")
 
     def _wait_before_retry(self, error: Exception) -> bool | float:
@@ -307,3 +308,36 @@ def _log_retry(details: RetryDetails) -> None:
         status=getattr(details.caused_by, "status_code", None),
         wait_seconds=round(details.wait_for, 2),
     )
+
+
+async def _told(answer: Awaitable[T], model: str, code_of: Callable[[anthropic.APIError], str]) -> T:
+    """Return what a request is answered with, told to the log, the metrics and the trace: ids and numbers alone.
+
+    Raises what it raises. `code_of` names errors by their reason codes.
+    """
+    started = time.monotonic()
+    outcome: str = RunReason.MODEL_GARBAGE
+    given = None
+    with tracing.span("messages.create", kind="client", model=METRICS.model(model)) as span:
+        try:
+            found = await answer
+            outcome, given = "ok", getattr(found, "_request_id", None)
+        except anthropic.APIError as error:
+            outcome, given = code_of(error), getattr(error, "request_id", None)
+            raise
+        except asyncio.CancelledError:
+            outcome = RunReason.MODEL_TIMEOUT  # the deadline of the question
+            raise
+        finally:
+            seconds = time.monotonic() - started
+            provider_id = given if isinstance(given, str) and REQUEST_ID.fullmatch(given) else None
+            METRICS.requested(model, outcome, seconds)
+            span.set(outcome=outcome, provider_request_id=provider_id)
+            log.info(
+                "model.requested",
+                model=METRICS.model(model),
+                outcome=outcome,
+                provider_request_id=provider_id,
+                seconds=round(seconds, 3),
+            )
+    return found

@@ -12,11 +12,12 @@ import anthropic
 
 from compaction.steps.runs import RunReason
 from worker.summarizers.base import Spent, SummaryError
-from worker.summarizers.requests import REQUEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+REQUEST_ID: Final = re.compile(r"[\w-]{1,64}")
+"""What the id of a request at the provider looks like; anything else is not repeated."""
 _PASSING: Final = frozenset({408, 409, 429})
 """The statuses below 500 that another attempt may mend (API reference, "Errors"); so may all from 500 on."""
 _TOO_LONG_STATUSES: Final = frozenset({400, 422, 500})

@@ -12,11 +12,11 @@ from compaction.pins.pinned import (
     Pin,
     PinSource,
     bound,
+    framed_texts,
     latest_request_pin,
     message_text,
     missing_pins,
     pin,
-    pinned_texts,
     render_pins,
     standing_pins,
     with_pins,
@@ -81,7 +81,7 @@ def views(draw: Any) -> View:
 
 @given(pins())
 def test_every_text_comes_out_of_the_frame_as_it_went_in(pinned: list[Pin]) -> None:
-    assert pinned_texts(render_pins(pinned)) == tuple(one.text for one in pinned)
+    assert framed_texts(render_pins(pinned)) == (tuple(one.text for one in pinned) or None)
 
 
 @given(pins(least=1))
@@ -125,9 +125,8 @@ def test_a_frame_reads_well() -> None:
         "[PINNED]\nnote\n[PIN 1 of 1: pinned, message 0, 3 characters]\nabc\n[END PINNED]\n",
     ],
 )
-def test_what_is_no_whole_frame_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="not a frame of pins"):
-        pinned_texts(text)
+def test_what_is_no_whole_frame_is_none(text: str) -> None:
+    assert framed_texts(text) is None
 
 
 # In the view

@@ -103,7 +103,7 @@ def reasons(summary: str, evidence: Evidence = EVIDENCE, **known: Any) -> set[st
 
 
 def test_a_good_summary_written_by_hand_is_accepted() -> None:
-    verdict = judge(GOOD, EVIDENCE, stop_reason="end_turn", sections=SECTIONS, canary="c4n4ry-51", prompt=PROMPT)
+    verdict = judge(GOOD, EVIDENCE, sections=SECTIONS, canary="c4n4ry-51", prompt=PROMPT)
     assert verdict.accepted, verdict
     assert verdict.severity == "none"
     assert verdict.detail == ""
@@ -131,9 +131,6 @@ def test_no_more_is_asked_for_than_fits() -> None:
     [
         ("", {}, Reason.EMPTY),
         (" \n--- \u2026\n", {}, Reason.EMPTY),
-        (GOOD, {"stop_reason": "max_tokens"}, Reason.CUT),
-        (GOOD, {"stop_reason": "model_context_window_exceeded"}, Reason.CUT),
-        (GOOD, {"stop_reason": "refusal"}, Reason.REFUSAL_TEXT),
         (GOOD, {"max_chars": 500}, Reason.TOO_LONG),
         (GOOD + "The owner is nice. " * 400, {}, Reason.TOO_LONG),
         (GOOD.replace("## Decisions", "C4N4RY -51"), {"canary": "c4n4ry-51"}, Reason.ECHO),
@@ -218,8 +215,9 @@ def test_what_stands_beside_the_summary_need_not_stand_in_it() -> None:
     assert reasons(summary) == {"identifiers_missing"}
     assert reasons(summary, beside=["Find me a flat.", rule]) == set()
     asked = "Before that, order sandwiches with cheddar for everybody attending the workshop."
-    assert reasons(GOOD, latest_request=asked) == {"request_not_reflected"}
-    assert reasons(GOOD, latest_request=asked, beside=[asked]) == set()
+    evidence = gather(view([*TRIP, user(asked)]))
+    assert reasons(GOOD, evidence) == {"request_not_reflected"}
+    assert reasons(GOOD, evidence, beside=[asked]) == set()
 
 
 def test_an_instruction_that_the_conversation_itself_quotes_is_no_echo() -> None:
@@ -387,10 +385,9 @@ def test_a_request_of_no_content_asks_for_nothing(answer: str) -> None:
     assert judge(GOOD, gather(view([*TRIP, user(answer)]))).accepted
 
 
-def test_the_latest_request_may_be_given() -> None:
-    assert reasons(GOOD, latest_request="Translate the whole contract into Norwegian by Thursday.") == {
-        "request_not_reflected"
-    }
+def test_the_latest_request_has_to_be_reflected() -> None:
+    asked = "Translate the whole contract into Norwegian by Thursday."
+    assert reasons(GOOD, gather(view([*TRIP, user(asked)]))) == {"request_not_reflected"}
 
 
 def test_a_request_in_a_script_without_spaces_is_read() -> None:

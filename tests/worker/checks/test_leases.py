@@ -19,7 +19,7 @@ from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.app import create_app
 from worker.runs import execution
-from worker.runs.leases import Calls, StoppingError
+from worker.runs.resources import Calls, StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
