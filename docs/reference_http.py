@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -184,8 +183,8 @@ def _bounds(schema: Mapping[str, Any], of: str) -> str:
 
 def _page_of(name: str) -> str:
     """Return the type of a page of a list; its items' name stands in the component's."""
-    found = re.fullmatch(r"Page_(?:\w+\.)*(\w+)_", name)
-    return f"page of [{found[1]}](#{found[1].lower()})" if found else ""
+    row = f"{name.removesuffix('Page')}Out"
+    return f"page of [{row}](#{row.lower()})" if name.endswith("Page") else ""
 
 
 def _default(schema: Json) -> str:

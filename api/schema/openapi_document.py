@@ -91,11 +91,8 @@ OF_STATUS: Final[Mapping[str, tuple[str, ...]]] = {
     "503": ("Retry-After",),
 }
 """Headers of the problems with a status."""
-LASTING_NAMES: Final[Mapping[str, str]] = {
-    "Page_api.schema.runs.RunOut_": "Page_api.schema.types.RunOut_",
-    "Page_api.schema.webhooks.DeliveryOut_": "Page_api.routes.administration.webhooks.DeliveryOut_",
-}
-"""What pages are called, for the modules that their rows were in first: generated clients have types of these names."""
+_PAGE: Final = re.compile(r"\bPage_(?:\w+\.)*(\w+?)(?:Out)?_(?!\w)")
+"""What Litestar calls a page of rows: by the module that they are in, which is nobody's business outside."""
 
 
 class Document(OpenAPI):
@@ -104,7 +101,7 @@ class Document(OpenAPI):
     def to_schema(self) -> Json:
         """Return the document's JSON; made once, for it takes some tenths of a second."""
         if not hasattr(self, "_completed"):
-            self._completed = complete(_with_lasting_names(super().to_schema()))
+            self._completed = complete(_with_plain_names(super().to_schema()))
         return self._completed
 
 
@@ -176,12 +173,9 @@ def complete(document: Json) -> Json:
     return document
 
 
-def _with_lasting_names(document: Json) -> Json:
-    """Return the document with the names that its schemas have kept, in their order."""
-    text = msgspec.json.encode(document).decode()
-    for name, lasting in LASTING_NAMES.items():
-        text = text.replace(name, lasting)
-    renamed: Json = msgspec.json.decode(text)
+def _with_plain_names(document: Json) -> Json:
+    """Return the document with pages named after their rows."""
+    renamed: Json = msgspec.json.decode(_PAGE.sub(r"\1Page", msgspec.json.encode(document).decode()))
     renamed["components"]["schemas"] = dict(sorted(renamed["components"]["schemas"].items()))
     return renamed
 

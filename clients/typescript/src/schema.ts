@@ -56,6 +56,13 @@ export interface ConversationOut {
   warnings: string[];
 }
 
+export interface ConversationPage {
+  data: ConversationOut[];
+  first_id: string | number | null;
+  has_more: boolean;
+  last_id: string | number | null;
+}
+
 export interface ErasedOut {
   batches: number;
   context_blocks: number;
@@ -114,29 +121,8 @@ export interface MessageOut {
   tokens: number;
 }
 
-export interface PageapischemasnapshotsSnapshotOut {
-  data: SnapshotOut[];
-  first_id: string | number | null;
-  has_more: boolean;
-  last_id: string | number | null;
-}
-
-export interface PageapischematypesConversationOut {
-  data: ConversationOut[];
-  first_id: string | number | null;
-  has_more: boolean;
-  last_id: string | number | null;
-}
-
-export interface PageapischematypesMessageOut {
+export interface MessagePage {
   data: MessageOut[];
-  first_id: string | number | null;
-  has_more: boolean;
-  last_id: string | number | null;
-}
-
-export interface PageapischematypesRunOut {
-  data: RunOut[];
   first_id: string | number | null;
   has_more: boolean;
   last_id: string | number | null;
@@ -269,6 +255,13 @@ export interface RunOut {
   worker: string | null;
 }
 
+export interface RunPage {
+  data: RunOut[];
+  first_id: string | number | null;
+  has_more: boolean;
+  last_id: string | number | null;
+}
+
 export type RunTrigger = "check" | "manual" | "overflow" | "budget" | "context_block" | "batch" | "pin" | "restore" | "fork" | "import"
 
 export interface SnapshotOut {
@@ -287,6 +280,13 @@ export interface SnapshotOut {
   summary?: string | null;
   tokens: number;
   version: number;
+}
+
+export interface SnapshotPage {
+  data: SnapshotOut[];
+  first_id: string | number | null;
+  has_more: boolean;
+  last_id: string | number | null;
 }
 
 export interface SnapshotRef {
@@ -358,7 +358,7 @@ export interface Operations {
       user_ref?: string | null;
     };
     body: undefined;
-    answer: PageapischematypesConversationOut;
+    answer: ConversationPage;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -492,7 +492,7 @@ export interface Operations {
       limit?: number;
     };
     body: undefined;
-    answer: PageapischematypesMessageOut;
+    answer: MessagePage;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -503,7 +503,7 @@ export interface Operations {
       limit?: number;
     };
     body: undefined;
-    answer: PageapischematypesRunOut;
+    answer: RunPage;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
@@ -514,7 +514,7 @@ export interface Operations {
       limit?: number;
     };
     body: undefined;
-    answer: PageapischemasnapshotsSnapshotOut;
+    answer: SnapshotPage;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };

@@ -297,9 +297,13 @@ def test_a_database_that_does_not_answer(
         serves(api, tenant.key, path)
 
 
-def test_connections_that_are_all_in_use(gated: tuple[Gate, Settings], database_url: str, tenant: Tenant) -> None:
+def test_connections_that_are_all_in_use(
+    gated: tuple[Gate, Settings], database_url: str, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two of each pool wait for a row that somebody has locked; whoever comes after them is told to come again."""
     _, settings = gated
+    monkeypatch.setattr(store_engine, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(hot_path, "ACQUIRE_SECONDS", 1.0)
     with running_api(settings) as api, api.client(tenant.key) as client, ThreadPoolExecutor(4) as threads:
         path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
         with psycopg.connect(database_url) as connection:
