@@ -342,7 +342,8 @@ def test_every_body_has_an_example_and_they_are_taken(doors: Doors) -> None:
     client = doors.client
     path = begin(client)
     client.post(f"{path}/turns", json=example_of(named("POST /v1/conversations/{conversation_id}/turns")))
-    for end in ("context", "pins", "fork", "restore", "compactions"):
+    assert client.get("/v1/recall-tool").is_success
+    for end in ("context", "recall", "pins", "fork", "restore", "compactions"):
         operation = named(f"POST /v1/conversations/{{conversation_id}}/{end}")
         taken = ask(client, operation, f"{path}/{end}")
         assert taken.is_success, (operation.name, taken.text)
