@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import UNSET
+from sqlalchemy.exc import SQLAlchemyError
 
 from api.http.problems import invalid
 from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
@@ -152,14 +154,21 @@ async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, 
         return None
     ranking, languages, new = await asyncio.to_thread(_rank, material, wanted, material.in_time)
     if new:
-        through = material.prepared.through
-        await services.run(tenant_id, stored.store, tenant_id, conversation_id, through, new)
+        await _keep(services, tenant_id, conversation_id, material.prepared.through, new)
     hits = ranking.hits[: max(LEAST_HITS, wanted.max_tokens // TOKENS_PER_HIT)]
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq))
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
     packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
     return Recalled(material.place, packed._replace(more=more), ranking.searched)
+
+
+async def _keep(
+    services: Services, tenant_id: UUID, conversation_id: UUID, through: int, new: Sequence[Segment]
+) -> None:
+    """Store what the search had to make, for the next one; a database that takes no writes has none of it."""
+    with suppress(SQLAlchemyError, TimeoutError, OSError):
+        await services.run(tenant_id, stored.store, tenant_id, conversation_id, through, new)
 
 
 class _Material(NamedTuple):

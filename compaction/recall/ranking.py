@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_WORDS: Final = 256
 """Words of a query that are looked up, the first ones."""
 
-# Tuned on three conversations of recorded everyday talk, measured on others: see docs/recall.md.
+# Tuned on recorded everyday talk; the figures, and which of them are of other talk, are in docs/recall.md.
 _SATURATION: Final = 1.2
 _LENGTH_SHARE: Final = 0.75
 _SPREAD: Final = (0.7, 0.5, 0.3)

@@ -47,15 +47,21 @@ def test_what_looks_back_is_answered_and_what_writes_is_503(
     tenant = make_tenant(database_url, "acme")
     settings = make_settings(broker_url=broker_url)
     turn = {"messages": exchanges(2, 50)}
+    long = {"messages": exchanges(100, 50)}
     with running_api(settings) as primary, primary.client(tenant.key) as client:
         path = "/v1/conversations/" + client.post("/v1/conversations", json={"user_ref": "anna"}).json()["id"]
         assert client.post(f"{path}/turns", json=turn).status_code == 201
+        searched = "/v1/conversations/" + client.post("/v1/conversations", json={}).json()["id"]
+        assert client.post(f"{searched}/turns", json=long).status_code == 201
     read_only()
     with running_api(settings) as replica, replica.client(tenant.key) as client:
         for end in LOOKS_BACK:
             assert client.get(path + end).status_code == 200, end
         for whole in ("/v1/conversations", "/v1/runs", "/v1/erasures", "/v1/tenant/usage", "/v1/users/anna/export"):
             assert client.get(whole).status_code == 200, whole
+        # A search stores what it has to make where it can.
+        found = client.post(f"{searched}/recall", json={"query": "word"})
+        assert (found.status_code, found.json()["searched"]) == (200, 200)
         for answer in (
             client.post(f"{path}/turns", json=turn),
             client.post("/v1/conversations", json={}),
