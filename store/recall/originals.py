@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from compaction.coverage import Coverage
+from compaction.recall.segments import MOST_CHARS, MOST_MESSAGES
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce, page_of_sizes
 from store.tables import conversations, messages, snapshots
 
@@ -69,12 +70,13 @@ def following(
 ) -> Sequence[AnyRow]:
     """Return the messages from seq `after` to `last` in their order, as many as make PAGE_BYTES.
 
+    None of them where they are too few to fill a segment: reading them would lead to nothing that is worth storing.
     The first one is there for its calls, which the results after it answer.
     """
     own = (*_live(tenant_id, conversation_id), _m.seq.between(after, last))
     sizes = connection.execute(select(_m.seq, _m.bytes).where(*own).order_by(_m.seq)).all()
     page = page_of_sizes(sizes, len(sizes))
-    if not page:
+    if len(page) < MOST_MESSAGES and sum(row.bytes for row in page) <= MOST_CHARS:
         return ()
     found = select(*_TEXT).where(*own, _m.seq <= page[-1].seq).order_by(_m.seq)
     return connection.execute(found).all()

@@ -40,7 +40,7 @@ ORDINARY_USER = pwd.getpwnam("daemon").pw_uid  # an account that every Linux has
 TELL = """
 import json, os, sys, psycopg
 from pathlib import Path
-from cli import processes
+from cli.local import processes
 from cli.local.embedded import EmbeddedStack
 stack = EmbeddedStack(Path(sys.argv[1]) if len(sys.argv) > 1 else None, durable=False)
 stack.start()

@@ -38,6 +38,8 @@ def _portion(database: Database, tenant_id: UUID, conversation_id: UUID) -> bool
         if place is None or place.covers_through <= through:
             return False
         rows = originals.following(connection, tenant_id, conversation_id, through, place.covers_through)
+    if not rows:
+        return False
     new = closed(segments_of(quoted(rows), through))
     if not new:
         return False

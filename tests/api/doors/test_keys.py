@@ -590,7 +590,7 @@ class TestByCommand:
     def test_the_default_is_every_scope_for_good(
         self, settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cli.main._settings", lambda: settings)
+        monkeypatch.setattr("cli.main.read_settings", lambda: settings)
         done = CliRunner().invoke(app, ["keys", "create", "--tenant", "acme"])
         assert done.exit_code == 0
         with psycopg.connect(database_url) as connection:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from api.background import run_waits
-from store.runs import ended, runs
+from store.runs import runs
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import problem
 
@@ -43,7 +43,7 @@ def set_ended(service: Service) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queries about runs, by name, as they are made."""
     seen: list[str] = []
-    for module, name in ((runs, "get"), (ended, "active_among")):
+    for module, name in ((runs, "get"), (run_waits, "active_among")):
         inner = getattr(module, name)
 
         def counted(*args: Any, inner: Any = inner, name: str = name) -> Any:
@@ -112,6 +112,6 @@ def test_a_database_that_goes_away_is_told_to_who_waits(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(service.client.get, run, params={"wait": 60})
         eventually(lambda: "active_among" in reads)
-        monkeypatch.setattr(ended, "active_among", away)
+        monkeypatch.setattr(run_waits, "active_among", away)
         problem(waiting.result(), 503, "unavailable")
     set_ended(service)
