@@ -1,4 +1,4 @@
-"""Writes src/schema.ts: the operations that the client calls, from the OpenAPI document of the service.
+"""Writes src/schema.ts: the operations that the client calls, from the OpenAPI document, and the recall tool.
 
     .venv/bin/python clients/typescript/generate_schema.py > clients/typescript/src/schema.ts
 
@@ -12,6 +12,7 @@ import sys
 from typing import Any, Final
 
 from api.app import create_app
+from compaction.recall.tool import definition
 from runtime.settings import Settings
 
 OPERATIONS: Final = (
@@ -27,6 +28,8 @@ OPERATIONS: Final = (
     "POST /v1/conversations/{conversation_id}/compactions",
     "POST /v1/conversations/{conversation_id}/restore",
     "POST /v1/conversations/{conversation_id}/fork",
+    "POST /v1/conversations/{conversation_id}/recall",
+    "GET /v1/recall-tool",
     "GET /v1/conversations/{conversation_id}/messages",
     "GET /v1/conversations/{conversation_id}/runs",
     "GET /v1/conversations/{conversation_id}/snapshots",
@@ -119,7 +122,8 @@ def main() -> None:
     lines = ["// Written by generate_schema.py from the OpenAPI document; `make clients` writes it anew.", ""]
     for name, written in sorted(writer.named.items()):
         lines += [f"export {'interface ' + name if written[0] == '{' else 'type ' + name + ' ='} {written}", ""]
-    lines += ["export interface Operations {", *operations, "}"]
+    lines += ["export interface Operations {", *operations, "}", ""]
+    lines += [f"export const RECALL_TOOL = {json.dumps(definition('messages'), indent=2)} as const;"]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.clients.recalling_model import check_recalled, recalling_model
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:
@@ -22,14 +23,18 @@ VENV: Final = CLIENTS / ".cache/langchain"
 def test_the_adapter_passes_its_own_tests(service: Service) -> None:
     if not (VENV / ".installed").exists():
         pytest.skip("LangChain is not installed; make clients does that")
-    environment = {
-        **os.environ,
-        "PALIMPSEST_URL": service.api.url,
-        "PALIMPSEST_KEY": str(service.client.headers["authorization"]).removeprefix("Bearer "),
-        "PYTHONPATH": os.pathsep.join([str(CLIENTS / "python"), str(CLIENTS / "langchain")]),
-    }
     command: list[str | Path] = [VENV / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    done = subprocess.run(
-        command, cwd=CLIENTS / "langchain", env=environment, capture_output=True, text=True, check=False, timeout=150
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    with recalling_model() as model:
+        environment = {
+            **os.environ,
+            "PALIMPSEST_URL": service.api.url,
+            "PALIMPSEST_KEY": str(service.client.headers["authorization"]).removeprefix("Bearer "),
+            "PALIMPSEST_MODEL_URL": model.url,
+            "PYTHONPATH": os.pathsep.join([str(CLIENTS / "python"), str(CLIENTS / "langchain")]),
+        }
+        cwd = CLIENTS / "langchain"
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=150
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        check_recalled(model, service.client.get("/v1/recall-tool").json())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.clients.recalling_model import check_recalled, recalling_model
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def test_the_types_are_the_documents() -> None:
     assert generated.stdout == kept, "the API has changed: make clients writes clients/typescript/src/schema.ts anew"
 
 
-def npm(package: str, service: Service, *scripts: str) -> str:
+def npm(package: str, service: Service, *scripts: str, **variables: str) -> str:
     """Run scripts of a package, its tests against the API; return what the last one printed."""
     missing = None
     if shutil.which("npm") is None:
@@ -46,7 +47,7 @@ def npm(package: str, service: Service, *scripts: str) -> str:
         done = subprocess.run(
             ["npm", "run", "--silent", script],
             cwd=CLIENTS / package,
-            env={**os.environ, "PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": key},
+            env={**os.environ, "PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": key, **variables},
             capture_output=True,
             text=True,
             check=False,
@@ -58,9 +59,13 @@ def npm(package: str, service: Service, *scripts: str) -> str:
 
 
 def test_the_client_passes_its_own_tests(service: Service) -> None:
-    assert "everything else" in npm("typescript", service, "build", "test")
+    with recalling_model() as model:
+        assert "everything else" in npm("typescript", service, "build", "test", PALIMPSEST_MODEL_URL=model.url)
+        check_recalled(model, service.client.get("/v1/recall-tool").json())
 
 
 def test_the_adapter_of_the_ai_sdk_passes_its_own_tests(service: Service) -> None:
     npm("typescript", service, "build")
-    assert "a stream" in npm("ai-sdk", service, "build", "test")
+    with recalling_model() as model:
+        assert "a stream" in npm("ai-sdk", service, "build", "test", PALIMPSEST_MODEL_URL=model.url)
+        check_recalled(model, service.client.get("/v1/recall-tool").json())

@@ -10,6 +10,7 @@ import { type Client, type Context, type TurnBody, isTooLong } from "palimpsest-
 import { generated, toPrompt, toStored } from "./messages.js";
 
 export { toPrompt, toStored } from "./messages.js";
+export { type RecallInput, recallTool } from "./recalling.js";
 
 export interface PalimpsestOptions {
   /**

@@ -14,6 +14,7 @@ from palimpsest_client import PalimpsestError
 from typing_extensions import NotRequired  # noqa: TC002 - LangChain reads the annotations of the state
 
 from palimpsest_langchain.messages import from_stored, to_stored, usage_of
+from palimpsest_langchain.recalling import CONVERSATION, recall_tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,9 +29,10 @@ NOTED_THREADS: Final = 10_000
 
 
 class PalimpsestState(AgentState[Any]):
-    """An agent's state, and how many of its messages have been handed to the service."""
+    """An agent's state, how many of its messages have been handed to the service, and in which conversation."""
 
     palimpsest_stored: NotRequired[Annotated[int, PrivateStateAttr]]
+    palimpsest_conversation: NotRequired[Annotated[str, PrivateStateAttr]]
 
 
 class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
@@ -43,6 +45,8 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
     client, async_client: the one for `invoke`, the other for `ainvoke`.
     conversation: returns the conversation's id for a request. By default it is the conversation whose `external_id` is
         the thread's id, made when there is none.
+    recall: whether the agent has the tool `recall`, by which its model gets originals back. For a conversation it is
+        to stay as it was in the first call: tools stand before everything that a provider's prompt cache keeps.
     fields: what a conversation is made with then: policy, model, tools, user_ref.
     """
 
@@ -54,6 +58,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         async_client: AsyncClient | None = None,
         *,
         conversation: Callable[[ModelRequest[Any]], str] | None = None,
+        recall: bool = False,
         **fields: Any,
     ) -> None:
         super().__init__()
@@ -62,6 +67,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         self._conversation = conversation
         self._fields = fields
         self._of_threads: dict[str, str] = {}
+        self.tools = [recall_tool(client, async_client)] if recall else []
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -78,7 +84,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         done = client.call_model(identifier, lambda context: handler(call.request_with(context)), fallback=list)
         if turn := call.turn(done):
             client.deliver(identifier, **turn)
-        return call.answer(done.result)
+        return call.answer(done.result, identifier)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -99,7 +105,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         done = await client.call_model(identifier, with_context, fallback=list)
         if turn := call.turn(done):
             await client.deliver(identifier, **turn)
-        return call.answer(done.result)
+        return call.answer(done.result, identifier)
 
     def _known(self, request: ModelRequest[Any]) -> str | None:
         """Return the conversation of a request, None if it has to be asked for."""
@@ -139,10 +145,11 @@ class _Call:
         version = None if done.context.is_fallback else done.context.version
         return {"messages": messages, "usage": usage, "snapshot_version": version} if messages else {}
 
-    def answer(self, response: ModelResponse[Any]) -> ExtendedModelResponse[Any]:
+    def answer(self, response: ModelResponse[Any], identifier: str) -> ExtendedModelResponse[Any]:
         """Return the model's response, and what the state has to know."""
         stored = len(self._request.messages) + len(response.result)
-        return ExtendedModelResponse(model_response=response, command=Command(update={"palimpsest_stored": stored}))
+        update = {"palimpsest_stored": stored, CONVERSATION: identifier}
+        return ExtendedModelResponse(model_response=response, command=Command(update=update))
 
 
 def _without_service(request: ModelRequest[Any], error: PalimpsestError) -> ModelRequest[Any]:

@@ -1,8 +1,8 @@
+import { type Context, type Message, contextOf, shows } from "./context.js";
 import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
 import { Outbox, type KeptTurn, type TurnBody } from "./outbox.js";
+import { type RecallCall, type RecallResult, asked, result } from "./recalling.js";
 import type {
-  ContextOut,
-  ContextTokens,
   ConversationBrief,
   ConversationOut,
   MessageOut,
@@ -10,29 +10,13 @@ import type {
   RestorePlanOut,
   TurnOut,
 } from "./schema.js";
-import { type Operation, Transport, left } from "./transport.js";
+import { OTHER_SHAPE, type Operation, Transport, left, parse } from "./transport.js";
 
-export type Message = TurnBody["messages"][number];
 export type StoredMessage = MessageOut;
 export type Run = Operations["GET /v1/runs/{run_id}"]["answer"];
 type Body<K extends Operation> = Operations[K]["body"];
 type Query<K extends Operation> = Operations[K]["query"];
 type Value<K extends Operation> = Operations[K]["answer"];
-
-/** What to send to the model as `messages`; the list is the caller's own to change. */
-export interface Context {
-  readonly messages: Message[];
-  /** The snapshot that the context begins with, 0 = none; it belongs to the turn that the call makes. */
-  readonly version: number;
-  readonly lastSeq: number | undefined;
-  readonly tokens: ContextTokens | undefined;
-  readonly warnings: readonly string[];
-  /** How many of the last messages are turns that wait to be sent. */
-  readonly kept: number;
-  /** Whether it is the caller's own history, because the service could not be asked; `error` says why. */
-  readonly isFallback: boolean;
-  readonly error: unknown;
-}
 
 export type Turn = TurnOut & { readonly replayed: boolean };
 
@@ -62,7 +46,6 @@ const APPEND_TIMEOUT = 5_000;
 /** With less time, or less than half of what there was, no further turn is begun: the service would not be at fault. */
 const FAIR = 1_000;
 const OVERFLOWS = 3;
-const OTHER_SHAPE = "the answer has another shape: something else answers at this address";
 const TURNS = "POST /v1/conversations/{conversation_id}/turns";
 const TOO_LONG = ["prompt is too long", "exceed context limit", "context_length_exceeded", "maximum context length"];
 
@@ -199,6 +182,37 @@ export class Client {
   /** Assemble the whole payload of a call under the total budget. */
   payload(conversationId: string, body: Body<"POST /v1/conversations/{conversation_id}/context"> = {}) {
     return this.#call("POST /v1/conversations/{conversation_id}/context", [conversationId], { body });
+  }
+
+  /** Give back originals, in the context or not, by exactly one of `query` (words), `ref` and `pattern`. */
+  recall(conversationId: string, body: Body<"POST /v1/conversations/{conversation_id}/recall">) {
+    return this.#call("POST /v1/conversations/{conversation_id}/recall", [conversationId], { body });
+  }
+
+  /** Read the tool by which a model recalls; declare it from a conversation's first call on. */
+  recallTool(shape: "messages" | "chat" | "responses" = "messages") {
+    return this.#call("GET /v1/recall-tool", [], { query: { shape } });
+  }
+
+  /**
+   * Return the result of a model's call of the recall tool, in the shape of the call.
+   *
+   * What the service finds wrong with the call is a result too, so that the model can mend it.
+   */
+  async answerRecall<C extends RecallCall>(
+    conversationId: string,
+    call: C,
+    options: { readonly maxTokens?: number } = {},
+  ): Promise<RecallResult<C>> {
+    const most = options.maxTokens === undefined ? {} : { max_tokens: options.maxTokens };
+    try {
+      const found = await this.recall(conversationId, { ...asked(call), ...most, framed: true });
+      if (typeof found?.framed !== "string") throw new UnreachableError(OTHER_SHAPE);
+      return result(call, found.framed);
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 422) return result(call, error.detail, true);
+      throw error;
+    }
   }
 
   /** Queue a compaction by hand (`run_id`), or return its plan with `dry_run`. */
@@ -359,31 +373,6 @@ export class Client {
   }
 }
 
-function contextOf(text: string): Context {
-  const found = parse(text) as ContextOut | null;
-  if (!Array.isArray(found?.messages) || typeof found.last_seq !== "number") throw new UnreachableError(OTHER_SHAPE);
-  return {
-    messages: found.messages as unknown as Message[],
-    version: found.snapshot?.version ?? 0,
-    lastSeq: found.last_seq,
-    tokens: found.tokens,
-    warnings: found.warnings,
-    kept: 0,
-    isFallback: false,
-    error: undefined,
-  };
-}
-
-/** Tell whether a turn stands in a context where it was to be stored: then its answer was lost. */
-function shows(context: Context, turn: KeptTurn): boolean {
-  const { messages, expected_next_seq: expected } = turn.body;
-  const next = (context.lastSeq ?? -1) + 1;
-  // Compaction leaves the end of a context as it was stored. Sent without a seq, the turn would be the last one.
-  const start = context.messages.length - (next - (expected ?? next - messages.length));
-  const plain = (message: Message | undefined) => JSON.stringify([message?.role, message?.content]);
-  return start >= 0 && messages.every((message, at) => plain(context.messages[start + at]) === plain(message));
-}
-
 /** Wait for what never fails, and no longer than so many milliseconds. */
 async function within(promise: Promise<unknown>, timeout: number): Promise<void> {
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -395,13 +384,5 @@ async function within(promise: Promise<unknown>, timeout: number): Promise<void>
     await Promise.race([promise, late]);
   } finally {
     clearTimeout(timer);
-  }
-}
-
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new UnreachableError("the answer is not JSON: something else answers at this address", { cause: error });
   }
 }

@@ -23,6 +23,7 @@ export interface Answer<K extends Operation = Operation> {
   readonly text: string;
 }
 
+export const OTHER_SHAPE = "the answer has another shape: something else answers at this address";
 const ATTEMPTS = 3;
 const FIRST_PAUSE = 100;
 const LEAST = 20;
@@ -126,4 +127,13 @@ function wasNotSent(error: unknown): boolean {
     cause = cause.cause;
   }
   return false;
+}
+
+/** Read what an answer says. */
+export function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new UnreachableError("the answer is not JSON: something else answers at this address", { cause: error });
+  }
 }

@@ -246,7 +246,9 @@ test("everything else", async () => {
   const made = await client.createConversation({ external_id: "from typescript", system: "Be brief." });
   assert.equal((await client.createConversation({ external_id: "from typescript" })).id, made.id);
   assert.equal((await client.listConversations({ external_id: "from typescript" })).data.length, 1);
-  assert.deepEqual((await client.changeConversation(made.id, { metadata: { b: 2 } })).metadata, { b: 2 });
+  const changed = await client.changeConversation(made.id, { metadata: { b: 2 } });
+  assert.ok("metadata" in changed);
+  assert.deepEqual(changed.metadata, { b: 2 });
   await client.append(made.id, [user("hi"), { role: "assistant", content: "hello" }]);
   const payload = await client.payload(made.id, { user_message: "and now?" });
   assert.equal(payload.system, "Be brief.");
