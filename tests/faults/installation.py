@@ -255,8 +255,12 @@ class Talk:
             (message["role"], message["content"]) for message in self.sent
         ]
         assert [seq for seq, _, _ in stored] == list(range(len(self.sent)))
-        told = self._get("messages", limit=1000)
-        assert [message["content"] for message in told["data"]] == [message["content"] for message in self.sent][:1000]
+        page = self._get("messages", limit=1000)
+        shown = page["data"]
+        while page["has_more"]:
+            page = self._get("messages", limit=1000, after=page["last_id"])
+            shown += page["data"]
+        assert [message["content"] for message in shown] == [message["content"] for message in self.sent]
 
     def _rows_hold(self) -> None:
         chat = self._installation.chat
