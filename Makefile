@@ -12,7 +12,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What is there without servers, in folders where that is most of it.
-UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py tests/worker/summarizers
+UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py
 
 .PHONY: help setup demo serve unit test clients faults check format docs screenshots manual bench scaling reach fidelity fuzz soak audit sbom constraints clean distclean
 
