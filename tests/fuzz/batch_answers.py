@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KEY: Final = "0123abcd"
 PARTS: Final = 3
-_BATCH: Final = {
+BATCH: Final = {
     "id": "msgbatch_1",
     "type": "message_batch",
     "processing_status": "ended",
@@ -66,7 +66,7 @@ def _message(text: str) -> dict[str, Any]:
 @st.composite
 def batch_answers(draw: DrawFn) -> tuple[bytes, bytes]:
     """Draw the answer that describes a batch, and the one with its results."""
-    described = as_json(draw(changed_documents(st.just(_BATCH), most=3)))
+    described = as_json(draw(changed_documents(st.just(BATCH), most=3)))
     kinds: SearchStrategy[Any] = st.sampled_from(
         [_message("## Goals\nWords."), _ERRORED, {"type": "expired"}, {"type": "canceled"}]
     )
@@ -125,7 +125,7 @@ class BatchAnswers:
 
     def _ended(self) -> bytes:
         return json.dumps(
-            {**_BATCH, "results_url": f"{self._model.url}/v1/messages/batches/msgbatch_1/results"}
+            {**BATCH, "results_url": f"{self._model.url}/v1/messages/batches/msgbatch_1/results"}
         ).encode()
 
     def _answer(self, *bodies: bytes) -> None:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 
-from tests.fuzz.batch_answers import batch_answers, batch_answers_of
+from tests.fuzz.batch_answers import BATCH, batch_answers, batch_answers_of
 from tests.fuzz.crafted_exports import CraftedExports
 from tests.fuzz.trace_headers import TraceHeaders, trace_headers
 from tests.fuzz.transcript_files import reads_or_says_where, transcript_files
+from tests.fuzz.turns import as_json
 
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
@@ -42,6 +43,12 @@ def test_a_providers_answer_is_read_or_a_failure_with_a_reason() -> None:
             provider.read_or_refused(drawn)
 
         search()
+
+
+def test_counts_that_cannot_be_added_up_are_no_batch() -> None:
+    counts = {"processing": 10**400, "succeeded": 0.5, "errored": 0, "canceled": 0, "expired": 0}
+    with batch_answers_of() as provider:
+        provider.read_or_refused((as_json({**BATCH, "request_counts": counts}), b""))
 
 
 def test_every_span_can_be_sent_and_has_no_callers_words(service: Service) -> None:

@@ -6,6 +6,7 @@ Odd texts, unknown blocks, repeated ids, deep nesting; members lost, doubled and
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
@@ -66,7 +67,7 @@ def values() -> SearchStrategy[Any]:
     return st.one_of(
         st.sampled_from(ODD_TEXTS),
         st.text(max_size=20),
-        st.sampled_from(ODD_VALUES),
+        st.sampled_from(ODD_VALUES).map(deepcopy),
         st.sampled_from([3, 30, 150, 250]).map(_deep),
         st.fixed_dictionaries(
             {"type": st.sampled_from(KINDS)},
@@ -75,8 +76,10 @@ def values() -> SearchStrategy[Any]:
                 "id": st.sampled_from(ODD_TEXTS),
                 "tool_use_id": st.sampled_from(ODD_TEXTS),
                 "name": st.sampled_from(["look", ""]),
-                "input": st.sampled_from([{}, {"a": [1]}, None]),
-                "content": st.sampled_from(["", "a", [], [{"type": "text", "text": "a"}], [image_block()], None, 5]),
+                "input": st.sampled_from([{}, {"a": [1]}, None]).map(deepcopy),
+                "content": st.sampled_from(
+                    ["", "a", [], [{"type": "text", "text": "a"}], [image_block()], None, 5]
+                ).map(deepcopy),
                 "thinking": st.sampled_from(ODD_TEXTS),
                 "signature": st.just("s"),
                 "data": st.just("d"),

@@ -261,6 +261,6 @@ def _status(answer: object) -> Status:
             raise TypeError  # noqa: TRY301 - one way out for all that is no batch
         if type(requests) is not int:
             raise TypeError  # noqa: TRY301 - one way out for all that is no batch
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, OverflowError):
         raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a batch", Spent()) from None
     return Status(answer.id, status == "ended", status == "canceling", requests, *times)
