@@ -104,6 +104,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     extra_strategies: Annotated[tuple[StrategyName, ...], Meta(max_length=20)] = ()
     """Names of strategies that other packages bring, in the order they are taken: after tool results were cut and
     pruned, before a summary."""
+    recall_handles: bool = False
+    """Whether what is cut says what it was and how to have it back by recall, and a summary which messages it stands
+    for. For models that have the tool."""
 
     @property
     def batch_threshold_tokens(self) -> int:

@@ -14,6 +14,8 @@ from compaction.tokens import CHARS_PER_TOKEN, content_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from compaction.recall.handles import Handles
+
 WRITTEN: Final = -1
 """The seq of a view message that compaction wrote and no client sent."""
 MARKER: Final = "[truncated for context management]"
@@ -22,12 +24,16 @@ OUT_OF_PLACE: Final = "(Of a message that has no place where it was sent;"
 """Begins the text that stands for a newest message whose blocks the API would refuse there."""
 ACKNOWLEDGEMENT: Final = "Understood. I have the summary and will continue from here."
 
-_CAP_NOTE: Final = "\n[{hidden:,} more characters of this result are stored but not shown]"
+_CAP_NOTE: Final = "\n[{about}{hidden:,} more characters of this result are stored but not shown{where}]"
+_CUT_NOTE: Final = "\n[{about}{hidden:,} more characters{where}]"
+_ABOUT: Final = r"(?:[^\[\]\n]{1,140}, )?"
+_WHERE: Final = r": recall [^\[\]\n]{1,30}"
 _NOTE: Final = re.compile(
-    rf"(?:\n\[[\d,]+ more characters of this result are stored but not shown\]|{re.escape(MARKER)})\Z"
+    rf"(?:\n\[{_ABOUT}(?P<capped>[\d,]+) more characters of this result are stored but not shown(?:{_WHERE})?\]"
+    rf"|(?:\n\[{_ABOUT}(?P<cut>[\d,]+) more characters{_WHERE}\])?{re.escape(MARKER)})\Z"
 )
 """What cutting or capping put at the end of a result."""
-_NOTE_CHARS: Final = 120
+_NOTE_CHARS: Final = 300
 """Characters; no note is longer."""
 
 
@@ -118,17 +124,44 @@ def _noted_chars(text: str) -> int:
     return len(noted[0]) if noted else 0
 
 
-def _cap_note(hidden: int) -> str:
-    return _CAP_NOTE.format(hidden=hidden)
+def shorten_result(
+    block: dict[str, Any], limit: int, handles: Handles | None, *, capped: bool = False
+) -> dict[str, Any] | None:
+    """Return a tool result cut to its first `limit` characters with the cap's note or a cut's, None if not shorter.
+
+    With `handles` the note says what was cut and how to have it back. The marker of a cut stays last.
+    """
+    handle = None if handles is None else handles.of(block)
+    about, where = handle or ("", "")
+    # What an earlier note says is missing is missing still; without handles it counts as the text that it is.
+    earlier = _earlier_hidden(block) if where else 0
+
+    def note(hidden: int) -> str:
+        values = {"about": about, "hidden": hidden + earlier, "where": where}
+        if capped:
+            return _CAP_NOTE.format(**values)
+        return (_CUT_NOTE.format(**values) if where else "") + MARKER
+
+    shorter = truncate_result(block, limit, note)
+    if shorter is not None and handles is not None:
+        handles.keep(shorter, block)
+    return shorter
 
 
-def cap_results(view: Sequence[ViewMessage], cap: int) -> View:
+def _earlier_hidden(block: dict[str, Any]) -> int:
+    """Return the characters that the note at the end of a result says are missing, less its own."""
+    noted = _NOTE.search(result_tail(block))
+    figure = noted and (noted["capped"] or noted["cut"])
+    return int(figure.replace(",", "")) - len(noted[0]) if noted and figure else 0
+
+
+def cap_results(view: Sequence[ViewMessage], cap: int, handles: Handles | None = None) -> View:
     """Return `view` with every tool result over `cap` characters cut to them (requirement S15)."""
 
     def capped(block: dict[str, Any]) -> dict[str, Any]:
         if block.get("type") != "tool_result":
             return block
-        return truncate_result(block, cap, _cap_note) or block
+        return shorten_result(block, cap, handles, capped=True) or block
 
     # No result has more characters than the estimate of its message stands for.
     return tuple(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compaction.messages import has_tool_results
 from compaction.recall import tool
 from compaction.recall.parts import call_names, text_of
-from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, truncate_result
+from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, shorten_result
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
+
+    from compaction.recall.handles import Handles
 
 
 class Cut(NamedTuple):
@@ -21,17 +23,13 @@ class Cut(NamedTuple):
     indices: tuple[int, ...]
 
 
-def _marked(_: int) -> str:
-    return MARKER
-
-
-def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
+def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int, handles: Handles | None = None) -> Cut:
     """Cut every tool result except those in the most recent tool-result message.
 
     A result is left alone if its content is neither a string nor holds text blocks, if it already ends with the
     marker, or if its text is no longer than `retention_chars` characters. Text blocks are cut as one text; images
     between them stay. What recall gave back is cut to a line that names it, however short it is: it can be had again.
-    Running twice changes nothing.
+    With `handles` the others say before the marker what was cut and how to have it back. Running twice changes nothing.
     """
     holders = [index for index, message in enumerate(view) if has_tool_results(message.role, message.content)]
     changed: list[ViewMessage] = list(view)
@@ -49,7 +47,7 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int) -> Cut:
         nonlocal results
         if block.get("type") != "tool_result":
             return block
-        shorter = _recalled(block, recalls) or truncate_result(block, retention_chars, _marked)
+        shorter = _recalled(block, recalls) or shorten_result(block, retention_chars, handles)
         if shorter is None or result_tail(block, len(MARKER)) == MARKER:
             return block
         results += 1

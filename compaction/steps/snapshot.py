@@ -10,13 +10,14 @@ import msgspec
 
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, extend, shown_seqs
-from compaction.messages import is_request
+from compaction.messages import acceptable, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
+from compaction.recall.handles import Handles
 from compaction.repair import repair
 from compaction.shorten.inline_tags import cut_inline
 from compaction.sizes import uncounted_bytes
 from compaction.summary.zone import without_summary
-from compaction.view import WRITTEN, View, ViewMessage, cap_results, strip_thinking, view_tokens
+from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -72,6 +73,10 @@ class Working(NamedTuple):
     """What has to stay word for word, shown or in a frame; the view itself holds no frame then."""
     unrepaired: View = ()
     """The tail's messages where repair had something to do: it may have moved blocks from one to another."""
+    handles: Handles | None = None
+    """By what names results that are cut can be had back; None where the policy has no handles."""
+    broken_through: int | None = None
+    """Seq of the newest message that was stored broken, -1 for none; None = not known."""
 
     @property
     def last_seq(self) -> int:
@@ -131,28 +136,48 @@ def build(
     *,
     strip_thinking_through: int = -1,
     pinned: Sequence[Pin] | None = None,
+    broken_through: int | None = None,
 ) -> Working:
     """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
 
     Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since. For a view to
     be compacted, `pinned` has what people pinned: the frame of pins is taken off, to be put on again when the new view
-    is settled. For one to be served it is None.
+    is settled. For one to be served it is None. Up to `broken_through` (None = throughout) repair may have moved blocks
+    of the snapshot: there handles name no place.
     """
     stored = tuple([ViewMessage(role, _loads(content), seq) for seq, role, content in tail])
     current = strip_thinking(stored, strip_thinking_through)
     warnings = [] if current == stored else [STRIPPED]
     before = snapshot.messages if pinned is None else without_pins(snapshot.messages, snapshot.pins)
+    handles = None
+    if policy.recall_handles:
+        # What repair would mend is mended first, so that a block is the same before and after it.
+        current = tuple(map(_mended, current))
+        unplaced = snapshot.covers_through if broken_through is None else broken_through
+        handles = Handles((*before, *current), head=len(before), unplaced_through=unplaced)
     joined = (*before, *current)
     sound, repairs = repair(joined)
-    unrepaired = () if sound is joined else _shortened(current, policy)
+    unrepaired = () if sound is joined else _shortened(current, policy, handles)
     told = (*warnings, *repairs.warnings())
-    working = Working(_shortened(sound, policy), snapshot, tuple(tail), told, unrepaired=unrepaired)
+    working = Working(
+        _shortened(sound, policy, handles),
+        snapshot,
+        tuple(tail),
+        told,
+        unrepaired=unrepaired,
+        handles=handles,
+        broken_through=broken_through,
+    )
     return working if pinned is None else working._replace(pins=(*pinned, *_standing(working), *_latest(working)))
 
 
-def _shortened(view: View, policy: Policy) -> View:
+def _mended(message: ViewMessage) -> ViewMessage:
+    return map_blocks(message, lambda block: acceptable(message.role, block) or block)
+
+
+def _shortened(view: View, policy: Policy, handles: Handles | None) -> View:
     """Return `view` with tool results capped and inline ones cut."""
-    capped = cap_results(view, policy.max_tool_result_chars)
+    capped = cap_results(view, policy.max_tool_result_chars, handles)
     return cut_inline(capped, policy.inline_tool_tags, policy.tool_result_retention_chars)
 
 

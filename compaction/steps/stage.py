@@ -95,5 +95,12 @@ class Stage:
         )
         tail = [row for row in before.tail if row.seq > new.covers_through]
         pinned = [each for each in before.pins if each.source == "pinned"]
-        working = build(snapshot, tail, policy, strip_thinking_through=before.last_seq, pinned=pinned)
+        working = build(
+            snapshot,
+            tail,
+            policy,
+            strip_thinking_through=before.last_seq,
+            pinned=pinned,
+            broken_through=before.broken_through,
+        )
         return replace(self, working=working, measured=None, bytes=sum(map(serialized_bytes, working.view)))

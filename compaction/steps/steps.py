@@ -176,7 +176,7 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
 
 
 def _cut_results(stage: Stage, policy: Policy) -> Made:
-    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars)
+    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, stage.working.handles)
     made = Made(
         Step.TOOL_RESULTS,
         cut.view,

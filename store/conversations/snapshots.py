@@ -69,6 +69,7 @@ class Material(NamedTuple):
     overflows: int
     tool_results_hold: int
     pinned: tuple[Pin, ...] = ()
+    broken_through: int | None = None
 
     def stage(self, policy: Policy) -> Stage:
         """Return the conversation as a step finds it."""
@@ -78,6 +79,7 @@ class Material(NamedTuple):
             policy,
             strip_thinking_through=self.strip_thinking_through,
             pinned=self.pinned,
+            broken_through=self.broken_through,
         )
         return Stage(
             working, self.token_ratio, self.fixed_tokens, self.measured, self.context_bytes, is_counted=self.is_counted
@@ -133,6 +135,7 @@ def load(
         (_c.in_loop & _c.loop_has_thinking).label("in_signed_loop"),
         _c.overflows,
         _c.tool_results_hold,
+        _c.broken_through,
     ).where(_c.tenant_id == tenant_id, _c.id == conversation_id)
     if lock is not None:
         query = query.with_for_update(read=lock == "read")
@@ -172,6 +175,7 @@ def load(
         overflows=row.overflows,
         tool_results_hold=row.tool_results_hold,
         pinned=_pinned(connection, tenant_id, conversation_id),
+        broken_through=row.broken_through,
     )
 
 

@@ -151,7 +151,13 @@ class Conversation:
         key = (self.head, len(self.versions), len(self.originals), stripped)
         if key != self._built_from:
             self._built_from = key
-            self._built = build(self.snapshot, self.tail, self.policy, strip_thinking_through=stripped)
+            self._built = build(
+                self.snapshot,
+                self.tail,
+                self.policy,
+                strip_thinking_through=stripped,
+                broken_through=self.broken_through,
+            )
         return self._built
 
     @property
@@ -176,7 +182,7 @@ class Conversation:
 
     def cut(self) -> NewSnapshot | None:
         working = self.working()
-        cut = cut_tool_results(working.view, self.policy.tool_result_retention_chars)
+        cut = cut_tool_results(working.view, self.policy.tool_result_retention_chars, working.handles)
         if not cut.results:
             return None
         truncated = [working.view[index].seq for index in cut.indices]

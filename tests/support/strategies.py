@@ -123,6 +123,7 @@ def policies() -> SearchStrategy[dict[str, Any]]:
             "context_block_compact_chars": st.sampled_from([1_000, 50_000]),
             "carry_forward_section_chars": st.sampled_from([1, 50, 500]),
             "min_savings_tokens": st.sampled_from([0, 1, 100, 1_000]),
+            "recall_handles": st.booleans(),
         },
     ).map(_consistent)
 

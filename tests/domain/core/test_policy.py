@@ -49,6 +49,7 @@ DEFAULTS = {
     "prune_deny": (),
     "extra_strategies": (),
     "batch_threshold_ratio": 0.75,
+    "recall_handles": False,
 }
 PATTERNS = st.lists(st.sampled_from(["look", "web_*", "a?c"]), max_size=3).map(tuple)
 LATER = st.fixed_dictionaries(
@@ -67,6 +68,7 @@ LATER = st.fixed_dictionaries(
         "prune_deny": PATTERNS,
         "extra_strategies": PATTERNS,
         "batch_threshold_ratio": st.floats(0.01, 1),
+        "recall_handles": st.booleans(),
     },
 )
 

@@ -92,6 +92,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "protected_tail_messages",
         "tool_preview_head_chars",
         "tool_preview_tail_chars",
+        "recall_handles",
         "tool_results_growth_ratio",
         "trim_threshold_ratio",
         "inline_tool_tags",
