@@ -284,6 +284,8 @@ def test_a_database_that_does_not_answer(
 ) -> None:
     monkeypatch.setattr(hot_path, "COMMAND_SECONDS", 0.5)
     monkeypatch.setattr(store_engine, "COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(store_engine, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(hot_path, "ACQUIRE_SECONDS", 1.0)
     monkeypatch.setattr(installation, "LOOK_SECONDS", 0.5)
     before, settings = gated
     with running_api(settings) as api, api.client(tenant.key) as client:
