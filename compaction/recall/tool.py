@@ -36,6 +36,7 @@ TAG: Final = "recalled"
 _OPENING: Final = f"<{TAG} "
 _REF: Final = re.compile(r'"ref":\s?"(m\d+(?:-m\d+)?)"')
 _HEAD: Final = re.compile(rf'<{TAG} refs="([m\d\s-]*)"')
+_CUT: Final = "[recalled before: "
 _MOST_NAMED: Final = 12
 """References that the line in the place of a result names."""
 
@@ -70,4 +71,9 @@ def cut(text: str) -> str:
     """Return the line that stands in the place of a result: what it had recalled, so that it can be had again."""
     refs = named_in(text)
     named = ", ".join(refs[:_MOST_NAMED]) + (", …" if len(refs) > _MOST_NAMED else "")
-    return f"[recalled before: {named}]" if named else "[recalled before: nothing]"
+    return f"{_CUT}{named}]" if named else f"{_CUT}nothing]"
+
+
+def is_cut(text: str) -> bool:
+    """Tell whether a result is the line that stands in the place of one."""
+    return text.startswith(_CUT)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from functools import partial
 from operator import is_not
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from compaction.messages import is_request
 from compaction.pins.pinned import only_frames
 from compaction.repair import repair
+from compaction.shorten.recalled import recalled_lines
 from compaction.shorten.shortening import result_without_middle, text_of, without_middle
 from compaction.shorten.trimming import drop_oldest, exchanges, rounds
 from compaction.summary.zone import opening_length
 from compaction.view import MARKER, WRITTEN, View, ViewMessage, map_blocks, signed_summary, strip_thinking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from compaction.messages import Block
 
 LEAST_CHARS: Final = 500
 """Characters that are always left of a text that has to be shortened, three quarters of them from its beginning."""
@@ -53,7 +57,8 @@ def fit_history(
 ) -> Fitted:
     """Return `view` within `room`, in the unit of `weigh`, with as little left out as that takes.
 
-    The oldest whole exchanges go first, then the oldest rounds of the last answered one; its request and newest round
+    What recall gave back goes first, the oldest first, each result to a line that names it; the newest results stay.
+    Then the oldest whole exchanges go, then the oldest rounds of the last answered one; its request and newest round
     stay, as do what nobody has answered yet and a first message with a summary. Where that one leaves no room for them,
     only its summary stays, and more of the others. If that is not enough, long answers and results lose as much of
     their middle as they have to, then requests that others follow; at last the oldest of those that nobody has answered
@@ -72,17 +77,18 @@ def fit_history(
     def drop(whole: Sequence[ViewMessage], *, waiting: bool) -> View:
         return drop_oldest(whole, fits, measure=size, carries_summary=carries_summary, waiting=waiting).view
 
+    given = whole
+    whole, cuts = _without_recalled(whole, room, size, carries_summary=carries_summary)
     kept, opening = drop(whole, waiting=False), None
-    cuts: dict[int, int] = {}
     if carries_summary and _total(kept, size) > room and (opening := _only_summary(whole)) is not None:
         kept = drop((opening, *whole[1:]), waiting=False)
     if _total(kept, size) > room:
-        kept, cuts = _shortened(kept, room, size, opening_length(kept, carries_summary=carries_summary))
+        kept, cuts = _shortened(kept, room, size, opening_length(kept, carries_summary=carries_summary), cuts)
         kept = drop(kept, waiting=True)
     cut = sum(cuts.get(id(message), 0) for message in kept)
     shown = {message.seq for message in kept}
-    if kept != whole:
-        kept = strip_thinking(kept, _last_seq(view), from_index=_first_change(whole, kept))
+    if kept != given:
+        kept = strip_thinking(kept, _last_seq(view), from_index=_first_change(given, kept))
         kept, _ = repair(kept if asked is None else kept[:-1])
     elif asked is not None:
         kept = kept[:-1]
@@ -110,13 +116,39 @@ def count_exchanges(view: Sequence[ViewMessage]) -> int:
     return sum(is_request(message.role, message.content) for message in view)
 
 
+def _without_recalled(
+    view: View, room: float, size: Callable[[ViewMessage], int], *, carries_summary: bool
+) -> tuple[View, dict[int, int]]:
+    """Return `view` with as many of recall's results cut, oldest first, as its room asks for; and how many were.
+
+    They are counted by the id of the message that they are in.
+    """
+    total = _total(view, size)
+    if total <= room:
+        return view, {}
+    shorter = list(view)
+    cuts: dict[int, int] = {}
+    for (index, place), line in recalled_lines(view, opening_length(view, carries_summary=carries_summary)):
+        before = shorter[index]
+        shorter[index] = map_blocks(before, partial(_in_place, cast("Block", view[index].content[place]), line))
+        cuts[id(shorter[index])] = cuts.pop(id(before), 0) + 1
+        total += size(shorter[index]) - size(before)
+        if total <= room:
+            break
+    return tuple(shorter), cuts
+
+
+def _in_place(old: Block, new: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
+    return new if block is old else block
+
+
 def _shortened(
-    view: View, room: float, size: Callable[[ViewMessage], int], opening: int
+    view: View, room: float, size: Callable[[ViewMessage], int], opening: int, cuts: Mapping[int, int]
 ) -> tuple[View, dict[int, int]]:
     """Return `view` with long texts cut until it fits, answers and results, then older requests; and how many were.
 
     The texts are counted by the id of the message that they are in. The first `opening` messages stay as they are, and
-    so does what was asked last.
+    so does what was asked last. `cuts` were made before.
     """
     asked_last = _last_request(view)
     shorter = view
@@ -128,7 +160,9 @@ def _shortened(
         )
         if _total(shorter, size) <= room:
             break
-    return shorter, {id(new): _blocks_changed(old, new) for old, new in zip(view, shorter, strict=True)}
+    return shorter, {
+        id(new): cuts.get(id(old), 0) + _blocks_changed(old, new) for old, new in zip(view, shorter, strict=True)
+    }
 
 
 def _filled(

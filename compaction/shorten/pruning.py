@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.messages import blocks, has_tool_results, is_request, result_text_chars
+from compaction.recall import tool as recall
+from compaction.shorten.recalled import Place, newest_results, recalled_lines
 from compaction.shorten.shortening import hidden_characters, result_without_middle, text_of
 from compaction.tokens import CHARS_PER_TOKEN, block_weight
 from compaction.view import WRITTEN, View, ViewMessage, map_blocks
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER: Final = "[cleared: result of {tool}, {size}, message {seq} of the originals]"
 _PLACEHOLDER_FOUND: Final = re.compile(r"\[cleared: result of [^\n]+, message \d+ of the originals\]\Z")
-
-_Key = tuple[int, int]
-"""A result: the index of its message in the view, its index among the message's blocks."""
 
 
 class Pruned(NamedTuple):
@@ -38,7 +36,7 @@ class Pruned(NamedTuple):
 
 
 class _Result(NamedTuple):
-    key: _Key
+    key: Place
     tool: str
     seq: int
     block: dict[str, Any]
@@ -58,7 +56,8 @@ def prune(
 ) -> Pruned:
     """Return `view` with old tool results thinned where all results together take too much of the window.
 
-    Over `soft_share` of `window_tokens`, every result longer than `head_chars` and `tail_chars` characters keeps its
+    Over `soft_share` of `window_tokens`, what recall gave back is cleared first, to a line that names it: it can be had
+    again. If that is not enough, every result longer than `head_chars` and `tail_chars` characters keeps its
     head and its tail; images stay. If that still leaves more than `hard_share`, the oldest results give way to one
     line each, images included, until the share is reached and `min_freed_tokens` are freed.
 
@@ -73,17 +72,22 @@ def prune(
     window = window_tokens * CHARS_PER_TOKEN
     if before <= soft_share * window:
         return Pruned(tuple(view))
-    candidates = _candidates(view, _tool_filter(allow, deny))
-    changed: dict[_Key, dict[str, Any]] = {}
-    freed = 0
-    for result in candidates:
+    needed = min_freed_tokens * CHARS_PER_TOKEN
+    every = _candidates(view, _tool_filter(allow, deny))
+    recalled = dict(recalled_lines(view))
+    changed = {result.key: recalled[result.key] for result in every if result.key in recalled}
+    freed = sum(
+        block_weight(result.block) - block_weight(recalled[result.key]) for result in every if result.key in changed
+    )
+    cleared = len(changed)
+    candidates = [result for result in every if result.key not in changed]
+    softened: set[Place] = set()
+    for result in candidates if before - freed > soft_share * window or freed < needed else ():
         softer = result_without_middle(result.block, head_chars, tail_chars)
         if softer is not None and (saved := block_weight(result.block) - block_weight(softer)):
             changed[result.key] = softer
+            softened.add(result.key)
             freed += saved
-    softened = set(changed)
-    cleared = 0
-    needed = min_freed_tokens * CHARS_PER_TOKEN
     if before - freed > hard_share * window:
         for result in candidates:
             if before - freed <= hard_share * window and freed >= needed:
@@ -127,7 +131,7 @@ def _candidates(view: Sequence[ViewMessage], allowed: Callable[[str], bool]) -> 
     verdicts: dict[str, bool] = {}
     tools: dict[str, str] = {}
     found: list[_Result] = []
-    newest = _newest_results(view)
+    newest = newest_results(view)
     for index, message in enumerate(view[:newest]):
         if isinstance(message.content, str):
             continue
@@ -147,12 +151,6 @@ def _candidates(view: Sequence[ViewMessage], allowed: Callable[[str], bool]) -> 
     return found
 
 
-def _newest_results(view: Sequence[ViewMessage]) -> int:
-    """Return the index from which on results are the newest: the API takes neighbouring user messages as one."""
-    last = max((i for i, message in enumerate(view) if has_tool_results(message.role, message.content)), default=0)
-    return last - sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(view[:last])))
-
-
 def _names(content: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {str(block.get("id")): str(block.get("name") or "") for block in content if block.get("type") == "tool_use"}
 
@@ -161,7 +159,7 @@ def _may_go(block: Block) -> bool:
     """Tell whether a result may be pruned: not a second time, and not if it makes later calls possible."""
     content = block.get("content")
     if isinstance(content, str):
-        return not _PLACEHOLDER_FOUND.match(content)
+        return not (_PLACEHOLDER_FOUND.match(content) or recall.is_cut(content))
     return isinstance(content, list) and not any(part.get("type") == "tool_reference" for part in blocks(content))
 
 
@@ -175,7 +173,7 @@ def _clear(result: _Result) -> dict[str, Any]:
     return {**result.block, "content": _PLACEHOLDER.format(tool=tool, size=size, seq=result.seq)}
 
 
-def _replaced(view: Sequence[ViewMessage], changed: Mapping[_Key, dict[str, Any]]) -> View:
+def _replaced(view: Sequence[ViewMessage], changed: Mapping[Place, dict[str, Any]]) -> View:
     """Return `view` with the results in `changed` in place of their originals."""
     touched = {index for index, _ in changed}
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.messages import has_tool_results
-from compaction.recall import tool
-from compaction.recall.parts import call_names, text_of
+from compaction.shorten.recalled import recall_calls, recalled_line
 from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, shorten_result
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     from compaction.recall.handles import Handles
 
@@ -35,19 +34,13 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int, handles:
     changed: list[ViewMessage] = list(view)
     indices: list[int] = []
     results = 0
-    recalls = {
-        identifier
-        for message in view
-        if message.role == "assistant"
-        for identifier, name in call_names(message.content).items()
-        if name == tool.NAME
-    }
+    recalls = recall_calls(view)
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         nonlocal results
         if block.get("type") != "tool_result":
             return block
-        shorter = _recalled(block, recalls) or shorten_result(block, retention_chars, handles)
+        shorter = recalled_line(block, recalls) or shorten_result(block, retention_chars, handles)
         if shorter is None or result_tail(block, len(MARKER)) == MARKER:
             return block
         results += 1
@@ -59,16 +52,6 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int, handles:
             changed[index] = message
             indices.append(index)
     return Cut(tuple(changed), results, tuple(indices))
-
-
-def _recalled(block: dict[str, Any], recalls: Container[str]) -> dict[str, Any] | None:
-    """Return a result of recall as the line that names what it gave back, None for another or a shorter one."""
-    text = text_of(block.get("content", ""))
-    # Ids may repeat: a result that names no place is another tool's.
-    if not tool.is_framed(text) and (block.get("tool_use_id") not in recalls or not tool.named_in(text)):
-        return None
-    line = f"{tool.cut(text)} {MARKER}"
-    return {**block, "content": line} if len(line) < len(text) else None
 
 
 def diagnostic(results: int, input_tokens: int, budget: int) -> str:

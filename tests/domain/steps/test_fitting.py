@@ -90,6 +90,39 @@ def units(view: View) -> list[int]:
     return older + inner + [message.tokens for message in view[last_answer(view) + 1 :]]
 
 
+def recalls(count: int, chars: int) -> View:
+    """Return a chat whose model recalled before each answer, and has just done so again."""
+    messages: list[dict[str, Any]] = []
+    for number in range(count):
+        call = {"type": "tool_use", "id": f"r{number}", "name": "recall", "input": {"query": "garage"}}
+        text = f'<recalled refs="m{number}">\nQuoted from earlier.\n{"x" * chars}\n</recalled>'
+        messages += [
+            {"role": "user", "content": f"Question {number}"},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"r{number}", "content": text}]},
+            {"role": "assistant", "content": f"Answer {number}"},
+        ]
+    return view_of(messages[:-1])
+
+
+@given(count=st.integers(1, 8), chars=st.integers(100, 8_000), room=st.integers(0, 18_000))
+def test_what_was_recalled_goes_before_anything_else(count: int, chars: int, room: int) -> None:
+    view = recalls(count, chars)
+    fitted = fit_history(view, room, weigh, carries_summary=False)
+    assert problems([message.as_message() for message in fitted.view]) == []
+    assert fit_history(fitted.view, room, weigh, carries_summary=False).view == fitted.view
+    results = [message for message in fitted.view if "tool_result" in str(message.content)]
+    lines = [message.seq for message in results if "[recalled before: m" in str(message.content)]
+    if fitted.left_out or fitted.tokens > room or results[-1] is not view[-1]:
+        assert lines == [message.seq for message in results[:-1]]
+        return
+    # The oldest ones, and one fewer would have been too many tokens.
+    assert lines == [2 + 4 * number for number in range(len(lines))]
+    assert fitted.cut == len(lines)
+    if lines:
+        assert view_tokens(fitted.view) - fitted.view[lines[-1]].tokens + view[lines[-1]].tokens > room
+
+
 @given(conversation=any_conversations(max_chars=20_000), room=st.integers(0, 40_000))
 def test_what_fits_is_there(conversation: list[dict[str, Any]], room: int) -> None:
     """The room that is left over is less than the next unit takes; where texts are cut, next to nothing is left."""

@@ -1,0 +1,56 @@
+"""What recall gave back goes first where room is needed, since it can be had again: each result becomes a line."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from compaction.messages import has_tool_results
+from compaction.recall import tool
+from compaction.recall.parts import call_names, text_of
+from compaction.view import MARKER, ViewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Sequence
+
+Place = tuple[int, int]
+"""A block: the index of its message in the view, its index among the message's blocks."""
+
+
+def recall_calls(view: Sequence[ViewMessage]) -> frozenset[str]:
+    """Return the ids of the calls of recall."""
+    return frozenset(
+        identifier
+        for message in view
+        if message.role == "assistant"
+        for identifier, name in call_names(message.content).items()
+        if name == tool.NAME
+    )
+
+
+def recalled_line(block: dict[str, Any], calls: Container[str]) -> dict[str, Any] | None:
+    """Return a result of recall as the line that names what it gave back, None for another or a shorter one."""
+    text = text_of(block.get("content", ""))
+    # Ids may repeat: a result that names no place is another tool's.
+    if not tool.is_framed(text) and (block.get("tool_use_id") not in calls or not tool.named_in(text)):
+        return None
+    line = f"{tool.cut(text)} {MARKER}"
+    return {**block, "content": line} if len(line) < len(text) else None
+
+
+def recalled_lines(view: Sequence[ViewMessage], start: int = 0) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Yield the results of recall from message `start` on, as their lines, oldest first; the newest results stay."""
+    calls = recall_calls(view)
+    for index in range(start, newest_results(view)):
+        content = view[index].content
+        if view[index].role != "user" or isinstance(content, str):
+            continue
+        for place, block in enumerate(content):
+            if block.get("type") == "tool_result" and (line := recalled_line(block, calls)) is not None:
+                yield (index, place), line
+
+
+def newest_results(view: Sequence[ViewMessage]) -> int:
+    """Return the index from which on results are the newest: the API takes neighbouring user messages as one."""
+    last = max((i for i, message in enumerate(view) if has_tool_results(message.role, message.content)), default=0)
+    return last - sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(view[:last])))
