@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,6 +17,8 @@ from tests.support.service.problem_documents import problem
 from tests.support.talk import exchanges
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.service.running_api import Service
 
 SECRET = "The garage opens with 4711-B."
@@ -122,6 +125,32 @@ def test_what_compaction_took_out_is_had_back(service: Service) -> None:
     assert not passage["in_context"]
     assert not said(service, path, ref="m1")["passages"][0]["in_context"]
     assert said(service, path, ref=f"m{context['last_seq']}")["passages"][0]["in_context"]
+
+
+@pytest.fixture(params=["conversation", "tenant"])
+def with_handles(service: Service, path: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The conversation with a small budget, recall handles on for itself or for all of its tenant."""
+    policy = {"input_token_budget": 500, "tool_result_retention_chars": 50, "min_savings_tokens": 1}
+    assert service.client.patch(path, json={"policy": policy | {"compaction_enabled": False}}).status_code == 200
+    owner = path if request.param == "conversation" else "/v1/tenant"
+    assert service.client.patch(owner, json={"policy": {"recall_handles": True}}).status_code == 200
+    yield path
+    service.client.patch(owner, json={"policy": {"recall_handles": None}})
+
+
+def test_what_a_handle_names_is_had_back(service: Service, with_handles: str) -> None:
+    path = with_handles
+    call = {"type": "tool_use", "id": "toolu_2", "name": "hotels", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_2", "content": "Nothing."}
+    service.append(path, message("user", "And hotels?"), message("assistant", [call]), message("user", [result]))
+    work(service.settings, path)
+    (cut,) = service.client.get(f"{path}/context").json()["messages"][4]["content"]
+    handle = re.search(r'\n\[flights "LIS", ([\d,]+) more characters: recall (m4\.0)\]\[truncated', cut["content"])
+    assert handle is not None, cut
+    (whole,) = texts(said(service, path, ref=handle[2]))
+    kept = cut["content"][: handle.start()]
+    assert whole.startswith(kept)
+    assert int(handle[1].replace(",", "")) == len(whole) - len(kept)
 
 
 def test_superseded_messages_are_never_given(service: Service, path: str) -> None:
