@@ -10,6 +10,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes of the product start in a run of the tests: where this is set, each would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What is there without servers, in folders where that is most of it.
 UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py
