@@ -75,6 +75,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
             overflow.report_overflow,
             context.read_context,
             recall.recall_originals,
+            recall.list_recalls,
             recall.read_recall_tool,
             messages.list_messages,
             messages.get_message,

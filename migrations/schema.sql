@@ -1,4 +1,4 @@
--- The whole schema at revision 0102, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0103, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -232,6 +232,7 @@ alter table conversations force row level security;
 create policy auditor on conversations for select to palimpsest_auditor using (true);
 create policy background on conversations for all to palimpsest_background using (true) with check (true);
 create policy tenant on conversations for all to public using (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL))) with check (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL)));
+CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
 grant select (id, tenant_id, model, policy, revision, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
@@ -455,6 +456,43 @@ create table processes (
     constraint ck_processes_kind CHECK ((kind = ANY (ARRAY['worker'::text, 'sweeper'::text])))
 ) with (fillfactor=50);
 grant delete, insert, select, update (busy, oldest_task_at, seen_at) on processes to palimpsest_service;
+
+create table recall_requests (
+    id uuid not null,
+    tenant_id uuid not null,
+    conversation_id uuid not null,
+    key_id uuid not null,
+    request_id uuid not null,
+    origin text not null,
+    of_user boolean not null,
+    kind text not null,
+    asked text not null,
+    refs text[] not null,
+    seqs integer[] not null,
+    left_by text[] not null,
+    left_in uuid[] not null,
+    searched integer not null,
+    tokens integer not null,
+    created_at timestamp with time zone not null default now(),
+    constraint pk_recall_requests PRIMARY KEY (id),
+    constraint ck_recall_requests_kind CHECK ((kind = ANY (ARRAY['query'::text, 'ref'::text, 'pattern'::text]))),
+    constraint ck_recall_requests_origin CHECK ((origin = ANY (ARRAY['api'::text, 'console'::text]))),
+    constraint ck_recall_requests_parallel CHECK (((cardinality(seqs) = cardinality(left_by)) AND (cardinality(seqs) = cardinality(left_in)))),
+    constraint fk_recall_requests_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+alter table recall_requests alter column asked set statistics 0, alter column refs set statistics 0, alter column left_by set statistics 0;
+CREATE INDEX ix_recall_requests_conversation_id_id ON public.recall_requests USING btree (conversation_id, id);
+CREATE INDEX ix_recall_requests_of_user ON public.recall_requests USING btree (request_id) WHERE of_user;
+CREATE INDEX ix_recall_requests_tenant_id_id ON public.recall_requests USING btree (tenant_id, id);
+alter table recall_requests enable row level security;
+alter table recall_requests force row level security;
+create policy auditor on recall_requests for select to palimpsest_auditor using (true);
+create policy background_erases on recall_requests for all to palimpsest_background using (true) with check (true);
+create policy tenant on recall_requests for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER recall_requests_not_erased AFTER INSERT ON public.recall_requests FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant select (id, tenant_id, conversation_id, key_id, request_id, origin, of_user, kind, refs, seqs, left_by, left_in, searched, tokens, created_at) on recall_requests to palimpsest_auditor;
+grant delete, select (id, conversation_id, request_id, of_user), update (created_at) on recall_requests to palimpsest_background;
+grant insert, select on recall_requests to palimpsest_service;
 
 create table recall_segments (
     tenant_id uuid not null,
@@ -882,6 +920,30 @@ create view message_lineage with (security_invoker=true) as
              JOIN messages m ON m.conversation_id = c.id AND m.seq = d.seq
           WHERE d.is_new) told;
 grant select on message_lineage to palimpsest_auditor;
+
+create view recalls with (security_invoker=true) as
+ SELECT t.name AS tenant,
+    r.conversation_id,
+    r.id AS recall_id,
+    r.request_id,
+    r.key_id,
+    r.origin,
+    r.of_user,
+    r.kind,
+    r.refs,
+    r.seqs,
+    r.left_by,
+    r.left_in,
+    cardinality(r.seqs) AS messages,
+    ( SELECT count(*) AS count
+           FROM unnest(r.left_by) step(name)
+          WHERE step.name IS NOT NULL) AS messages_out_of_context,
+    r.searched,
+    r.tokens,
+    r.created_at AS asked_at
+   FROM recall_requests r
+     JOIN tenants t ON t.id = r.tenant_id;
+grant select on recalls to palimpsest_auditor;
 
 create view snapshots with (security_invoker=true) as
  SELECT p.tenant_id,
@@ -1388,6 +1450,23 @@ alter function expire_idempotency_keys(double precision,integer) owner to palimp
 revoke execute on function expire_idempotency_keys(double precision,integer) from public;
 grant execute on function expire_idempotency_keys(double precision,integer) to palimpsest_service;
 
+create function expire_recall_requests(p_seconds double precision, p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+declare
+    v_removed integer;
+begin
+    delete from public.recall_requests as r
+        where r.id = any (array(
+            select o.id from public.recall_requests as o
+            where o.id < public.first_id_at(now() - make_interval(secs => p_seconds))
+            order by o.id limit p_limit for update skip locked));
+    get diagnostics v_removed = row_count;
+    return v_removed;
+end $$;
+alter function expire_recall_requests(double precision,integer) owner to palimpsest_background;
+revoke execute on function expire_recall_requests(double precision,integer) from public;
+grant execute on function expire_recall_requests(double precision,integer) to palimpsest_service;
+
 create function expire_runs(p_after uuid, p_seconds double precision, p_limit integer, OUT last_seen uuid, OUT removed integer)
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -1464,6 +1543,16 @@ create function first_id_at(p_time timestamp with time zone) returns uuid
 language sql immutable as $$
     select (lpad(to_hex((extract(epoch from p_time) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 $$;
+
+create function forget_recall_requests() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    delete from public.recall_requests as r
+        where r.of_user and r.request_id in (
+            select o.request_id from public.recall_requests as o where o.conversation_id = new.id and o.of_user);
+    delete from public.recall_requests as r where r.conversation_id = new.id;
+    return new;
+end $$;
 
 create function forget_recall_segments() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$

@@ -222,6 +222,11 @@ class Settings(BaseSettings):
     """Days for which ended runs and their steps are kept, unless a snapshot names them. 0 = for good."""
     snapshot_retention_days: float = Field(default=0.0, ge=0)
     """Days for which snapshots that an edit or a restore took off the way to the head are kept. 0 = for good."""
+    recall_audit_ratio: float = Field(default=1.0, ge=0, le=1)
+    """Share of recalls that are written down with what was asked: 1 = every one, 0 = none. All are counted, and what
+    people search for in the console is always written down."""
+    recall_retention_days: float = Field(default=90.0, ge=0)
+    """Days for which it is kept what was asked back. 0 = for good."""
 
     jwt_jwks: str | None = None
     """Where the public keys are that bearer tokens (JWT) are signed with: an http or https URL, or a file. Not set:

@@ -404,6 +404,36 @@ recall_segments = Table(
 )
 
 
+recall_requests = Table(
+    "recall_requests",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), nullable=False),
+    Column("key_id", Uuid, nullable=False),
+    Column("request_id", Uuid, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("of_user", Boolean, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("refs", ARRAY(Text), nullable=False),
+    Column("seqs", ARRAY(Integer), nullable=False),
+    Column("left_by", ARRAY(Text), nullable=False),
+    Column("left_in", ARRAY(Uuid), nullable=False),
+    Column("searched", Integer, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    CheckConstraint("origin in ('api', 'console')", name="origin"),
+    CheckConstraint("kind in ('query', 'ref', 'pattern')", name="kind"),
+    CheckConstraint(
+        "cardinality(seqs) = cardinality(left_by) and cardinality(seqs) = cardinality(left_in)", name="parallel"
+    ),
+    Index(None, "conversation_id", "id"),
+    Index(None, "tenant_id", "id"),
+    Index("ix_recall_requests_of_user", "request_id", postgresql_where=text("of_user")),
+)
+
+
 assemblies = Table(
     "assemblies",
     metadata,

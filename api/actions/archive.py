@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS: Final = 0.1
 """Seconds until an export asks again for bytes that others have under way."""
-_OWN: Final[Mapping[str, ids.Prefix]] = {"conversation": "conv", "pin": "pin", "run": "run"}
+_OWN: Final[Mapping[str, ids.Prefix]] = {"conversation": "conv", "pin": "pin", "run": "run", "recall": "rcl"}
 _NAMED: Final[Mapping[str, ids.Prefix]] = {
     "conversation_id": "conv",
     "run_id": "run",
     "request_id": "req",
     "check_request_id": "req",
+    "key_id": "key",
+    "left_in": "run",
 }
 _BREAK: Final = re.compile(r"[\r\n]")
 _RAW: Final = {("message", "content"), ("snapshot", "messages")}
@@ -96,6 +98,8 @@ def _shown(kind: str, name: str, value: Any) -> Any:
     if (kind, name) in _RAW:
         # Within JSON's strings line breaks are escaped: these stand between tokens and mean nothing.
         return msgspec.Raw(value.replace("\r", " ").replace("\n", " ").encode())
+    if isinstance(value, list):
+        return [_shown(kind, name, each) for each in value]
     if isinstance(value, UUID):
         prefix = _OWN.get(kind) if name == "id" else _NAMED.get(name)
         return ids.external(prefix, value) if prefix else value.hex

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import UNSET
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.http.problems import invalid
+from api.actions.recalls.records import Returned, note
+from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
 from compaction.coverage import find_span
 from compaction.recall import patterns, references, times
@@ -21,6 +22,7 @@ from compaction.recall.segments import closed, decoded
 from compaction.recall.words import NEUTRAL, places
 from store.recall import originals
 from store.recall import segments as stored
+from store.recall.requests import Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from api.actions.caller import Caller
     from api.schema.recall import RecallIn
     from api.services import Services
     from compaction.recall.passages import Packed
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.originals import Searched
+    from store.recall.requests import Kind, Origin
     from store.recall.segments import StoredSegments
     from store.tables import AnyRow
 
@@ -55,21 +59,26 @@ class Recalled(NamedTuple):
     searched: int
 
 
-async def recall(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> RecallOut | None:
+async def recall(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin: Origin = "api") -> RecallOut | None:
     """Return what was asked for, None where there is no such conversation; raise the problem of what was asked."""
-    _check(wanted)
-    if wanted.ref is not None:
-        recalled = await _by_ref(services, tenant_id, conversation_id, wanted)
-    elif wanted.pattern is not None:
-        recalled = await _by_pattern(services, tenant_id, conversation_id, wanted)
-    else:
-        recalled = await _by_query(services, tenant_id, conversation_id, wanted)
-    return None if recalled is None else _answer(recalled, wanted)
+    asked = _checked(wanted, origin)
+    services, tenant_id = caller.services, caller.tenant_id
+    by = {"query": _by_query, "ref": _by_ref, "pattern": _by_pattern}[asked.kind]
+    try:
+        recalled = await by(services, tenant_id, conversation_id, wanted)
+    except ProblemError:
+        services.metrics.recalled(asked.kind, "refused")
+        raise
+    if recalled is None:
+        return None
+    await note(caller, asked, [_returned(conversation_id, recalled)])
+    return _answer(recalled, wanted)
 
 
-def _check(wanted: RecallIn) -> None:
-    """Raise the problem of what is asked, whatever conversation it is asked of."""
-    given = [name for name in ("query", "ref", "pattern") if getattr(wanted, name) is not None]
+def _checked(wanted: RecallIn, origin: Origin) -> Question:
+    """Return what is asked; raise the problem that it has, whatever conversation it is asked of."""
+    kinds: tuple[Kind, ...] = ("query", "ref", "pattern")
+    given = [name for name in kinds if getattr(wanted, name) is not None]
     if len(given) != 1:
         raise invalid("Exactly one of query, ref and pattern is needed.", f"/{given[1] if given else 'query'}")
     if not getattr(wanted, given[0]).strip():
@@ -81,6 +90,21 @@ def _check(wanted: RecallIn) -> None:
             raise invalid("A ref says by itself which messages it means.", f"/{name}")
     if wanted.from_seq is not None and wanted.through_seq is not None and wanted.from_seq > wanted.through_seq:
         raise invalid("It is before from_seq.", "/through_seq")
+    return Question(given[0], getattr(wanted, given[0]), origin)
+
+
+def _returned(conversation_id: UUID, recalled: Recalled) -> Returned:
+    """Return what is written down of an answer."""
+    place, packed, searched = recalled
+    seqs = list(dict.fromkeys(excerpt.original.seq for passage in packed.passages for excerpt in passage.excerpts))
+    return Returned(
+        conversation_id,
+        [references.span(passage.first_seq, passage.last_seq) for passage in packed.passages],
+        seqs,
+        [seq for seq in seqs if not _in_context(place, seq)],
+        searched,
+        packed.tokens,
+    )
 
 
 def _reference(text: str) -> references.Reference:

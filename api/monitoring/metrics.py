@@ -19,8 +19,11 @@ from api.monitoring.shared_metrics import registry_of_all
 from compaction.steps.runs import RunReason
 from store.conversations.overflows import Outcome as Overflow
 from store.operations.statistics import tokens_saved
+from store.recall.requests import Kind as RecallKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from store.conversations.assemblies import AssemblyRecord, Call
     from store.runs.ended import EndedRun
 
@@ -33,6 +36,7 @@ _REASONS: Final = frozenset({RunReason.HEAD_MOVED, RunReason.ERASED})
 
 ContextPath = Literal["plain", "mended", "not_modified"]
 WakeUp = Literal["sent", "deferred", "lost"]
+RecallOutcome = Literal["found", "nothing", "refused"]
 RateScope = Literal["key", "tenant"]
 """Whose rate limit it is."""
 
@@ -101,6 +105,27 @@ class Metrics:
         )
         self.wakeup_messages = {outcome: messages.labels(outcome) for outcome in ("sent", "lost")}
         """Messages with wake-ups, by what became of them."""
+        self._recalls = Counter(
+            "palimpsest_recalls",
+            "Recalls by what they asked (query, ref, pattern), and whether something came back or they were refused.",
+            ["kind", "outcome"],
+            registry=self._registry,
+        )
+        for kind in get_args(RecallKind):
+            for outcome in ("found", "nothing", "refused"):
+                self._recalls.labels(kind, outcome)
+        self._recall_regret = Counter(
+            "palimpsest_recall_regret_messages",
+            "Messages that came back by recall of the API after a step had taken them out of the context.",
+            ["step"],
+            registry=self._registry,
+        )
+        self.recalls_unrecorded = Counter(
+            "palimpsest_recalls_unrecorded",
+            "Recalls that were to be written down and were not: the database was away, or takes no writes.",
+            registry=self._registry,
+        )
+        """Recalls that are missing in the audit."""
         self._runs = Counter(
             "palimpsest_runs",
             "Runs that requests carried out, or put an end to, by how they ended and why.",
@@ -168,6 +193,15 @@ class Metrics:
             self._steps["before"].labels(run.step.name).inc(run.step.tokens_before)
             self._steps["after"].labels(run.step.name).inc(run.step.tokens_after)
             self._steps["saved"].labels(run.step.name).inc(tokens_saved(run.step))
+
+    def recalled(self, kind: RecallKind, outcome: RecallOutcome) -> None:
+        """Count a recall."""
+        self._recalls.labels(kind, outcome).inc()
+
+    def regretted(self, steps: Iterable[str]) -> None:
+        """Count messages that were asked back, by the steps that had taken them out of the context."""
+        for step in steps:
+            self._recall_regret.labels(step).inc()
 
     def assembled(self, record: AssemblyRecord) -> None:
         """Count an assembly: its tokens by layer and in all, and what had to give way."""

@@ -7,15 +7,18 @@ from typing import Any, Final
 import msgspec
 from litestar import Request, Response, get, post
 
+from api.actions.caller import caller_of
 from api.actions.recall import recall
+from api.actions.recalls import records
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.bodies import read_body
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.http.problem_types import EVERY_BODY
-from api.http.problems import not_found
+from api.http.problems import id_or_not_found, not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.recall import RecallIn, RecallOut, RecallToolOut, Shape
+from api.schema.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, Shape
 from compaction.recall.tool import definition
 from runtime import ids
 
@@ -40,11 +43,33 @@ async def recall_originals(request: Request[Principal, Any, Any], conversation_i
     in it.
     """
     wanted = await read_body(request, RecallIn)
-    identifier, tenant = ids.parse("conv", conversation_id), request.user.tenant_id
-    found = await recall(request.app.state.services, tenant, identifier, wanted) if identifier else None
+    identifier = ids.parse("conv", conversation_id)
+    found = await recall(caller_of(request), identifier, wanted) if identifier else None
     if found is None:
         raise not_found()
     return Response(_encode(found), media_type="application/json")
+
+
+@get(
+    "/conversations/{conversation_id:str}/recalls",
+    guards=[requires("audit:read")],
+    summary="List what was asked back",
+    responses=problems("not_found", "bad_cursor"),
+)
+async def list_recalls(
+    request: Request[Principal, Any, Any],
+    conversation_id: ConversationId,
+    limit: Limit = 20,
+    after_id: AfterId = None,
+    before_id: BeforeId = None,
+) -> RecallsOut:
+    """List recalls, newest first, with the messages most wanted, and what compaction should have kept.
+
+    Those of them that the installation writes down (`recall_audit_ratio`), for as long as it keeps them.
+    """
+    conversation = id_or_not_found("conv", conversation_id)
+    span = window(limit, after_id, before_id, lambda text: ids.parse("rcl", text))
+    return await caller_of(request).run_in(conversation, records.list_recalls, span)
 
 
 @get(

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from litestar.params import QueryParameter
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
-from api.schema.types import Number, Strict
+from api.schema.types import Number, Page, Strict
+from compaction.policy import Policy
 from compaction.recall.patterns import MOST_CHARS as PATTERN_CHARS
+from compaction.recall.references import message, parse
+from runtime import ids
+
+if TYPE_CHECKING:
+    from store.recall.requests import Regret
+    from store.tables import AnyRow
 
 MOST_TOKENS: Final = 20_000
 QUERY_CHARS: Final = 16_000
+_DEFAULTS: Final[dict[str, Any]] = to_builtins(Policy())
 _WITHOUT_CONTROLS: Final = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"
 
 
@@ -89,3 +97,99 @@ Shape = Annotated[
     Literal["messages", "chat", "responses"],
     QueryParameter(description="The API that the tool is declared to."),
 ]
+
+
+class AskedRefOut(Struct):
+    """A passage that came back; `left_by` are the steps that had taken messages of it out of the context."""
+
+    ref: str
+    in_context: bool
+    left_by: list[str]
+
+
+class RecallRecordOut(Struct, kw_only=True):
+    """One recall: who asked what, and what came back. With `of_user` all conversations of the user were asked."""
+
+    id: str
+    kind: Literal["query", "ref", "pattern"]
+    asked: str
+    origin: Literal["api", "console"]
+    of_user: bool
+    refs: list[AskedRefOut]
+    searched: int
+    tokens: int
+    key_id: str
+    request_id: str
+    created_at: datetime
+
+
+class WantedOut(Struct, kw_only=True):
+    """A message that was asked back: how often, and how often the context did not show it as it came.
+
+    `left_by` is the step that had taken it out, the last time that it was missing.
+    """
+
+    ref: str
+    seq: int
+    times: int
+    times_out_of_context: int
+    left_by: str | None
+    last_at: datetime
+
+
+class RegretOut(Struct, kw_only=True):
+    """What compaction should have kept: messages that were asked back after a step had taken them out.
+
+    `policy` is what was in force for the step, as far as it is not the default; `strategy` what was asked for by hand.
+    """
+
+    step: str
+    strategy: str | None
+    policy: dict[str, Any]
+    messages: int
+    recalls: int
+
+
+class RecallsOut(Page[RecallRecordOut]):
+    """A page of recalls, newest first.
+
+    `wanted` are the messages that were asked back most, `regret` what had taken out of the context what came back: both
+    of the newest 10,000 recalls of the API, whatever the page is.
+    """
+
+    wanted: list[WantedOut]
+    regret: list[RegretOut]
+
+
+def recall_record_out(row: AnyRow) -> RecallRecordOut:
+    """Return a recall as clients see it."""
+    left = {seq: step for seq, step in zip(row.seqs, row.left_by, strict=True) if step is not None}
+    refs = []
+    for ref in row.refs:
+        reference = parse(ref)
+        steps = [step for seq, step in left.items() if reference.first <= seq <= reference.last]
+        refs.append(AskedRefOut(ref, in_context=not steps, left_by=list(dict.fromkeys(steps))))
+    return RecallRecordOut(
+        id=ids.external("rcl", row.id),
+        kind=row.kind,
+        asked=row.asked,
+        origin=row.origin,
+        of_user=row.of_user,
+        refs=refs,
+        searched=row.searched,
+        tokens=row.tokens,
+        key_id=ids.external("key", row.key_id),
+        request_id=ids.external("req", row.request_id),
+        created_at=row.created_at,
+    )
+
+
+def wanted_out(row: AnyRow) -> WantedOut:
+    """Return a message that was asked back as clients see it."""
+    return WantedOut(ref=message(row.seq), **row._asdict())
+
+
+def regret_out(row: Regret) -> RegretOut:
+    """Return what a step is regretted for as clients see it."""
+    changed = {key: value for key, value in row.policy.items() if _DEFAULTS.get(key) != value}
+    return RegretOut(step=row.step, strategy=row.strategy, policy=changed, messages=row.messages, recalls=row.recalls)

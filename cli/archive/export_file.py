@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from compaction.messages import MessageFacts
 
 KINDS: Final = ("message", "snapshot", "context_block", "pin", "run", "run_step")
+STAYS_BEHIND: Final = "recall"
+"""The kind of rows that are not taken over: who asked what back is the audit of where it was asked."""
 _ORDER: Final[Mapping[str, str]] = {"message": "seq", "snapshot": "version"}
 """What rows of a kind ascend by."""
 
@@ -122,7 +124,7 @@ class _Reader:
             self._conversation = read_row(kind, line)
         elif kind in KINDS:
             self._row(kind, read_row(kind, line))
-        else:
+        elif kind != STAYS_BEHIND:
             raise self._error(f"{kind!r} is not known here")
         if not line.endswith(b"\n"):
             raise self._error("the file is cut: the end is missing")

@@ -16,6 +16,7 @@ from runtime.broker import QUEUES, QueueDepths
 from store.engine import owner_engine, transaction
 from store.operations import diagnosis, processes, statistics
 from store.operations.statistics import Day, Sizes
+from store.recall import requests
 from store.tenants import tenants
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Statistics(NamedTuple):
     depths: Mapping[str, int | None]
     """Messages that wait in the broker's queues; None where it does not answer."""
     processes: Sequence[ProcessSeen]
+    recalls: Mapping[str, int]
+    """Of the API that were written down: how many, those that found something, those that needed what had left."""
+    regret: Mapping[str, int]
+    """Messages that came back, by the step that had taken them out of the context."""
 
 
 def run_stats(settings: Settings, tenant: str | None, days: int, *, as_json: bool) -> int:
@@ -98,6 +103,8 @@ def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> 
     sizes: Counter[str] = Counter()
     outcomes: Counter[tuple[str, str | None]] = Counter()
     by_day: dict[Any, Day] = {}
+    recalls: Counter[str] = Counter(recalls=0, found=0, missed=0)
+    regret: Counter[str] = Counter()
     for owner in owners:
         with transaction(engine, owner.id, one_moment=True) as connection:
             sizes.update(statistics.sizes(connection, owner.id)._asdict())
@@ -107,7 +114,14 @@ def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> 
             for day in statistics.daily(connection, owner.id, days):
                 earlier = by_day.get(day.day)
                 by_day[day.day] = day if earlier is None else _plus(earlier, day)
-    return Statistics(len(owners), Sizes(**sizes), outcomes, list(by_day.values()), backlog, _depths(settings), seen)
+            asked = requests.figures(connection, owner.id, days)
+            recalls.update(asked.totals._asdict())
+            for each in asked.regrets:
+                regret[each.step] += each.messages
+    depths = _depths(settings)
+    return Statistics(
+        len(owners), Sizes(**sizes), outcomes, list(by_day.values()), backlog, depths, seen, recalls, regret
+    )
 
 
 def _plus(one: Day, other: Day) -> Day:
@@ -134,6 +148,7 @@ def _document(found: Statistics, alive_seconds: float) -> dict[str, Any]:
         "tokens_saved_per_call": found.sizes.tokens_stored - found.sizes.tokens_served,
         "runs": [{"state": state, "reason": reason, "runs": count} for (state, reason), count in _most(found.runs)],
         "days": [day._asdict() | {"cost_usd": f"{day.cost_usd:.6f}"} for day in found.days],
+        "recalls": {**found.recalls} | {"regret": dict(found.regret)},
         "backlog": found.backlog._asdict(),
         "queues": found.depths,
         "processes": [
@@ -145,6 +160,12 @@ def _document(found: Statistics, alive_seconds: float) -> dict[str, Any]:
 
 def _most(runs: Mapping[tuple[str, str | None], int]) -> list[tuple[tuple[str, str | None], int]]:
     return sorted(runs.items(), key=lambda each: (-each[1], each[0][0], each[0][1] or ""))
+
+
+def _asked_back(found: Statistics) -> str:
+    left = ", ".join(f"{step} {count:,}" for step, count in sorted(found.regret.items(), key=lambda each: -each[1]))
+    told = f"{found.recalls['recalls']:,} times, {found.recalls['missed']:,} what had left"
+    return f"{told} ({left})" if left else told
 
 
 def _print(found: Statistics, alive_seconds: float, console: Console) -> None:
@@ -159,6 +180,7 @@ def _print(found: Statistics, alive_seconds: float, console: Console) -> None:
         ("messages", f"{sizes.messages:,}"),
         ("tokens stored", f"{sizes.tokens_stored:,}"),
         ("tokens served", f"{sizes.tokens_served:,}, {saved:,} less{share}"),
+        ("asked back", _asked_back(found)),
         ("checks due", f"{backlog.due_checks:,}{oldest}"),
         ("runs", f"{backlog.queued_runs:,} queued, {backlog.running_runs:,} running, {backlog.dead_runs:,} dead"),
         ("leases expired", f"{backlog.expired_leases:,}"),

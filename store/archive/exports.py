@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from sqlalchemy import Connection, func, literal, select
 
 from store.bytes_held import page_of_sizes
-from store.tables import context_blocks, conversations, messages, pins, run_steps, runs, snapshots
+from store.tables import context_blocks, conversations, messages, pins, recall_requests, run_steps, runs, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-Kind = Literal["message", "snapshot", "context_block", "pin", "run", "run_step"]
+Kind = Literal["message", "snapshot", "context_block", "pin", "run", "run_step", "recall"]
 
 
 class _Source(NamedTuple):
@@ -34,6 +34,7 @@ _SOURCES: Final[Mapping[Kind, _Source]] = {
     "context_block": _Source(context_blocks, context_blocks.c.id, func.octet_length(context_blocks.c.text)),
     "pin": _Source(pins, pins.c.id, func.octet_length(pins.c.text)),
     "run": _Source(runs, runs.c.id, literal(1_024)),
+    "recall": _Source(recall_requests, recall_requests.c.id, func.octet_length(recall_requests.c.asked)),
 }
 KINDS: Final[tuple[Kind, ...]] = tuple(_SOURCES)
 """What a conversation has; the steps of a run come with it."""

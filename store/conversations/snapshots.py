@@ -387,15 +387,15 @@ def weigh_tail(connection: Connection, conversation_id: UUID, *, after: int, thr
 
 
 def chain(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Sequence[AnyRow]:
-    """Return version and coverage of every snapshot that the head came from, oldest first, the head last."""
+    """Return version, step and coverage of every snapshot that the head came from, oldest first, the head last."""
     link = (
-        select(_s.version, _s.parent_version, _s.coverage)
+        select(_s.version, _s.parent_version, _s.step, _s.coverage)
         .join(conversations, and_(_c.id == _s.conversation_id, _c.head_version == _s.version))
         .where(_c.tenant_id == tenant_id, _c.id == conversation_id)
         .cte("link", recursive=True)
     )
     link = link.union_all(
-        select(_s.version, _s.parent_version, _s.coverage).where(
+        select(_s.version, _s.parent_version, _s.step, _s.coverage).where(
             _s.conversation_id == conversation_id, _s.version == link.c.parent_version
         )
     )

@@ -45,6 +45,8 @@ def play(client: httpx2.Client, settle: Callable[[str], object], turns: int | No
     asked = {"user_message": {"role": "user", "content": "Which of the three should I call first, and what do I ask?"}}
     fitted = client.post(f"{path}/context", json=asked)
     assert fitted.status_code == 200, fitted.text
+    for recalled in ({"query": "salary of the first position"}, {"ref": "m4"}, {"ref": "m4"}):
+        assert client.post(f"{path}/recall", json=recalled).status_code == 200
     return path
 
 

@@ -23,11 +23,14 @@ from cli.archive.exports import run_export
 from cli.archive.exports import write as export
 from cli.archive.imports import run_import
 from cli.archive.imports import write as import_
+from compaction.recall.departures import Departure
 from runtime import ids
 from store.archive import erasures
 from store.archive.erasures import Asking
 from store.conversations import branches, conversations, pins
 from store.engine import owner_engine, transaction
+from store.operations.operator_actions import Operator
+from store.recall import requests
 from store.runs import runs
 from store.tables import messages as messages_table
 from tests.conftest import make_tenant
@@ -248,6 +251,21 @@ def test_imported_ids_sort_by_the_times_of_the_old_ones(desk: Desk) -> None:
     assert desk.elsewhere.runs(copy)[-1].trigger == "import"
 
 
+def test_what_was_asked_back_is_exported_and_stays_behind(desk: Desk) -> None:
+    told = long_conversation(desk)
+    who = Operator(desk.product.tenant_id, ids.new_id(), ids.new_id())
+    back = requests.Given(told.id, ["m0-m1"], [0, 1], {1: Departure("trim", str(ids.new_id()), 1)}, 2, 9)
+    with desk.product.database.transaction(desk.product.tenant_id) as connection:
+        requests.add(connection, who, requests.Question("pattern", "okapi|bongo", "api"), [back])
+    data = exported(desk.product, told.id)
+    (line,) = (json.loads(each) for each in data.splitlines() if json.loads(each)["type"] == "recall")
+    assert (line["asked"], line["refs"], line["left_by"]) == ("okapi|bongo", ["m0-m1"], [None, "trim"])
+    assert line["left_in"][1].startswith("run_")
+    assert line["key_id"] == ids.external("key", who.key_id)
+    copy = imported(desk.elsewhere, data)
+    assert "recall" not in {json.loads(each)["type"] for each in exported(desk.elsewhere, copy).splitlines()}
+
+
 def test_what_others_spent_is_not_spent_again(desk: Desk) -> None:
     told = long_conversation(desk)
     spent = "select coalesce(sum(model_calls), 0) as calls, coalesce(sum(input_tokens), 0) as tokens from model_usage"
@@ -346,7 +364,7 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
         (snapshot + 1, "begin with the user", put(snapshot, changed(lines[snapshot], **begun_by_the_assistant))),
         (len(lines) + 2, "after the end", data + b"{}\n"),
         (1, "header", resealed(lines[1:])),
-        (1, "version 2", put(0, changed(lines[0], version=2))),
+        (1, "version 3", put(0, changed(lines[0], version=3))),
         (1, "'other'", put(0, changed(lines[0], format="other"))),
         (2, "conversation is expected", resealed([lines[0], *lines[2:]])),
         (2, "head_version", put(1, changed(lines[1], head_version=99))),

@@ -18,8 +18,11 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from cli.main import app
+from compaction.recall.departures import Departure
 from runtime import ids
 from runtime.release import VERSION
+from store.operations.operator_actions import Operator
+from store.recall import requests
 from tests.conftest import make_tenant
 from tests.support.service.command_line import own_logging
 from tests.support.service.in_process import Chat, Workers
@@ -127,6 +130,18 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
     summarized(chat)
     conversation = cut(chat)
     chat.append(conversation, [request("instead", 10)], replace_from=3)
+    left = {seq: Departure("summary", None, 1) for seq in (1, 2)}
+    who = Operator(chat.tenant_id, ids.new_id(), ids.new_id())
+    answers: list[tuple[list[str], list[int], dict[int, Departure]]] = [
+        (["m0-m2"], [0, 1, 2], left),
+        (["m3"], [3], {}),
+        ([], [], {}),
+    ]
+    for refs, seqs, of in answers:
+        given = requests.Given(conversation, refs, seqs, of, 7, 9)
+        with chat.database.transaction(chat.tenant_id) as connection:
+            asked = who._replace(request_id=ids.new_id())
+            requests.add(connection, asked, requests.Question("query", "what?", "api"), [given])
     other = make_tenant(database_url, "rival")
     with Chat(chat.settings, other.id) as rival:
         summarized(rival)
@@ -151,11 +166,14 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
     assert not any(yesterday[name] for name in ("runs", "model_calls", "tokens_saved"))
     assert len(mine["days"]) == 30
     assert found["queues"] == {"checks": 0, "summaries": 0}
+    assert found["recalls"] == {"recalls": 3, "found": 2, "missed": 1, "regret": {"summary": 2}}
+    assert theirs["recalls"]["recalls"] == 0
     assert found["processes"] == []
     assert found["backlog"]["due_checks"] == 1
     assert run(chat, "stats", "--tenant", "nobody", code=1).stderr == "palimpsest: there is no tenant 'nobody'\n"
     printed = run(chat, "stats").stdout
     assert f"{found['tokens_served']:,}, {found['tokens_saved_per_call']:,} less" in printed
+    assert "3 times, 1 what had left (summary 2)" in printed
 
 
 def test_stats_do_without_redis(chat: Chat) -> None:

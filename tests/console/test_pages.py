@@ -75,6 +75,21 @@ def show(client: httpx2.Client, path: str, **parameters: Any) -> str:
     return answer.text
 
 
+def test_what_was_asked_back_is_shown_with_what_had_taken_it_out(
+    service: Service, client: httpx2.Client, told: Told
+) -> None:
+    for ref in ("m2", "m2", f"m{told.messages - 1}"):
+        assert service.client.post(f"{told.path}/recall", json={"ref": ref}).status_code == 200
+    page = show(client, told.page)
+    assert f'href="{told.page}/messages/2"' in page
+    shown = text_of(page)
+    assert "What compaction should have kept" in shown
+    assert "compaction_threshold_tokens 5000" in shown
+    overview = text_of(show(client, "/console"))
+    assert "Asked back" in overview
+    assert "Needed what had left" in overview
+
+
 def test_every_page_that_a_page_leads_to_is_there_and_encoded(client: httpx2.Client, told: Told) -> None:
     waiting, seen = ["/console", f"{told.page}/compact?strategy=auto", f"{told.page}/restore?version=0"], set()
     while waiting:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
 AUDITOR = "palimpsest_auditor"
-VIEWS = ("compaction_history", "conversation_costs", "message_lineage")
+VIEWS = ("compaction_history", "conversation_costs", "message_lineage", "recalls")
 CANARY = "canary-in-what-was-said"
 POLICY = {
     "input_token_budget": 400,
@@ -53,6 +53,8 @@ def told(service: Service) -> Told:
         turn = [*reply, talk.call(number), talk.result(number, 120), talk.answer(CANARY, 60)]
         assert service.client.post(f"{path}/turns", json={"messages": turn}).status_code == 201
         work(service.settings, path)
+    for asked in ({"query": f"{CANARY} 1"}, {"pattern": CANARY}, {"ref": "m1"}):
+        assert service.client.post(f"{path}/recall", json=asked).status_code == 200
     erased = service.conversation(policy=POLICY, external_id="gone", user_ref="bert")
     service.client.post(f"{erased}/turns", json={"messages": talk.exchanges(20, 100)})
     work(service.settings, erased)
@@ -143,6 +145,16 @@ def test_lineage_is_what_the_api_tells_of_every_message(service: Service, told: 
     assert {"kept", "summarized"} <= fates
 
 
+def test_recalls_are_what_the_api_tells_without_what_was_asked(service: Service, told: Told) -> None:
+    rows = ask(service, "select * from recalls where conversation_id = %s order by recall_id desc", told.id)
+    listed = service.client.get(f"{told.path}/recalls").json()
+    assert [ids.external("rcl", row["recall_id"]) for row in rows] == [each["id"] for each in listed["data"]]
+    for row, each in zip(rows, listed["data"], strict=True):
+        assert row["refs"] == [passage["ref"] for passage in each["refs"]]
+        assert (row["kind"], row["tokens"], row["searched"]) == (each["kind"], each["tokens"], each["searched"])
+    assert sum(row["messages_out_of_context"] for row in rows) == sum(each["messages"] for each in listed["regret"]) > 0
+
+
 def test_auditors_see_every_tenant_but_no_word(service: Service, told: Told) -> None:
     seen = {row["conversation_id"] for row in ask(service, "select conversation_id from conversation_costs")}
     assert {told.id, told.stranger, told.erased} <= seen
@@ -165,6 +177,7 @@ def test_the_auditor_may_read_the_views_and_only_columns_without_words(service: 
         "conversations": {"system", "tools", "metadata", "policy"},
         "runs": {"error", "instructions", "policy"},
         "run_steps": {"error", "detail"},
+        "recall_requests": {"asked"},
         "tenants": {"policy"},
     }
     columns = ask(

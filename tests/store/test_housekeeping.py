@@ -395,6 +395,22 @@ class TestSnapshots:
                 connection.execute("delete from messages")
 
 
+def test_what_was_asked_back_goes_after_ninety_days(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:
+    conversation = chat.begin()
+    for number, days in enumerate((89, 91, 400)):
+        chat.query(
+            "insert into recall_requests (id, tenant_id, conversation_id, key_id, request_id, origin, of_user, kind,"  # noqa: S608 - a literal of older_id
+            " asked, refs, seqs, left_by, left_in, searched, tokens)"
+            f" values ({older_id(days, number)}, :t, :c, gen_random_uuid(), gen_random_uuid(), 'api', false, 'query',"
+            " 'what?', '{}', '{}', '{}', '{}', 0, 0)",
+            t=chat.tenant_id,
+            c=conversation,
+        )
+    assert clean(recall_retention_days=0) == {}
+    assert clean() == {"recall_requests": 2}
+    assert clean(recall_retention_days=80) == {"recall_requests": 1}
+
+
 def test_processes_that_are_gone_are_forgotten(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:
     for seconds in (599, 601):
         chat.query(

@@ -25,6 +25,7 @@ from store.conversations import assemblies, context_blocks, conversations, messa
 from store.conversations.context_blocks import Exchange
 from store.engine import transaction
 from store.operations import operator_actions
+from store.recall import requests as recall_requests
 from store.recall import segments as recall_segments
 from store.runs import batches, runs, waiting_summaries
 from store.tables import metadata
@@ -54,6 +55,7 @@ DEFINERS = {
     "expire_idempotency_keys",
     "expire_batches",
     "expire_deliveries",
+    "expire_recall_requests",
     "expire_runs",
     "expire_snapshots",
     "want_batches",
@@ -85,6 +87,7 @@ CONTENT = {
     "context_blocks": {"source", "title", "text", "outline", "summary"},
     "pins": {"text"},
     "recall_segments": {"terms"},
+    "recall_requests": {"asked"},
     "webhooks": {"url", "secret"},
     "webhook_deliveries": {"body", "error"},
     "model_batches": {"answers", "error", "canary", "fingerprint"},
@@ -165,6 +168,8 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         sessions.begin(connection, calls.tenant_id, key.id)
         operator = operator_actions.Operator(calls.tenant_id, key.id, ids.new_id())
         operator_actions.record(connection, operator, "sign_in")
+        given = recall_requests.Given(conversation, ["m0"], [0], {}, 1, 2)
+        recall_requests.add(connection, operator, recall_requests.Question("query", "look", "api"), [given])
         erasures.erase(connection, erasures.Asking(calls.tenant_id, ids.new_id(), ids.new_id()), erased)
     return conversation
 
@@ -276,6 +281,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "context_blocks",
         "pins",
         "recall_segments",
+        "recall_requests",
         "assemblies",
         "erasures",
         "console_sessions",
@@ -396,6 +402,9 @@ def test_the_stores_functions_find_nothing_of_anothers(two: Two) -> None:
             assert runs.get(connection, asked, run["id"]) is None
             assert runs.page(connection, asked, conversation_id=theirs, limit=10) == []
             assert runs.steps_of(connection, [run["id"]]) == []
+            assert recall_requests.page(connection, asked, theirs, limit=10) == []
+            assert recall_requests.wanted(connection, asked, theirs) == []
+            assert recall_requests.regrets(connection, asked, theirs) == []
             assert runs.claim(connection, run["id"], worker="w", lease_seconds=9, max_attempts=9) is None
     with transaction(two.a.engine, two.a.tenant_id) as connection:
         assert api_keys.all_of(connection, two.b.tenant_id) == []

@@ -20,16 +20,20 @@ from api.console.views.layers import Layers, layers
 from api.console.views.timeline import Plot, plot
 from api.http.problems import not_found
 from api.schema.documentation import ConversationId
+from api.schema.recall import regret_out
 from runtime import ids
 from store.console import contents, overview, timeline
 from store.conversations import assemblies, conversations, snapshots
+from store.recall import requests
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from sqlalchemy import Connection
 
     from api.services import Services
+    from store.recall.requests import Regret
     from store.tables import AnyRow
 
 ON_A_PAGE = 50
@@ -38,6 +42,7 @@ PLOTTED_POINTS = 400
 """Points of a plot: about one for every second pixel of its width."""
 _RUNS_SHOWN = 8
 _SNAPSHOTS_SHOWN = 8
+_WANTED_SHOWN = 8
 
 _Words = Annotated[str, QueryParameter(name="q", max_length=512, pattern=r"^[^\x00]*$")]
 _Sort = Annotated[Literal["activity", "tokens", "created", "run"], QueryParameter()]
@@ -99,6 +104,8 @@ class _Told(NamedTuple):
     layers: Layers | None
     runs: overview.RowPage
     snapshots: list[AnyRow]
+    wanted: Sequence[AnyRow]
+    regrets: list[Regret]
     is_cut_off: bool
 
 
@@ -123,6 +130,8 @@ async def show_conversation(request: Request[Principal, Any, Any], conversation_
         layers=told.layers,
         runs=told.runs.rows,
         snapshots=told.snapshots,
+        wanted=told.wanted,
+        regrets=[regret_out(each) for each in told.regrets],
         is_playing=request.app.state.demo.is_playing(told.row.id),
         is_cut_off=told.is_cut_off,
     )
@@ -144,5 +153,7 @@ def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -
         layers(last) if last else None,
         overview.run_page(connection, tenant, conversation_id=conversation_id, limit=_RUNS_SHOWN),
         list(snapshots.page(connection, tenant, conversation_id, limit=_SNAPSHOTS_SHOWN)),
+        requests.wanted(connection, tenant, conversation_id)[:_WANTED_SHOWN],
+        requests.regrets(connection, tenant, conversation_id),
         is_cut_off(connection, tenant, row),
     )

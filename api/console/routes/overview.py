@@ -14,9 +14,11 @@ from api.console.views.health import Health, health
 from api.console.views.overview import figures
 from api.http.problems import ProblemError, not_found
 from api.monitoring.alerts import PROMETHEUS_ALONE, alerts
+from api.schema.recall import regret_out
 from runtime import ids
 from store.console import overview
 from store.operations import diagnosis, operator_actions
+from store.recall import requests
 from store.tenants import budgets
 from store.tenants.budgets import Budget
 
@@ -37,6 +39,7 @@ _After = Annotated[str | None, QueryParameter(max_length=64)]
 
 class _Told(NamedTuple):
     overview: overview.Overview
+    recalled: requests.Figures
     today: budgets.Today
 
 
@@ -51,6 +54,8 @@ async def show_overview(request: Request[Principal, Any, Any], days: _Days = "7"
         "overview_live.html" if is_fragment(request) else "overview.html",
         days=int(days),
         figures=figures(told.overview),
+        recalled=told.recalled,
+        regrets=[regret_out(each) for each in told.recalled.regrets],
         today=told.today,
         health=await _health(services),
         watched_elsewhere=len(PROMETHEUS_ALONE),
@@ -94,5 +99,6 @@ async def _health(services: Services) -> Health:
 def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _Told:
     return _Told(
         overview.overview(connection, tenant_id, days),
+        requests.figures(connection, tenant_id, days),
         budgets.today(connection, tenant_id, Budget.of(settings)),
     )

@@ -84,10 +84,10 @@ async def erase_any_user(request: Request[Principal, Any, Any], wanted: AnyUserR
 async def export_user(request: Request[Principal, Any, Any], user_ref: UserRef) -> Stream:
     """Answer with all that is stored of a user as JSON lines, each with its `type`.
 
-    A `conversation` is followed by each `message` (superseded ones too), `snapshot`, `context_block`, `pin`, `run` and
-    `run_step` of it. Contents are as they came, but for line breaks between JSON tokens; one that has such breaks comes
-    as a string too, exactly, in `content_text` (a snapshot's in `messages_text`). The last line has the type `end`; an
-    export without it is not whole.
+    A `conversation` is followed by each `message` (superseded ones too), `snapshot`, `context_block`, `pin`, `run`,
+    `run_step` and `recall` of it. Contents are as they came, but for line breaks between JSON tokens; one that has such
+    breaks comes as a string too, exactly, in `content_text` (a snapshot's in `messages_text`). The last line has the
+    type `end`; an export without it is not whole.
     """
     return Stream(lines(caller_of(request), user_ref), media_type="application/jsonl")
 

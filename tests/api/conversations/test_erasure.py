@@ -44,6 +44,7 @@ REMOVED: Final = {
     "context_blocks",
     "pins",
     "recall_segments",
+    "recall_requests",
     "idempotency_keys",
     "webhook_deliveries",
 }
@@ -106,6 +107,8 @@ OUR_WORDS: Final = {
     ("operator_actions", "action"),
     ("operator_actions", "outcome"),
     ("processes", "host"),
+    ("recall_requests", "kind"),
+    ("recall_requests", "origin"),
     ("processes", "kind"),
     ("processes", "model"),
     ("processes", "queues"),
@@ -213,6 +216,8 @@ def converse(service: Service, word: str, user: str, client: httpx2.Client | Non
     assert asked.status_code == 202, asked.text
     work(service.settings, path)
     append(10, {"role": "assistant", "content": [{"type": "tool_use", "id": f"open_{word}", "name": "x", "input": {}}]})
+    for recalled in ({"query": f"where is {word}"}, {"pattern": word}, {"ref": "m0"}):
+        assert client.post(f"{path}/recall", json=recalled).status_code == 200
     return path
 
 
@@ -553,6 +558,7 @@ def test_an_export_has_everything(service: Service) -> None:
             "context_block": "context_blocks",
             "pin": "pins",
             "run": "runs",
+            "recall": "recall_requests",
         }
         for kind, table in kinds.items():
             found = [line for line in told if line["type"] == kind and line["conversation_id"] == conversation]

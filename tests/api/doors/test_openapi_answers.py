@@ -347,6 +347,7 @@ def test_every_body_has_an_example_and_they_are_taken(doors: Doors) -> None:
         operation = named(f"POST /v1/conversations/{{conversation_id}}/{end}")
         taken = ask(client, operation, f"{path}/{end}")
         assert taken.is_success, (operation.name, taken.text)
+    assert client.get(f"{path}/recalls").json()["data"]
     for method, end in (("POST", "conversations"), ("POST", "keys"), ("POST", "runs/retry"), ("PATCH", "tenant")):
         assert ask(client, named(f"{method} /v1/{end}")).is_success
     assert ask(client, named("PATCH /v1/conversations/{conversation_id}"), path).is_success

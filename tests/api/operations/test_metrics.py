@@ -39,6 +39,7 @@ PAGE: Any = runpy.run_path(str(DOCS / "metrics.py"))
 LABELS = {
     "call",
     "direction",
+    "kind",
     "layer",
     "method",
     "model",
