@@ -28,9 +28,11 @@ _CAP_NOTE: Final = "\n[{about}{hidden:,} more characters of this result are stor
 _CUT_NOTE: Final = "\n[{about}{hidden:,} more characters{where}]"
 _ABOUT: Final = r"(?:[^\[\]\n]{1,140}, )?"
 _WHERE: Final = r": recall [^\[\]\n]{1,30}"
+_FIGURE: Final = r"[0-9][0-9,]{0,14}"
+"""As many digits as a text can have characters: what a tool returned may look like a note."""
 _NOTE: Final = re.compile(
-    rf"(?:\n\[{_ABOUT}(?P<capped>[\d,]+) more characters of this result are stored but not shown(?:{_WHERE})?\]"
-    rf"|(?:\n\[{_ABOUT}(?P<cut>[\d,]+) more characters{_WHERE}\])?{re.escape(MARKER)})\Z"
+    rf"(?:\n\[{_ABOUT}(?P<capped>{_FIGURE}) more characters of this result are stored but not shown(?:{_WHERE})?\]"
+    rf"|(?:\n\[{_ABOUT}(?P<cut>{_FIGURE}) more characters{_WHERE}\])?{re.escape(MARKER)})\Z"
 )
 """What cutting or capping put at the end of a result."""
 _NOTE_CHARS: Final = 300

@@ -86,6 +86,23 @@ def test_the_cap_says_so_too_and_a_later_cut_counts_what_the_cap_hid() -> None:
     assert "4,981 more characters: recall m2.0]" in result_text(conversation, 2)
 
 
+@pytest.mark.parametrize("figure", [",", ",,,", "9" * 5_000, "\u0663", "1,,2"])
+@pytest.mark.parametrize(
+    "note",
+    [
+        "{} more characters of this result are stored but not shown: recall m1]",
+        "{} more characters: recall m1]" + MARKER,
+    ],
+)
+def test_a_tool_may_return_what_looks_like_a_note(figure: str, note: str) -> None:
+    conversation = conversation_of(ON, rounds(2, "x" * 5_000 + f"\n[{note.format(figure)}"))
+    new = conversation.cut()
+    assert new is not None
+    conversation.commit(new)
+    assert result_text(conversation, 2).startswith("0" + "x" * 19)
+    assert ": recall m2.0]" in result_text(conversation, 2)
+
+
 def test_without_handles_notes_are_as_they_were() -> None:
     conversation = conversation_of(OFF, rounds(2, "x" * 5_000))
     capped = "\n[2,001 more characters of this result are stored but not shown]"
