@@ -19,6 +19,7 @@ from api.routes import (
     context_blocks,
     conversations,
     health,
+    mcp,
     messages,
     overflow,
     pins,
@@ -106,7 +107,15 @@ def create_app(settings: Settings | None = None) -> Litestar:
         security=SECURITY,
     )
     app = Litestar(
-        route_handlers=[v1, console_router(), health.healthz, health.readyz, health.metrics, openapi_document],
+        route_handlers=[
+            v1,
+            mcp.answer_mcp,
+            console_router(),
+            health.healthz,
+            health.readyz,
+            health.metrics,
+            openapi_document,
+        ],
         lifespan=[lifespan, demo_player],
         exception_handlers=EXCEPTION_HANDLERS,
         request_max_body_size=settings.max_body_bytes,

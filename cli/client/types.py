@@ -224,3 +224,5 @@ class Recalled(msgspec.Struct, frozen=True):
     tokens: int = 0
     searched: int = 0
     more: bool = False
+    framed: str | msgspec.UnsetType = msgspec.UNSET
+    """What a model is given, where it was asked for."""

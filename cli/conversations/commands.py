@@ -104,6 +104,23 @@ def recall(
 
 
 @conversation_commands.command(rich_help_panel=CONVERSATIONS)
+def mcp(
+    conversation: Annotated[
+        str, typer.Argument(envvar="PALIMPSEST_CONVERSATION", help="Id of the conversation.", show_default=False)
+    ],
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Serve recall of one conversation as an MCP server over stdin and stdout, for a client that starts it.
+
+    Example: palimpsest mcp conv_0197f2c08d1e7b1fa3c5d2e4f6a80911
+    """
+    from cli.conversations.mcp import run_mcp  # noqa: PLC0415
+
+    raise typer.Exit(run_mcp(service(url, key), conversation))
+
+
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def snapshots(conversation: Conversation, url: Url = None, key: Key = None, as_json: Json = False) -> None:  # noqa: FBT002
     """List a conversation's snapshots; the one in force has a star.
 

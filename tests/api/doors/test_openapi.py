@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
-UNDOCUMENTED = ("/openapi.json", "/docs", "/console")
+UNDOCUMENTED = ("/openapi.json", "/docs", "/console", "/mcp")
 OF_THE_CONSOLE = {"cross_site", "not_empty", "used_form"}
 GENERIC = {"conflict"}
 """What the framework may raise, and no route does."""

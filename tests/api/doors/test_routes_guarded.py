@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"}
 """What is answered to everybody."""
+WITH_KEY = ("/v1/", "/mcp")
 CONSOLE = "/console"
 """Pages for people, who sign in with a key."""
 OPEN_CONSOLE = ("/console/sign-in", "/console/static/", "/console/1")
@@ -61,7 +62,7 @@ def _templates() -> list[tuple[str, str]]:
     ]
 
 
-GUARDED = [(method, path) for method, path in routes() if path.startswith("/v1/")]
+GUARDED = [(method, path) for method, path in routes() if path.startswith(WITH_KEY)]
 
 
 def key_with(
@@ -104,8 +105,7 @@ def impostors(service: Service) -> Mapping[str, Mapping[str, str]]:
 
 def test_the_walk_goes_everywhere() -> None:
     assert len(GUARDED) > 40
-    others = {path for _, path in routes() if not path.startswith("/v1/")}
-    assert {path for path in others if not path.startswith((*OPEN, CONSOLE))} == set()
+    assert {path for _, path in routes() if not path.startswith((*WITH_KEY, *OPEN, CONSOLE))} == set()
     assert {("POST", "/v1/conversations/1/turns"), ("GET", "/v1/keys"), ("DELETE", "/v1/users/1")} <= set(GUARDED)
 
 

@@ -1,0 +1,46 @@
+"""MCP over HTTP: recall for every client that speaks it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from litestar import Request, Response, post
+from litestar.params import FromQuery
+
+from api.auth.guards import requires
+from api.auth.principals import Principal
+from api.http.problems import ProblemError, invalid
+
+if TYPE_CHECKING:
+    from litestar.connection import ASGIConnection
+    from litestar.handlers import BaseRouteHandler
+
+CONVERSATION: Final = "x-palimpsest-conversation"
+"""Header that names the conversation; where a client can be given a URL alone, the parameter `conversation` does."""
+MOST_BYTES: Final = 256 * 1024
+"""Bytes of a message: the longest query, each character of it escaped."""
+
+
+def refuse_pages(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """Refuse what a page in a browser sends, by whatever name it reached this host: only browsers tell an origin."""
+    if "origin" in connection.headers:
+        raise ProblemError(403, "forbidden", "No page of a browser may call this: it comes with an Origin.")
+
+
+@post(
+    "/mcp",
+    status_code=200,
+    guards=[refuse_pages, requires("context:read")],
+    request_max_body_size=MOST_BYTES,
+    include_in_schema=False,
+)
+async def answer_mcp(
+    request: Request[Principal, Any, Any], conversation: FromQuery[str | None] = None
+) -> Response[bytes]:
+    """Answer one message of MCP, held to the conversation that header or parameter name."""
+    from api.mcp.exchange import exchange  # noqa: PLC0415 - the library takes most of a second to load
+
+    named = request.headers.get(CONVERSATION) or conversation
+    if not named:
+        raise invalid(f"Name the conversation: header {CONVERSATION}, or parameter conversation.", "conversation")
+    return await exchange(request, named)
