@@ -27,6 +27,11 @@ class Reference(NamedTuple):
         return self.last > self.first
 
 
+def is_written_like_one(text: str) -> bool:
+    """Tell whether a text is written as a reference is, be it to something or not."""
+    return _REFERENCE.fullmatch(text.strip()) is not None
+
+
 def parse(text: str) -> Reference:
     """Return the reference that `text` is; raise BadReferenceError with what is wrong with it."""
     if (found := _REFERENCE.fullmatch(text.strip())) is None:

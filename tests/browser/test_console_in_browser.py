@@ -74,6 +74,21 @@ def test_a_wrong_key_is_told(visit: Visit, watched: Watched) -> None:
     expect(page.get_by_role("alert")).to_contain_text("not known")
 
 
+def test_searching_the_originals(visit: Visit, played: Played, watched: Watched, admin_key: str) -> None:
+    watched.refused.add("/recall?q=%2F%28%2F")
+    page = visit(played.page, admin_key)
+    page.get_by_role("searchbox", name="Search the originals").fill("m4")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/recall\?q=m4$"))
+    expect(page.get_by_role("heading", name="m4")).to_be_visible()
+    page.locator(".plot a.found").click()
+    expect(page).to_have_url(re.compile(r"/messages/4$"))
+    page.go_back()
+    page.get_by_role("searchbox", name="Search the originals").fill("/(/")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
 def test_finding_a_conversation(visit: Visit, played: Played, admin_key: str) -> None:
     page = visit("/console/conversations", admin_key)
     page.locator("#q").fill("support-")

@@ -127,7 +127,17 @@ def test_empty_pages(service: Service) -> None:
             assert "No " in text_of(show(client, path)), path
         made = service.stranger.post("/v1/conversations", json={})
         page = f"/console/conversations/{made.json()['id']}"
-        for path in ("", "/context", "/context?show=all", "/snapshots", "/diff", "/compact", "/restore?version=0"):
+        for path in (
+            "",
+            "/context",
+            "/context?show=all",
+            "/recall",
+            "/recall?q=a",
+            "/snapshots",
+            "/diff",
+            "/compact",
+            "/restore?version=0",
+        ):
             show(client, page + path)
         assert "nothing to drop" in text_of(show(client, f"{page}/compact", strategy="trim"))
 
@@ -138,7 +148,7 @@ def test_nothing_is_anothers_to_see_or_to_touch(service: Service, told: Told, cl
         told.page,
         *(
             f"{told.page}/{part}"
-            for part in ("context", "messages/0", "snapshots", "diff", "compact", "restore?version=0")
+            for part in ("context", "messages/0", "snapshots", "diff", "compact", "restore?version=0", "recall?q=score")
         ),
         run,
         f"/console/runs?conversation={told.page.rpartition('/')[2]}",

@@ -143,13 +143,11 @@ def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -
     figures = contents.figures(connection, tenant, conversation_id)
     if row is None or figures is None:
         return None
-    moments = timeline.moments(connection, conversation_id, row.next_seq, PLOTTED_POINTS)
-    policy = principal.policy_for(row.policy, row.model)
     last = assemblies.last(connection, tenant, conversation_id)
     return _Told(
         row,
         figures,
-        plot(moments, lines(policy), ratio=figures.token_ratio, fixed=figures.fixed_tokens),
+        growth(connection, principal, row, figures),
         layers(last) if last else None,
         overview.run_page(connection, tenant, conversation_id=conversation_id, limit=_RUNS_SHOWN),
         list(snapshots.page(connection, tenant, conversation_id, limit=_SNAPSHOTS_SHOWN)),
@@ -157,3 +155,16 @@ def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -
         requests.regrets(connection, tenant, conversation_id),
         is_cut_off(connection, tenant, row),
     )
+
+
+def growth(
+    connection: Connection,
+    principal: Principal,
+    row: AnyRow,
+    figures: AnyRow,
+    found: Sequence[tuple[int, int]] = (),
+) -> Plot:
+    """Return the plot of a conversation, with ranges of messages that were found marked in it."""
+    moments = timeline.moments(connection, row.id, row.next_seq, PLOTTED_POINTS)
+    policy = principal.policy_for(row.policy, row.model)
+    return plot(moments, lines(policy), ratio=figures.token_ratio, fixed=figures.fixed_tokens, found=found)

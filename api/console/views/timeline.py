@@ -20,6 +20,8 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 128, 26, 26
 _LABEL_HEIGHT: Final = 14
 _TICKS: Final = 4
 _TABLE_ROWS: Final = 40
+_FOUND_WIDTH: Final = 4
+"""Of a mark on one message."""
 
 
 class Threshold(NamedTuple):
@@ -43,6 +45,15 @@ class Mark(NamedTuple):
     step: str
     before: int
     after: int
+
+
+class Found(NamedTuple):
+    """A passage that was searched for: messages `first..last`."""
+
+    x: float
+    width: float
+    first: int
+    last: int
 
 
 class Point(NamedTuple):
@@ -74,10 +85,21 @@ class Plot(NamedTuple):
     columns: Sequence[Tick]
     table: Sequence[Point]
     last: Point | None
+    found: Sequence[Found]
 
 
-def plot(moments: Sequence[Moment], lines: Sequence[Line], *, ratio: float, fixed: int) -> Plot:
-    """Return the plot; estimates are made what a check compares with budgets by `ratio` and `fixed` tokens."""
+def plot(
+    moments: Sequence[Moment],
+    lines: Sequence[Line],
+    *,
+    ratio: float,
+    fixed: int,
+    found: Sequence[tuple[int, int]] = (),
+) -> Plot:
+    """Return the plot; estimates are made what a check compares with budgets by `ratio` and `fixed` tokens.
+
+    `found` are ranges of messages to be marked.
+    """
     weighed = [
         moment._replace(
             held=_weigh(moment.held, ratio, fixed),
@@ -125,6 +147,10 @@ def plot(moments: Sequence[Moment], lines: Sequence[Line], *, ratio: float, fixe
         columns=[Tick(x(seq), seq) for seq in _columns(last_seq)] if points else [],
         table=[*points[::spacing], *points[-1:]] if points else [],
         last=points[-1] if points else None,
+        found=[
+            Found(round(x(first) - _FOUND_WIDTH / 2, 1), round(x(last) - x(first) + _FOUND_WIDTH, 1), first, last)
+            for first, last in found
+        ],
     )
 
 
