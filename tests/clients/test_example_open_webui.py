@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import importlib.util
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -13,21 +15,31 @@ from tests.support.places import ROOT
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
-FILE: Final = ROOT / "docs/examples/open-webui/palimpsest_filter.py"
+FOLDER: Final = ROOT / "docs/examples/open-webui"
 USER: Final = {"id": "u1"}
 
 
-@pytest.fixture
-def made(service: Service) -> Any:
-    spec = importlib.util.spec_from_file_location("palimpsest_filter", FILE)
+def loaded(service: Service, file: str, name: str) -> Any:
+    """Return what a file has, its valves set."""
+    spec = importlib.util.spec_from_file_location(file, FOLDER / f"{file}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = module.Filter()
+    found = getattr(module, name)()
     key = str(service.client.headers["authorization"]).removeprefix("Bearer ")
     found.valves = found.Valves(url=service.api.url, key=key)
     return found
+
+
+@pytest.fixture
+def made(service: Service) -> Any:
+    return loaded(service, "palimpsest_filter", "Filter")
+
+
+@pytest.fixture
+def tools(service: Service) -> Any:
+    return loaded(service, "palimpsest_recall", "Tools")
 
 
 def said(number: int, text: str) -> dict[str, Any]:
@@ -79,3 +91,33 @@ def test_palimpsest_is_away(made: Any) -> None:
         assert await turn(made, "away", [said(0, "a")], said(1, "b")) == ["Be brief.", "a"]
 
     asyncio.run(chat())
+
+
+def test_the_model_recalls_the_chat_that_it_is_in(made: Any, tools: Any, service: Service) -> None:
+    code = "The garage opens with 4711-B."
+
+    async def chat() -> None:
+        await turn(made, "recalled", [said(0, code)], said(1, "Noted."))
+        there = {"chat_id": "recalled"}
+        result = await tools.recall(query="how does the garage open?", __metadata__=there)
+        assert result.startswith("<recalled refs=")
+        assert code in result
+        assert code in await tools.recall(ref="m0", __metadata__=there)
+        assert "RE2" in await tools.recall(pattern="(", __metadata__=there)
+        assert code not in await tools.recall(query="garage", __metadata__={"chat_id": "another"})
+        # Open WebUI puts the call with its whole result before the reply; what is stored has neither.
+        called = (
+            f'<details type="tool_calls" done="true" id="c" name="recall" arguments="{html.escape(json.dumps({}))}"'
+            f' result="{html.escape(json.dumps(result))}">\n<summary>Tool Executed</summary>\n</details>\n'
+        )
+        other = called.replace('name="recall"', 'name="weather"')
+        past = [said(0, code), said(1, "Noted."), said(2, "How does it open?")]
+        await turn(made, "recalled", past, said(3, f"{called}{other}With 4711-B."))
+        assert stored(service, "recalled")[-1] == f"{other}With 4711-B."
+
+    asyncio.run(chat())
+
+
+def test_recall_while_palimpsest_is_away(tools: Any) -> None:
+    tools.valves = tools.Valves(url="http://127.0.0.1:9", key="k")
+    assert asyncio.run(tools.recall(query="a")) == "Nothing can be recalled at the moment."

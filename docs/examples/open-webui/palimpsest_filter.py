@@ -6,6 +6,7 @@ version: 0.1.0
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from pydantic import BaseModel, Field
 REMEMBERED_TURNS: Final = 10_000
 """Turns whose place is known, so that a reply that is generated anew takes the old one's."""
 LOOK_UP_SECONDS: Final = 2.0
+RECALLED: Final = re.compile(r'<details type="tool_calls"[^>]* name="recall"[^>]*>.*?</details>\s*', re.DOTALL)
+"""How a reply shows a call of the tool in `palimpsest_recall.py`: with its whole result, which is stored already."""
 
 Message = dict[str, Any]
 
@@ -102,7 +105,10 @@ class Filter:
 
 
 def _plain(message: Message) -> Message:
-    return {"role": message["role"], "content": message["content"]}
+    content = message["content"]
+    if message["role"] == "assistant" and isinstance(content, str):
+        content = RECALLED.sub("", content)
+    return {"role": message["role"], "content": content}
 
 
 def _note(found: OrderedDict[str, Any], name: str, value: Any) -> None:
