@@ -76,6 +76,8 @@ def create_app(settings: Settings | None = None) -> Litestar:
             overflow.report_overflow,
             context.read_context,
             recall.recall_originals,
+            recall.recall_originals_of_user,
+            recall.recall_originals_of_any_user,
             recall.list_recalls,
             recall.read_recall_tool,
             messages.list_messages,

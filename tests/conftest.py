@@ -33,7 +33,7 @@ from store.tenants import api_keys, tenants
 from tests.support.service.running_api import Service, running_api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from uuid import UUID
 
 hypothesis_settings.register_profile(
@@ -196,12 +196,12 @@ def service(module_settings: Settings) -> Iterator[Service]:
         yield Service(api, module_settings, url, tenant.id, client, stranger)
 
 
-def make_tenant(database_url: str, name: str) -> Tenant:
-    """Make a tenant and a key with every scope."""
+def make_tenant(database_url: str, name: str, scopes: Collection[str] = api_keys.USUAL) -> Tenant:
+    """Make a tenant and a key, with every scope that is usual unless others are named."""
     engine = owner_engine(database_url)
     with engine.begin() as connection:
         made = tenants.create_tenant(connection, name)
-        _, key = api_keys.create(connection, made.id, "test")
+        _, key = api_keys.create(connection, made.id, "test", scopes)
     engine.dispose()
     return Tenant(made.id, key)
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.actions.caller import Caller
-    from api.schema.recall import RecallIn
+    from api.schema.recall import RecallIn, UserRecallIn
     from api.services import Services
-    from compaction.recall.passages import Packed
+    from compaction.recall.passages import Excerpt, Packed
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.originals import Searched
@@ -63,7 +63,7 @@ async def recall(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin
     """Return what was asked for, None where there is no such conversation; raise the problem of what was asked."""
     asked = _checked(wanted, origin)
     services, tenant_id = caller.services, caller.tenant_id
-    by = {"query": _by_query, "ref": _by_ref, "pattern": _by_pattern}[asked.kind]
+    by = {"query": _by_query, "ref": by_ref, "pattern": _by_pattern}[asked.kind]
     try:
         recalled = await by(services, tenant_id, conversation_id, wanted)
     except ProblemError:
@@ -75,22 +75,28 @@ async def recall(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin
     return _answer(recalled, wanted)
 
 
-def _checked(wanted: RecallIn, origin: Origin) -> Question:
-    """Return what is asked; raise the problem that it has, whatever conversation it is asked of."""
+def kind_of(wanted: RecallIn | UserRecallIn) -> Kind:
+    """Return by what is asked; raise the problem where it is not exactly one way, or blank."""
     kinds: tuple[Kind, ...] = ("query", "ref", "pattern")
     given = [name for name in kinds if getattr(wanted, name) is not None]
     if len(given) != 1:
         raise invalid("Exactly one of query, ref and pattern is needed.", f"/{given[1] if given else 'query'}")
     if not getattr(wanted, given[0]).strip():
         raise invalid("It is blank.", f"/{given[0]}")
-    if wanted.offset and (wanted.ref is None or _reference(wanted.ref).is_range):
+    return given[0]
+
+
+def _checked(wanted: RecallIn, origin: Origin) -> Question:
+    """Return what is asked; raise the problem that it has, whatever conversation it is asked of."""
+    kind = kind_of(wanted)
+    if wanted.offset and (wanted.ref is None or reference_of(wanted.ref).is_range):
         raise invalid("An offset goes with the ref of one message or block.", "/offset")
     for name in ("from_seq", "through_seq"):
         if wanted.ref is not None and getattr(wanted, name) is not None:
             raise invalid("A ref says by itself which messages it means.", f"/{name}")
     if wanted.from_seq is not None and wanted.through_seq is not None and wanted.from_seq > wanted.through_seq:
         raise invalid("It is before from_seq.", "/through_seq")
-    return Question(given[0], getattr(wanted, given[0]), origin)
+    return Question(kind, getattr(wanted, kind), origin)
 
 
 def _returned(conversation_id: UUID, recalled: Recalled) -> Returned:
@@ -101,21 +107,23 @@ def _returned(conversation_id: UUID, recalled: Recalled) -> Returned:
         conversation_id,
         [references.span(passage.first_seq, passage.last_seq) for passage in packed.passages],
         seqs,
-        [seq for seq in seqs if not _in_context(place, seq)],
+        [seq for seq in seqs if not in_context(place, seq)],
         searched,
         packed.tokens,
     )
 
 
-def _reference(text: str) -> references.Reference:
+def reference_of(text: str) -> references.Reference:
+    """Return the place in a conversation that is asked for; raise the problem that it is none."""
     try:
         return references.parse(text)
     except references.BadReferenceError as error:
         raise invalid(str(error), "/ref") from None
 
 
-async def _by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
-    reference = _reference(wanted.ref or "")
+async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
+    """Return the place that is asked for, None where there is no such conversation."""
+    reference = reference_of(wanted.ref or "")
 
     def query(connection: Connection) -> tuple[Searched, Sequence[AnyRow]] | None:
         place = originals.place(connection, tenant_id, conversation_id)
@@ -179,12 +187,17 @@ async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, 
     ranking, languages, new = await asyncio.to_thread(_rank, material, wanted, material.in_time)
     if new:
         await _keep(services, tenant_id, conversation_id, material.prepared.through, new)
-    hits = ranking.hits[: max(LEAST_HITS, wanted.max_tokens // TOKENS_PER_HIT)]
+    hits = ranking.hits[: hits_for(wanted.max_tokens)]
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq))
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
     packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
     return Recalled(material.place, packed._replace(more=more), ranking.searched)
+
+
+def hits_for(max_tokens: int) -> int:
+    """Return how many hits are read, so that an answer of so many tokens can be filled."""
+    return max(LEAST_HITS, max_tokens // TOKENS_PER_HIT)
 
 
 async def _keep(
@@ -281,21 +294,8 @@ def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:
             first_seq=passage.first_seq,
             last_seq=passage.last_seq,
             score=passage.score,
-            in_context=all(_in_context(place, excerpt.original.seq) for excerpt in passage.excerpts),
-            parts=[
-                RecalledPart(
-                    ref=excerpt.ref,
-                    seq=excerpt.original.seq,
-                    role=excerpt.original.role,
-                    kind=excerpt.part.kind,
-                    tool=excerpt.part.tool,
-                    created_at=excerpt.original.created_at,
-                    text=excerpt.text,
-                    offset=excerpt.offset,
-                    characters=excerpt.characters,
-                )
-                for excerpt in passage.excerpts
-            ],
+            in_context=all(in_context(place, excerpt.original.seq) for excerpt in passage.excerpts),
+            parts=[part_of(excerpt) for excerpt in passage.excerpts],
         )
         for passage in packed.passages
     ]
@@ -303,7 +303,22 @@ def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:
     return RecallOut(passages, packed.tokens, searched, packed.more, text)
 
 
-def _in_context(place: Searched, seq: int) -> bool:
+def part_of(excerpt: Excerpt) -> RecalledPart:
+    """Return a part as clients see it."""
+    return RecalledPart(
+        ref=excerpt.ref,
+        seq=excerpt.original.seq,
+        role=excerpt.original.role,
+        kind=excerpt.part.kind,
+        tool=excerpt.part.tool,
+        created_at=excerpt.original.created_at,
+        text=excerpt.text,
+        offset=excerpt.offset,
+        characters=excerpt.characters,
+    )
+
+
+def in_context(place: Searched, seq: int) -> bool:
     """Tell whether the context shows a message as it came."""
     if seq > place.covers_through:
         return True

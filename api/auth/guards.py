@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from api.auth.jwt_keys import RETRY_SECONDS, NoKeysError
 from api.auth.rate_limits import check_rate
 from api.http.problems import ProblemError, invalid
+from store.tenants.api_keys import BY_NAME_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,8 +52,8 @@ def refuse_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], ha
 
 
 def may(principal: Principal, scope: str) -> bool:
-    """Tell whether a key has a scope, by itself or with `admin`."""
-    return scope in principal.scopes or "admin" in principal.scopes
+    """Tell whether a key has a scope, by itself or with `admin`, which includes all but a few."""
+    return scope in principal.scopes or ("admin" in principal.scopes and scope not in BY_NAME_ONLY)
 
 
 def demand(principal: Principal, scope: str) -> None:

@@ -10,15 +10,17 @@ from litestar import Request, Response, get, post
 from api.actions.caller import caller_of
 from api.actions.recall import recall
 from api.actions.recalls import records
+from api.actions.recalls.of_user import recall_of_user
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.bodies import read_body
 from api.http.paging import AfterId, BeforeId, Limit, window
 from api.http.problem_types import EVERY_BODY
 from api.http.problems import id_or_not_found, not_found
+from api.routes.administration.erasures import AnyUserRef, UserRef, named
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, Shape
+from api.schema.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, Shape, UserRecallIn, UserRecallOut
 from compaction.recall.tool import definition
 from runtime import ids
 
@@ -47,6 +49,47 @@ async def recall_originals(request: Request[Principal, Any, Any], conversation_i
     found = await recall(caller_of(request), identifier, wanted) if identifier else None
     if found is None:
         raise not_found()
+    return Response(_encode(found), media_type="application/json")
+
+
+@post(
+    "/users/{user_ref:str}/recall",
+    status_code=200,
+    guards=[requires("recall:user")],
+    summary="Recall across a user's conversations",
+    operation_class=operation(UserRecallIn, example=examples.RECALL_IN),
+    responses={
+        200: answers(UserRecallOut, "What was found.", example=examples.USER_RECALL),
+        **problems(*EVERY_BODY, "not_found"),
+    },
+)
+async def recall_originals_of_user(request: Request[Principal, Any, Any], user_ref: UserRef) -> Response[bytes]:
+    """Give back originals of all conversations with this `user_ref`, as of one; nothing where there is none.
+
+    Its scope, `recall:user`, is in no key that was not given it by name, and not a part of `admin`.
+    """
+    wanted = await read_body(request, UserRecallIn)
+    found = await recall_of_user(caller_of(request), user_ref, wanted)
+    return Response(_encode(found), media_type="application/json")
+
+
+@post(
+    "/recall",
+    status_code=200,
+    guards=[requires("recall:user")],
+    summary="Recall across a user's conversations, whatever the name",
+    operation_class=operation(UserRecallIn, example=examples.RECALL_IN),
+    responses={
+        200: answers(UserRecallOut, "What was found.", example=examples.USER_RECALL),
+        **problems(*EVERY_BODY),
+    },
+)
+async def recall_originals_of_any_user(
+    request: Request[Principal, Any, Any], user_ref: AnyUserRef = None
+) -> Response[bytes]:
+    """As `POST /users/{user_ref}/recall`, for names that a path cannot hold: those with a slash, `.` and `..`."""
+    wanted = await read_body(request, UserRecallIn)
+    found = await recall_of_user(caller_of(request), named(user_ref), wanted)
     return Response(_encode(found), media_type="application/json")
 
 

@@ -131,3 +131,17 @@ RECALL: Final[dict[str, Any]] = {
     "searched": 4,
     "more": False,
 }
+_IN_OTHER_CHAT: Final = "conv_0197f2c08d1e7b1fa3c5d2e4f6a80911"
+USER_RECALL: Final[dict[str, Any]] = {
+    **RECALL,
+    "passages": [
+        {
+            **passage,
+            "ref": f"{_IN_OTHER_CHAT}:{passage['ref']}",
+            "parts": [{**part, "ref": f"{_IN_OTHER_CHAT}:{part['ref']}"} for part in passage["parts"]],
+            "conversation_id": _IN_OTHER_CHAT,
+        }
+        for passage in RECALL["passages"]
+    ],
+    "conversations": 4,
+}

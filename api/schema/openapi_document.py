@@ -27,7 +27,7 @@ GROUPS: Final = (
     ("Conversations", r"/v1/conversations(/\{conversation_id\})?$"),
     ("Turns and contexts", r"/v1/conversations/\{conversation_id\}/(turns|context|overflow|pins.*)$"),
     ("Compaction", r"/v1/(conversations/\{conversation_id\}/(compactions|restore|fork|runs)|runs.*)$"),
-    ("Recall", r"/v1/(conversations/\{conversation_id\}/recall|recall-tool)$"),
+    ("Recall", r"/v1/((conversations/\{conversation_id\}|users/\{user_ref\})/)?recall(-tool)?$"),
     ("Audit", r"/v1/conversations/\{conversation_id\}/.*|/v1/erasures$"),
     ("Users", r"/v1/(users|exports).*"),
     ("Tenant and keys", r"/v1/(tenant|keys|policy-presets).*"),

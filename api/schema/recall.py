@@ -43,6 +43,22 @@ class RecallIn(Strict):
     framed: bool = False
 
 
+class UserRecallIn(Strict):
+    """What to give back of a user's conversations, by exactly one of `query`, `ref` (`conv_…:m12`) and `pattern`.
+
+    `max_tokens` bounds the texts, `limit` the passages, `offset` is in characters, with the `ref` of one message or
+    block. With `framed`, the answer has the text that a model is given as the tool's result.
+    """
+
+    query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARS, pattern=_WITHOUT_CONTROLS)] | None = None
+    ref: Annotated[str, Meta(min_length=2, max_length=128)] | None = None
+    pattern: Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS, pattern=_WITHOUT_CONTROLS)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] = 2_000
+    offset: Number = 0
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+    framed: bool = False
+
+
 class RecalledPart(Struct):
     """One block of an original: `text` stands at `offset` of its `characters`."""
 
@@ -78,6 +94,27 @@ class RecallOut(Struct):
     passages: list[RecalledPassage]
     tokens: int
     searched: int
+    more: bool
+    framed: str | UnsetType = UNSET
+
+
+class UserPassage(RecalledPassage):
+    """Messages of one conversation in a row; every `ref` has its conversation before it."""
+
+    conversation_id: str
+
+
+class UserRecallOut(Struct):
+    """What was found in the `conversations` that were searched, the best passage first.
+
+    `tokens` are those of the texts, `searched` is how many messages were searched. `more` says that there was no room
+    for something, or that the user has more than is searched at a time.
+    """
+
+    passages: list[UserPassage]
+    tokens: int
+    searched: int
+    conversations: int
     more: bool
     framed: str | UnsetType = UNSET
 

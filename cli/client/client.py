@@ -252,6 +252,11 @@ class ServiceClient:
         response = self._send("POST", f"/conversations/{conversation_id}/recall", body=asked, repeatable=True)
         return _read(response.content, Recalled)
 
+    def recall_user(self, user_ref: str, asked: Mapping[str, Any]) -> Recalled:
+        """Return originals of all conversations of a user; the key needs the scope `recall:user`."""
+        response = self._send("POST", "/recall", params={"user_ref": user_ref}, body=asked, repeatable=True)
+        return _read(response.content, Recalled)
+
     def runs(self, conversation_id: str) -> list[Run]:
         """Return the conversation's runs, oldest first."""
         runs = self._paged(f"/conversations/{conversation_id}/runs", Run, {})

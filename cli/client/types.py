@@ -226,3 +226,5 @@ class Recalled(msgspec.Struct, frozen=True):
     more: bool = False
     framed: str | msgspec.UnsetType = msgspec.UNSET
     """What a model is given, where it was asked for."""
+    conversations: int | msgspec.UnsetType = msgspec.UNSET
+    """How many were searched, where it was all of a user's."""

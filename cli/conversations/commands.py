@@ -79,8 +79,11 @@ def inspect(conversation: Conversation, url: Url = None, key: Key = None, as_jso
 
 @conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def recall(
-    conversation: Conversation,
+    conversation: Annotated[
+        str | None, typer.Argument(help="The conversation's id; left out with --user.", show_default=False)
+    ] = None,
     words: Annotated[str | None, typer.Argument(help="What to search for.", show_default=False)] = None,
+    user: Annotated[str | None, typer.Option(help="Search all conversations with this user_ref instead.")] = None,
     ref: Annotated[str | None, typer.Option(help="A place instead: m12, m12.1 (a block) or m12-m18.")] = None,
     pattern: Annotated[str | None, typer.Option(help="A regular expression instead (RE2).")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of what is given back.", min=1, max=20_000)] = 2_000,
@@ -91,16 +94,25 @@ def recall(
 ) -> None:
     """Give back what was said in a conversation, whether its context still has it or not.
 
+    With --user, in all of a user's: the key needs the scope recall:user, and a place has its conversation before it
+    (conv_…:m12).
+
     Example: palimpsest recall conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 "flights to lisbon"
     """
-    from cli.conversations.recall import run_recall  # noqa: PLC0415
+    from cli.conversations.recall import Place, run_recall  # noqa: PLC0415
+
+    if user is not None and words is None:
+        conversation, words = None, conversation
+    if (conversation is None) == (user is None):
+        raise typer.BadParameter("give either a conversation or --user")
 
     given = {"query": words, "ref": ref, "pattern": pattern}
     asked = {name: value for name, value in given.items() if value is not None}
     if len(asked) != 1:
         raise typer.BadParameter("give either words, --ref or --pattern")
     limits = {"max_tokens": max_tokens, **({"offset": offset} if offset else {})}
-    raise typer.Exit(run_recall(service(url, key), conversation, {**asked, **limits}, as_json=as_json))
+    where = Place(conversation, user)
+    raise typer.Exit(run_recall(service(url, key), where, {**asked, **limits}, as_json=as_json))
 
 
 @conversation_commands.command(rich_help_panel=CONVERSATIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -18,10 +18,20 @@ if TYPE_CHECKING:
     from cli.options import Service
 
 
-def run_recall(service: Service, conversation: str, asked: Mapping[str, Any], *, as_json: bool) -> int:
+class Place(NamedTuple):
+    """Where to search: one conversation, or all of a user's."""
+
+    conversation: str | None
+    user: str | None
+
+
+def run_recall(service: Service, place: Place, asked: Mapping[str, Any], *, as_json: bool) -> int:
     """Print what is recalled, the best first; 1 if there is nothing."""
     with ServiceClient(*service) as client:
-        found = client.recall(conversation, asked)
+        if place.user is not None:
+            found = client.recall_user(place.user, asked)
+        else:
+            found = client.recall(place.conversation or "", asked)
     if as_json:
         print_json(found)
         return 0 if found.passages else 1
@@ -32,7 +42,8 @@ def run_recall(service: Service, conversation: str, asked: Mapping[str, Any], *,
         for part in passage.parts:
             console.print(_line(part))
     more = ", and there is more" if found.more else ""
-    counts = f"{len(found.passages):,} passages of {found.searched:,} messages, {found.tokens:,} tokens{more}"
+    among = f" in {found.conversations:,} conversations" if isinstance(found.conversations, int) else ""
+    counts = f"{len(found.passages):,} passages of {found.searched:,} messages{among}, {found.tokens:,} tokens{more}"
     console.print(Text(counts, "dim"))
     return 0 if found.passages else 1
 

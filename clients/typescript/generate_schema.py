@@ -29,6 +29,7 @@ OPERATIONS: Final = (
     "POST /v1/conversations/{conversation_id}/restore",
     "POST /v1/conversations/{conversation_id}/fork",
     "POST /v1/conversations/{conversation_id}/recall",
+    "POST /v1/recall",
     "GET /v1/recall-tool",
     "GET /v1/conversations/{conversation_id}/messages",
     "GET /v1/conversations/{conversation_id}/runs",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from compaction.recall.numbers import conversation_of
 from compaction.recall.stop_words import STOP_WORDS
 from compaction.recall.words import NEUTRAL, language_of, names, token_terms, words
 
@@ -50,31 +52,53 @@ class Ranking(NamedTuple):
     """How rare each term of the query is, by language."""
 
 
-class _Conversation:
-    """Segments as one sequence of messages."""
+class _Searched:
+    """Segments as one sequence of messages: of one conversation, or of several one after the other."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[Segment], without: Collection[int]) -> None:
         self.seqs: list[int] = []
         self.lengths: list[int] = []
         self.roles = "".join(segment.roles for segment in segments)
         self.starts: list[int] = []
+        self.edges: list[int] = []
+        """The first place of each conversation, and the end of all."""
         for segment in segments:
             self.starts.append(len(self.seqs))
+            if not self.seqs or conversation_of(segment.seqs[0]) != conversation_of(self.seqs[-1]):
+                self.edges.append(len(self.seqs))
             self.seqs += segment.seqs
             self.lengths += segment.lengths
+        self.edges.append(len(self.seqs))
+        left_out = frozenset(without)
+        self.left_out = {place for place, seq in enumerate(self.seqs) if seq in left_out} if left_out else set[int]()
         mean = max(1.0, sum(self.lengths) / max(1, len(self.lengths)))
         self.norms = [_SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / mean) for length in self.lengths]
         self.segments = segments
 
     def counts(self, terms: dict[str, str]) -> dict[int, int]:
-        """Return how often each message has a word, whose term `terms` has by language."""
+        """Return how often each message has a word, whose term `terms` has by language; those left out have none."""
         found: dict[int, int] = {}
         for start, segment in zip(self.starts, self.segments, strict=True):
             term = terms.get(segment.language)
             if term is not None and (posting := segment.postings.get(term)) is not None:
                 for at in range(0, len(posting), 2):
                     found[start + posting[at]] = posting[at + 1]
+        for place in self.left_out.intersection(found):
+            del found[place]
         return found
+
+    def around(self, place: int) -> tuple[int, int]:
+        """Return the first place and the end of the conversation that a place is in."""
+        at = bisect_right(self.edges, place)
+        return self.edges[at - 1], self.edges[at]
+
+    def within(self, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
+        """Return the seqs that are in any of the ranges."""
+        return frozenset(
+            seq
+            for first, last in ranges
+            for seq in self.seqs[bisect_left(self.seqs, first) : bisect_right(self.seqs, last)]
+        )
 
     def rarity(self, found: int) -> float:
         """Return how much a word tells that so many messages have."""
@@ -97,24 +121,27 @@ def rank(
     *,
     without: Collection[int] = (),
     first: int = 0,
-    last: int = 2**31,
+    last: int = 2**63,
     in_time: Sequence[tuple[int, int]] = (),
 ) -> Ranking:
     """Return the messages that `query` is about, those with seqs in `without` and outside `first..last` left out.
 
-    `in_time` are ranges of seqs from the times that the query names: what is said of them comes first, and where no
-    word of the query is found anywhere, their messages are what was asked for.
+    Seqs are those of one conversation, or the numbers of messages in several: the segments say. `in_time` are ranges of
+    them from the times that the query names: what is said of these comes first, and where no word of the query is found
+    anywhere, their messages are what was asked for.
     """
-    conversation = _Conversation(segments)
-    scores, weights = _scored(conversation, query)
+    searched = _Searched(segments, without)
+    scores, weights = _scored(searched, query)
+    timely = searched.within(in_time)
     if in_time and not scores:
-        scores = {place: 1.0 for place, seq in enumerate(conversation.seqs) if _within(seq, in_time)}
-    left_out = frozenset(without)
+        scores = {place: 1.0 for place, seq in enumerate(searched.seqs) if seq in timely}
     asked = [
-        (place, seq) for place, seq in enumerate(conversation.seqs) if first <= seq <= last and seq not in left_out
+        (place, seq)
+        for place, seq in enumerate(searched.seqs)
+        if first <= seq <= last and place not in searched.left_out
     ]
     hits = [
-        Hit(seq, round(scores[place] * (_IN_TIME if in_time and _within(seq, in_time) else 1.0), _DIGITS))
+        Hit(seq, round(scores[place] * (_IN_TIME if seq in timely else 1.0), _DIGITS))
         for place, seq in asked
         if place in scores
     ]
@@ -122,31 +149,31 @@ def rank(
     return Ranking(hits, len(asked), weights)
 
 
-def _scored(conversation: _Conversation, query: str) -> tuple[dict[int, float], dict[str, dict[str, float]]]:
+def _scored(searched: _Searched, query: str) -> tuple[dict[int, float], dict[str, dict[str, float]]]:
     """Return the score of each place that a query is about, and the weights of its terms by language."""
-    languages = {segment.language for segment in conversation.segments}
+    languages = {segment.language for segment in searched.segments}
     weights: dict[str, dict[str, float]] = {language: {} for language in languages}
     scores: dict[int, float] = {}
     named: list[tuple[str, float, dict[int, float]]] = []
     spelled_as_names = names(query)
-    for word in _asked(query, conversation.segments):
+    for word in _asked(query, searched.segments):
         terms = {language: found[-1] for language in languages if (found := token_terms(word, language))}
-        if not (counts := conversation.counts(terms)):
+        if not (counts := searched.counts(terms)):
             continue
-        rarity = conversation.rarity(len(counts))
-        side = conversation.addressed(counts) if word in spelled_as_names else None
+        rarity = searched.rarity(len(counts))
+        side = searched.addressed(counts) if word in spelled_as_names else None
         if side is not None:
             rarity *= _NAME_WEIGHT
         for language, term in terms.items():
             weights[language][term] = rarity
-        of_word = _word_scores(conversation, counts, rarity)
+        of_word = _word_scores(searched, counts, rarity)
         if side is not None:
             named.append((side, rarity * _NAMED, of_word))
         for place, score in of_word.items():
             scores[place] = scores.get(place, 0.0) + score
     for side, least, of_word in named:
         for place in scores:
-            if conversation.roles[place] == side:
+            if searched.roles[place] == side:
                 scores[place] += max(0.0, least - of_word.get(place, 0.0))
     return scores, weights
 
@@ -161,19 +188,16 @@ def _asked(query: str, segments: Sequence[Segment]) -> list[str]:
     return [word for word in every if word not in stop] or every
 
 
-def _word_scores(conversation: _Conversation, counts: dict[int, int], rarity: float) -> dict[int, float]:
+def _word_scores(searched: _Searched, counts: dict[int, int], rarity: float) -> dict[int, float]:
     """Return what one word counts for each message that has it or stands beside one."""
-    norms, end = conversation.norms, len(conversation.seqs)
+    norms = searched.norms
     own = {place: rarity * count * (_SATURATION + 1) / (count + norms[place]) for place, count in counts.items()}
     found = dict(own)
     for place, score in own.items():
+        start, end = searched.around(place)
         for distance, share in enumerate(_SPREAD, 1):
             spread = score * share
             for beside in (place - distance, place + distance):
-                if 0 <= beside < end and found.get(beside, 0.0) < spread:
+                if start <= beside < end and found.get(beside, 0.0) < spread:
                     found[beside] = spread
     return found
-
-
-def _within(seq: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    return any(first <= seq <= last for first, last in ranges)

@@ -45,6 +45,24 @@ def parse(text: str) -> Reference:
     return Reference(first, last, int(block) if block else None)
 
 
+def conversation_and_place(text: str) -> tuple[str, str]:
+    """Return the conversation and the place in it that a reference in a user's conversations names.
+
+    Raises BadReferenceError where it names no conversation.
+    """
+    conversation, colon, place = text.strip().strip("[]").partition(":")
+    if not colon:
+        raise BadReferenceError(
+            "Expected a conversation and a place in it: conv_…:m12, conv_…:m12.1 or conv_…:m12-m18."
+        )
+    return conversation, place
+
+
+def of_conversation(conversation: str, reference: str) -> str:
+    """Return how a place is named among the conversations of a user."""
+    return f"{conversation}:{reference}"
+
+
 def message(seq: int) -> str:
     """Return the reference of a message."""
     return f"m{seq}"

@@ -88,6 +88,9 @@ def _segment(messages: list[Searchable]) -> Segment:
     )
 
 
-def closed(found: Sequence[Segment]) -> Sequence[Segment]:
-    """Return those of segments in a row to which later messages add nothing: they are what is worth storing."""
-    return found if not found or len(found[-1].seqs) == MOST_MESSAGES else found[:-1]
+def closed(found: Sequence[Segment], least: int = MOST_MESSAGES) -> Sequence[Segment]:
+    """Return those of segments in a row that are worth storing: all but a last one of less than `least` messages.
+
+    To a full one later messages add nothing; a smaller one is stored where reading its messages again costs more.
+    """
+    return found if not found or len(found[-1].seqs) >= least else found[:-1]

@@ -34,8 +34,8 @@ SCHEMA: Final[dict[str, Any]] = {
 TAG: Final = "recalled"
 """Element in which recalled text stands."""
 _OPENING: Final = f"<{TAG} "
-_REF: Final = re.compile(r'"ref":\s?"(m\d+(?:-m\d+)?)"')
-_HEAD: Final = re.compile(rf'<{TAG} refs="([m\d\s-]*)"')
+_REF: Final = re.compile(r'"ref":\s?"((?:conv_\w+:)?m\d+(?:-m\d+)?)"')
+_HEAD: Final = re.compile(rf'<{TAG} refs="([\w\s:-]*)"')
 _CUT: Final = "[recalled before: "
 _MOST_NAMED: Final = 12
 """References that the line in the place of a result names."""

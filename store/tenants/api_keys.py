@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Select
 
-SCOPES: Final = ("turns:write", "context:read", "audit:read", "admin")
-"""What a key may be allowed; `admin` includes the others."""
+BY_NAME_ONLY: Final = ("recall:user",)
+"""What nobody is allowed but by its name: `admin` does not include it, and no key has it unless it is asked for."""
+USUAL: Final = ("turns:write", "context:read", "audit:read", "admin")
+"""What a key is allowed where nothing else is said; `admin` includes the others."""
+SCOPES: Final = (*USUAL, *BY_NAME_ONLY)
+"""What a key may be allowed."""
 MAXIMUM: Final = 1_000
 """Keys that a tenant may have in force at a time: each is a row that nothing ever removes."""
 ROTATING: Final = 2
@@ -93,7 +97,7 @@ def create(
     connection: Connection,
     tenant_id: UUID,
     name: str,
-    scopes: Collection[str] = SCOPES,
+    scopes: Collection[str] = USUAL,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
     """Make a key; return its row and the key itself, which nobody can show again.

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from cli.conversations.context_plot import LINE, Point, Threshold, context_plot
 from cli.main import app
 from cli.tables import columns, print_table
+from tests.api.doors.test_problems import key_with
 from tests.support import talk
 from tests.support.service.command_line import own_logging
 from tests.support.service.in_process_worker import work
@@ -292,6 +293,30 @@ def test_what_was_said_is_given_back(service: Service, told: Told) -> None:
     ((passage),) = json.loads(one.output)["passages"]
     original = service.client.get(f"{told.path}/messages/0").json()["content"]
     assert passage["parts"][0]["text"] == original
+    assert "conversations" not in json.loads(one.output)
     assert CliRunner().invoke(app, ["recall", told.id, "--pattern", "zebra", *service_options]).exit_code == 1
     assert CliRunner().invoke(app, ["recall", told.id, "--pattern", "(", *service_options]).exit_code == 1
     assert CliRunner().invoke(app, ["recall", told.id, "a", "--ref", "m1", *service_options]).exit_code == 2
+
+
+def test_what_was_said_to_a_user_is_given_back(service: Service, told: Told) -> None:
+    paths = [service.conversation(user_ref="edda/2") for _ in range(2)]
+    for path in paths:
+        service.append(path, {"role": "user", "content": f"The garage of {path} opens with 4711."})
+    options = ["--url", service.api.url, "--key"]
+
+    def recall(key: str, *arguments: str) -> Result:
+        return CliRunner().invoke(app, ["recall", *arguments, *options, key])
+
+    key = key_with(service, ["recall:user"])
+    found = recall(key, "--user", "edda/2", "garage")
+    assert found.exit_code == 0, found.output
+    assert "2 passages of 2 messages in 2 conversations" in found.output
+    passages = json.loads(recall(key, "garage", "--user", "edda/2", "--json").output)["passages"]
+    assert {passage["ref"] for passage in passages} == {f"{path.rpartition('/')[2]}:m0" for path in paths}
+    (one,) = json.loads(recall(key, "--user", "edda/2", "--ref", passages[0]["ref"], "--json").output)["passages"]
+    assert one["parts"] == passages[0]["parts"]
+    assert recall(key, "--user", "edda", "garage").exit_code == 1
+    assert recall(told.key, "--user", "edda/2", "garage").exit_code == 1
+    for wrong in ([], ["--user", "edda"], [told.id, "garage", "--user", "edda"], ["--pattern", "a"]):
+        assert recall(key, *wrong).exit_code == 2, wrong

@@ -20,12 +20,14 @@ from palimpsest_client import (
     Outbox,
     OutboxFullError,
     OverflowExhaustedError,
+    PermissionDeniedError,
     RateLimitedError,
     UnexpectedSeqError,
     UnreachableError,
 )
 from pydantic import BaseModel
 
+from tests.api.doors.test_problems import key_with
 from tests.support.eventually import eventually
 from tests.support.servers.faulty_proxy import FaultyProxy, Refused
 from tests.support.servers.tcp_gate import gate
@@ -474,3 +476,19 @@ def test_recall_takes_each_way_of_asking(client: Client, conversation: str) -> N
         assert found["passages"][0]["parts"][0]["text"] == "The garage opens with 4711-B."
     with pytest.raises(InvalidError):
         client.recall(conversation, "a", ref="m0")
+
+
+def test_what_was_said_to_a_user_comes_back_to_a_key_that_may(service: Service, client: Client) -> None:
+    for _ in range(2):
+        made = client.create_conversation(user_ref="anna/2")
+        client.append(made["id"], [{"role": "user", "content": "The garage opens with 4711-B."}])
+    with pytest.raises(PermissionDeniedError):
+        client.recall_user("anna/2", "garage")
+    with Client(service.api.url, key_with(service, ["recall:user"])) as reader:
+        found = reader.recall_user("anna/2", "garage", framed=True)
+        assert (found["conversations"], len(found["passages"])) == (2, 1)
+        passage = found["passages"][0]
+        assert passage["ref"] == f"{made['id']}:m0"
+        assert f'<recalled refs="{passage["ref"]}">' in found["framed"]
+        assert reader.recall_user("anna/2", ref=passage["ref"])["passages"][0]["parts"] == passage["parts"]
+        assert reader.recall_user("anna", pattern="garage")["passages"] == []

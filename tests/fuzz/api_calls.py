@@ -25,6 +25,7 @@ from schemathesis.core.failures import Failure, FailureGroup
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
+from store.tenants.api_keys import SCOPES
 from tests.fuzz.planted import EXTERNAL_ID, Planted
 from tests.support.service.in_process_worker import work
 
@@ -79,6 +80,8 @@ class ApiFuzz:
     def __init__(self, service: Service, random_seed: int) -> None:
         self.service = service
         self.client = service.stranger
+        every = self.client.post("/v1/keys", json={"name": "every scope", "scopes": SCOPES}).json()
+        self.client.headers["authorization"] = f"Bearer {every['key']}"
         self.planted = Planted(service.settings, service.tenant_id, service.client)
         self.failures = Failures()
         self.statuses: Counter[int] = Counter()

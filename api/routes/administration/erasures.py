@@ -70,9 +70,9 @@ async def erase_user(request: Request[Principal, Any, Any], user_ref: UserRef) -
     summary="Erase a user's conversations, whatever the name",
     responses={200: answers(UserErasureOut, "They are gone."), **problems()},
 )
-async def erase_any_user(request: Request[Principal, Any, Any], wanted: AnyUserRef = None) -> UserErasureOut:
+async def erase_any_user(request: Request[Principal, Any, Any], user_ref: AnyUserRef = None) -> UserErasureOut:
     """As `DELETE /users/{user_ref}`, for names that a path cannot hold: those with a slash, `.` and `..`."""
-    return UserErasureOut(conversations=await erase_all_of(caller_of(request), _named(wanted)))
+    return UserErasureOut(conversations=await erase_all_of(caller_of(request), named(user_ref)))
 
 
 @get(
@@ -98,13 +98,13 @@ async def export_user(request: Request[Principal, Any, Any], user_ref: UserRef) 
     summary="Export a user's data, whatever the name",
     responses={200: answers(str, "JSON lines.", "application/jsonl"), **problems()},
 )
-async def export_any_user(request: Request[Principal, Any, Any], wanted: AnyUserRef = None) -> Stream:
+async def export_any_user(request: Request[Principal, Any, Any], user_ref: AnyUserRef = None) -> Stream:
     """As `GET /users/{user_ref}/export`, for names that a path cannot hold."""
-    return Stream(lines(caller_of(request), _named(wanted)), media_type="application/jsonl")
+    return Stream(lines(caller_of(request), named(user_ref)), media_type="application/jsonl")
 
 
-def _named(user_ref: str | None) -> str:
-    """Return what was given; nobody erases everybody by leaving it out."""
+def named(user_ref: str | None) -> str:
+    """Return what was given; nobody has everybody erased or read by leaving it out."""
     if user_ref is None:
         raise invalid("Say whose: user_ref.", "user_ref")
     return user_ref

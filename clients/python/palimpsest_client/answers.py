@@ -343,6 +343,28 @@ class Recalled(RecalledCounts, total=False):
     framed: str
 
 
+class UserPassage(RecalledPassage):
+    """Messages of one of a user's conversations in a row; every `ref` has its conversation before it."""
+
+    conversation_id: str
+
+
+class UserRecalledCounts(TypedDict):
+    """What was found in the conversations that were searched, the best first."""
+
+    passages: list[UserPassage]
+    tokens: int
+    searched: int
+    conversations: int
+    more: bool
+
+
+class UserRecalled(UserRecalledCounts, total=False):
+    """`framed`, where it was asked for, is the text that a model is given as the tool's result."""
+
+    framed: str
+
+
 class RecallTool(TypedDict, total=False):
     """The tool's definition as one of the model APIs takes it: each has some of the fields."""
 

@@ -23,6 +23,7 @@ from palimpsest_client.answers import (
     Snapshot,
     StoredMessage,
     UserErasure,
+    UserRecalled,
 )
 from palimpsest_client.calls import as_documented, given, path_of
 from palimpsest_client.errors import InvalidError
@@ -191,6 +192,30 @@ class Operations(Flows):
             framed=framed,
         )
         return self.call("POST", path_of("conversations", conversation_id, "recall"), Recalled, body=body)
+
+    def recall_user(
+        self,
+        user_ref: str,
+        query: str | None = None,
+        *,
+        ref: str | None = None,
+        pattern: str | None = None,
+        max_tokens: int | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+        framed: bool | None = None,
+    ) -> Flow[UserRecalled]:
+        """Return originals of all conversations of a user; the key needs the scope `recall:user`."""
+        body = given(
+            query=query,
+            ref=ref,
+            pattern=pattern,
+            max_tokens=max_tokens,
+            offset=offset,
+            limit=limit,
+            framed=framed,
+        )
+        return self.call("POST", path_of("recall"), UserRecalled, query={"user_ref": user_ref}, body=body)
 
     def recall_tool(self, shape: Literal["messages", "chat", "responses"] = "messages") -> Flow[RecallTool]:
         """Read the tool by which a model recalls; declare it from a conversation's first call on."""

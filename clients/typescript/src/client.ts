@@ -189,6 +189,11 @@ export class Client {
     return this.#call("POST /v1/conversations/{conversation_id}/recall", [conversationId], { body });
   }
 
+  /** Return originals of all conversations of a user, as `recall` does of one; the key needs the scope `recall:user`. */
+  recallUser(userRef: string, body: Body<"POST /v1/recall">) {
+    return this.#call("POST /v1/recall", [], { query: { user_ref: userRef }, body });
+  }
+
   /** Read the tool by which a model recalls; declare it from a conversation's first call on. */
   recallTool(shape: "messages" | "chat" | "responses" = "messages") {
     return this.#call("GET /v1/recall-tool", [], { query: { shape } });

@@ -370,6 +370,25 @@ export interface TurnOut {
   last_seq: number;
 }
 
+export interface UserPassage {
+  conversation_id: string;
+  first_seq: number;
+  in_context: boolean;
+  last_seq: number;
+  parts: RecalledPart[];
+  ref: string;
+  score: number;
+}
+
+export interface UserRecallOut {
+  conversations: number;
+  framed?: string;
+  more: boolean;
+  passages: UserPassage[];
+  searched: number;
+  tokens: number;
+}
+
 export interface Operations {
   "POST /v1/conversations": {
     query: Record<string, never>;
@@ -538,6 +557,23 @@ export interface Operations {
       through_seq?: number | null;
     };
     answer: RecallOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
+  };
+  "POST /v1/recall": {
+    query: {
+      user_ref?: string | null;
+    };
+    body: {
+      framed?: boolean;
+      limit?: number;
+      max_tokens?: number;
+      offset?: number;
+      pattern?: string | null;
+      query?: string | null;
+      ref?: string | null;
+    };
+    answer: UserRecallOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };

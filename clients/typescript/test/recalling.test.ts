@@ -27,6 +27,19 @@ test("originals come back by each way of asking", async () => {
   await assert.rejects(client.recall(id, { query: "a", ref: "m0" }), (error: ApiError) => error.pointer === "/ref");
 });
 
+test("what was said to a user comes back to a key that may", async () => {
+  const { client } = await begin();
+  const { id } = await client.createConversation({ user_ref: "anna/ts" });
+  await client.append(id, [user(CODE)]);
+  await assert.rejects(client.recallUser("anna/ts", { query: "garage" }), (error: ApiError) => error.status === 403);
+  const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
+  const body = JSON.stringify({ name: "reader", scopes: ["recall:user"] });
+  const made = (await (await fetch(`${url}/v1/keys`, { method: "POST", headers, body })).json()) as { key: string };
+  const found = await new Client(url, made.key).recallUser("anna/ts", { query: "garage" });
+  assert.equal(found.passages[0]!.ref, `${id}:m0`);
+  assert.equal(found.passages[0]!.conversation_id, id);
+});
+
 test("the tool is the service's, in each shape", async () => {
   const client = new Client(url, key);
   assert.deepEqual(await client.recallTool(), RECALL_TOOL);

@@ -36,7 +36,7 @@ from runtime import ids
 from store import hot_path
 from store.engine import service_engine, transaction
 from store.tenants import api_keys
-from store.tenants.api_keys import SCOPES, AlreadyReplacedError, TooManyKeysError
+from store.tenants.api_keys import SCOPES, USUAL, AlreadyReplacedError, TooManyKeysError
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import problem
@@ -595,7 +595,7 @@ class TestByCommand:
         assert done.exit_code == 0
         with psycopg.connect(database_url) as connection:
             (row,) = connection.execute("select name, scopes, expires_at from api_keys").fetchall()
-        assert row == ("default", list(SCOPES), None)
+        assert row == ("default", list(USUAL), None)
         overlap = ["keys", "rotate", "--tenant", "acme", done.output.strip(), "--overlap", "0s", "--expires", "1d"]
         assert CliRunner().invoke(app, overlap).exit_code == 0
         with psycopg.connect(database_url) as connection:

@@ -109,7 +109,7 @@ def doors(service: Service) -> Iterator[Doors]:
     settings = service.settings.model_copy(
         update={"max_body_bytes": 65_536, "metrics_token": SecretStr("scrape"), "webhook_private_addresses": True}
     )
-    tenant = make_tenant(service.database_url, "documented")
+    tenant = make_tenant(service.database_url, "documented", api_keys.SCOPES)
     with recorder.client(settings, tenant.key) as client:
         scoped = {}
         for scope in api_keys.SCOPES:
@@ -162,8 +162,9 @@ def test_problems_of_every_body(doors: Doors) -> None:
     for operation in KEYED:
         if example_of(operation) is None:
             continue
-        assert ask(doors.client, operation, content=b'{"').status_code == 400
-        assert ask(doors.client, operation, content=b"[" * 65_537).status_code == 413
+        path = path_of(operation, user_ref="anna")
+        assert ask(doors.client, operation, path, content=b'{"').status_code == 400
+        assert ask(doors.client, operation, path, content=b"[" * 65_537).status_code == 413
 
 
 def test_problems_of_every_list(doors: Doors) -> None:
@@ -348,6 +349,9 @@ def test_every_body_has_an_example_and_they_are_taken(doors: Doors) -> None:
         taken = ask(client, operation, f"{path}/{end}")
         assert taken.is_success, (operation.name, taken.text)
     assert client.get(f"{path}/recalls").json()["data"]
+    for where in ("/v1/users/anna/recall", "/v1/recall?user_ref=anna"):
+        taken = client.post(where, json=example_of(named("POST /v1/recall")))
+        assert taken.is_success, taken.text
     for method, end in (("POST", "conversations"), ("POST", "keys"), ("POST", "runs/retry"), ("PATCH", "tenant")):
         assert ask(client, named(f"{method} /v1/{end}")).is_success
     assert ask(client, named("PATCH /v1/conversations/{conversation_id}"), path).is_success

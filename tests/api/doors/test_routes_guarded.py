@@ -18,7 +18,7 @@ from api.http import bounded_http
 from runtime.settings import Settings
 from store.engine import owner_engine
 from store.tenants import api_keys
-from store.tenants.api_keys import SCOPES
+from store.tenants.api_keys import BY_NAME_ONLY, SCOPES
 from tests.api.doors.test_hot_routes import raw
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import running_api
@@ -146,10 +146,13 @@ def test_every_route_needs_its_scopes(service: Service) -> None:
         assert set(keys) - set(refused) == {scopes for scopes in keys if needed <= set(scopes)}, path
         if path.startswith(ONLY_ADMIN) or path == "/v1/tenant":
             assert needed == {"admin"}, path
+        if path in {"/v1/recall", "/v1/users/1/recall"}:
+            assert needed == {"recall:user"}, path
         if method in {"PATCH", "DELETE"}:
             assert needed & {"turns:write", "admin"}, path
+        answer_to_admin = (403, "forbidden") if needed & set(BY_NAME_ONLY) else (422, "invalid", "nothing")
         with service.api.client(admin) as client:
-            problem(client.request(method, f"{path}?nothing=like-this"), 422, "invalid", "nothing")
+            problem(client.request(method, f"{path}?nothing=like-this"), *answer_to_admin)
 
 
 def test_pages_need_somebody_signed_in(service: Service) -> None:

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
     from tests.support.service.running_api import Service
 
-READING: Final = frozenset({"context:read", "audit:read"})
-"""Whoever has one of these reads what was said; the first reads it as it is served, the second as it is stored."""
+READING: Final = frozenset({"context:read", "audit:read", "recall:user"})
+"""Whoever has one of these reads what was said: as it is served, as it is stored, as it is recalled."""
 WEAK: Final = [scope for scope in SCOPES if scope != "admin"]
 CONVERSATION: Final = "/v1/conversations/{conversation_id}"
 OWN: Final[dict[tuple[str, str], list[Any]]] = {
     ("POST", "/v1/runs/retry"): [{"state": "dead"}],
     ("POST", f"{CONVERSATION}/pins"): [{"seq": 1}, {"seq": 0}, {"seq": 0, "text": "a guess"}, {"seq": 99}],
     ("PATCH", CONVERSATION): [{}, {"model": "claude-haiku-4-5"}],
+    ("POST", "/v1/users/{user_ref}/recall"): [{"query": "plover"}, {"pattern": "(?i)[a-z]+"}],
     ("POST", f"{CONVERSATION}/turns"): [{"messages": [{"role": "user", "content": "Hello."}]}],
 }
 NUMBERS_TOLD: Final = {
@@ -78,8 +79,9 @@ def requests(told: Told) -> Iterator[tuple[str, str, Any]]:
         path = template.format_map(told.ids)
         if template == "/v1/conversations" and method == "POST":
             yield method, path, {"external_id": f"external_id-{told.planted.canary}"}
-        elif template in {"/v1/exports", "/v1/users"}:
-            yield method, f"{path}?user_ref={told.planted.user_ref}", None
+        elif template in {"/v1/exports", "/v1/users", "/v1/recall"}:
+            body = {"pattern": "(?i)[a-z]+"} if template == "/v1/recall" else None
+            yield method, f"{path}?user_ref={told.planted.user_ref}", body
         else:
             bodies = OWN.get((method, template)) or BODIES.get((method, template)) or [{} if method == "POST" else None]
             for body in bodies:

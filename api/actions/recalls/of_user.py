@@ -1,0 +1,322 @@
+"""Recalling across a user's conversations: the ranking of one over all of them, within bounds of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.actions.recall import SEARCH_SECONDS, by_ref, hits_for, in_context, kind_of, part_of, reference_of
+from api.actions.recalls.records import Returned, note
+from api.http.problems import ProblemError, invalid
+from api.schema.recall import RecallIn, UserPassage, UserRecallOut
+from compaction.recall import numbers, patterns, references, times
+from compaction.recall.framing import framed_of_user
+from compaction.recall.passages import BESIDE, pack, quoted, segments_of
+from compaction.recall.ranking import Hit, Ranking, rank
+from compaction.recall.segments import closed, decoded
+from compaction.recall.words import NEUTRAL, places
+from runtime import ids
+from store.recall import of_user
+from store.recall import segments as stored
+from store.recall.requests import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from api.actions.caller import Caller
+    from api.schema.recall import UserRecallIn
+    from compaction.recall.passages import Packed, Passage, QuotedMessage
+    from compaction.recall.segments import Segment
+    from store.recall.of_user import Read, Stretch, Stretches
+    from store.recall.originals import Searched
+    from store.tables import AnyRow
+
+WORTH_STORING: Final = 16
+"""Messages from which on a segment is stored: a user has many short conversations, and each is searched every time."""
+_BEFORE: Final = 2
+
+
+class _Found(NamedTuple):
+    """Passages with their conversations, the best first."""
+
+    passages: list[tuple[UUID, Passage]]
+    places: Mapping[UUID, Searched]
+    tokens: int
+    searched: Sequence[UUID]
+    messages: int
+    more: bool
+
+
+async def recall_of_user(caller: Caller, user_ref: str, wanted: UserRecallIn) -> UserRecallOut:
+    """Return what was asked for; nothing of a user without conversations. Raise the problem of what was asked."""
+    kind = kind_of(wanted)
+    if wanted.offset and wanted.ref is None:
+        raise invalid("An offset goes with the ref of one message or block.", "/offset")
+    by: Callable[..., Any] = {"query": _by_query, "ref": _by_place, "pattern": _by_pattern}[kind]
+    try:
+        found: _Found = await by(caller, user_ref, wanted)
+    except ProblemError:
+        caller.services.metrics.recalled(kind, "refused")
+        raise
+    await note(caller, Question(kind, getattr(wanted, kind), "api", of_user=True), _returned(found))
+    return _answer(found, wanted)
+
+
+async def _by_place(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Found:
+    try:
+        named, place = references.conversation_and_place(wanted.ref or "")
+    except references.BadReferenceError as error:
+        raise invalid(str(error), "/ref") from None
+    if wanted.offset and reference_of(place).is_range:
+        raise invalid("An offset goes with the ref of one message or block.", "/offset")
+    reference_of(place)
+    identifier = ids.parse("conv", named)
+    recalled = None
+    if identifier is not None and await caller.run(_owns, user_ref, identifier):
+        asked = RecallIn(ref=place, offset=wanted.offset, max_tokens=wanted.max_tokens)
+        recalled = await by_ref(caller.services, caller.tenant_id, identifier, asked)
+    if identifier is None or recalled is None:
+        raise invalid("There is nothing of this reference to be recalled.", "/ref")
+    passages = [(identifier, passage) for passage in recalled.packed.passages]
+    return _Found(
+        passages,
+        {identifier: recalled.place},
+        recalled.packed.tokens,
+        [identifier],
+        recalled.searched,
+        recalled.packed.more,
+    )
+
+
+def _owns(connection: Connection, tenant_id: UUID, user_ref: str, conversation_id: UUID) -> bool:
+    return of_user.owns(connection, tenant_id, user_ref, conversation_id)
+
+
+async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Found:
+    try:
+        pattern = patterns.compiled(wanted.pattern or "")
+    except patterns.BadPatternError as error:
+        raise invalid(str(error), "/pattern") from None
+
+    def look(connection: Connection, tenant_id: UUID) -> tuple[Stretches, Read, Mapping[UUID, Searched]]:
+        stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=False)
+        every = [each.conversation_id for each in stretches.found]
+        return (
+            stretches,
+            of_user.read(connection, tenant_id, stretches.found),
+            of_user.places(connection, tenant_id, every),
+        )
+
+    stretches, read, contexts = await caller.run(look)
+    return await asyncio.to_thread(_match, stretches, read, contexts, pattern, wanted)
+
+
+def _match(
+    stretches: Stretches, read: Read, contexts: Mapping[UUID, Searched], pattern: Any, wanted: UserRecallIn
+) -> _Found:
+    until = monotonic() + SEARCH_SECONDS
+    every: dict[int, QuotedMessage] = {}
+    hits, more = [], stretches.is_cut
+    own = [each.conversation_id for each in stretches.found]
+    for at in reversed(range(len(own))):
+        messages = _numbered(at, read.rows.get(own[at], ()))
+        for number, original in reversed(messages.items()):
+            if every and monotonic() > until:
+                more = True
+                break
+            every[number] = original
+            if any(patterns.matches(pattern, part.text) for part in original.parts):
+                hits.append(Hit(number, 1.0))
+
+    def focus(_: int, text: str) -> Sequence[tuple[int, float]]:
+        return patterns.matches(pattern, text)
+
+    packed = pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+    return _Found(_parted(packed, own), contexts, packed.tokens, own, len(every), packed.more or more)
+
+
+class _Material(NamedTuple):
+    """What a search by words reads."""
+
+    stretches: Stretches
+    read: Read
+    in_time: list[tuple[UUID, int, int]]
+
+
+async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Found:
+    def look(connection: Connection, tenant_id: UUID) -> _Material:
+        stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=True)
+        read = of_user.read(connection, tenant_id, stretches.found)
+        ranges = times.ranges(wanted.query or "", of_user.now(connection))
+        return _Material(stretches, read, of_user.spans_of(connection, tenant_id, stretches.found, ranges))
+
+    material = await caller.run(look)
+    own = [each.conversation_id for each in material.stretches.found]
+    ranked = await asyncio.to_thread(_rank, material, wanted)
+    for stretch, new in ranked.new:
+        with suppress(SQLAlchemyError, TimeoutError, OSError):
+            await caller.run(stored.store, stretch.conversation_id, stretch.through, new)
+    hits = ranked.ranking.hits[: hits_for(wanted.max_tokens)]
+    near = dict.fromkeys(each for hit in hits for each in numbers.beside(hit.seq, _BEFORE, BESIDE))
+    places_wanted = [(own[numbers.conversation_of(each)], numbers.seq_of(each)) for each in near]
+
+    def texts(connection: Connection, tenant_id: UUID) -> tuple[dict[UUID, list[AnyRow]], Mapping[UUID, Searched]]:
+        rows = of_user.chosen(connection, tenant_id, places_wanted)
+        return rows, of_user.places(connection, tenant_id, list(rows))
+
+    rows, contexts = await caller.run(texts)
+    packed = await asyncio.to_thread(_pack, hits, rows, own, ranked, wanted)
+    more = packed.more or material.stretches.is_cut or ranked.is_cut or len(hits) < len(ranked.ranking.hits)
+    return _Found(_parted(packed, own), contexts, packed.tokens, own, ranked.ranking.searched, more)
+
+
+class _Ranked(NamedTuple):
+    """What words found, the languages that it was found in, and what of that is worth storing."""
+
+    ranking: Ranking
+    languages: dict[int, str]
+    new: list[tuple[Stretch, Sequence[Segment]]]
+    is_cut: bool
+    """There was no time for all of what is not prepared."""
+
+
+def _rank(material: _Material, wanted: UserRecallIn) -> _Ranked:
+    until = monotonic() + SEARCH_SECONDS
+    every: list[Segment] = []
+    kept: list[tuple[Stretch, Sequence[Segment]]] = []
+    is_cut = False
+    own = material.stretches.found
+    for at in reversed(range(len(own))):
+        stretch = own[at]
+        rows = material.read.rows.get(stretch.conversation_id, ())
+        in_time = monotonic() <= until or not every
+        new = segments_of(quoted(rows), stretch.through) if in_time else []
+        is_cut = is_cut or not in_time
+        if stretch.is_whole and (whole := closed(new, WORTH_STORING)):
+            kept.append((stretch, whole))
+        found = [*map(decoded, material.read.terms.get(stretch.conversation_id, ())), *new]
+        every[:0] = [
+            msgspec.structs.replace(segment, seqs=[numbers.number(at, seq) for seq in segment.seqs])
+            for segment in found
+        ]
+    places_of = {stretch.conversation_id: at for at, stretch in enumerate(own)}
+    ranking = rank(
+        every,
+        wanted.query or "",
+        without=[
+            numbers.number(places_of[conversation], seq)
+            for conversation, seqs in material.read.superseded.items()
+            for seq in seqs
+        ],
+        in_time=[
+            (numbers.number(places_of[conversation], first), numbers.number(places_of[conversation], last))
+            for conversation, first, last in material.in_time
+        ],
+    )
+    languages = {seq: segment.language for segment in every for seq in segment.seqs}
+    return _Ranked(ranking, languages, kept, is_cut)
+
+
+def _pack(
+    hits: Sequence[Hit],
+    rows: Mapping[UUID, Sequence[AnyRow]],
+    own: Sequence[UUID],
+    ranked: _Ranked,
+    wanted: UserRecallIn,
+) -> Packed:
+    every: dict[int, QuotedMessage] = {}
+    for at, conversation in enumerate(own):
+        every |= _numbered(at, rows.get(conversation, ()))
+
+    def focus(number: int, text: str) -> Sequence[tuple[int, float]]:
+        language = ranked.languages.get(number, NEUTRAL)
+        return places(text, language, ranked.ranking.weights.get(language, {}))
+
+    return pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+
+
+def _numbered(at: int, rows: Sequence[AnyRow]) -> dict[int, QuotedMessage]:
+    return {
+        (number := numbers.number(at, seq)): original._replace(seq=number) for seq, original in quoted(rows).items()
+    }
+
+
+def _parted(packed: Packed, own: Sequence[UUID]) -> list[tuple[UUID, Passage]]:
+    """Return passages with their conversations, and places in these."""
+    found = []
+    for passage in packed.passages:
+        excerpts = [
+            excerpt._replace(original=excerpt.original._replace(seq=numbers.seq_of(excerpt.original.seq)))
+            for excerpt in passage.excerpts
+        ]
+        first, last = numbers.seq_of(passage.first_seq), numbers.seq_of(passage.last_seq)
+        found.append(
+            (
+                own[numbers.conversation_of(passage.first_seq)],
+                passage._replace(first_seq=first, last_seq=last, excerpts=excerpts),
+            )
+        )
+    return found
+
+
+def _returned(found: _Found) -> list[Returned]:
+    """Return what is written down of an answer, by conversation: of none, that the newest one had nothing."""
+    by_conversation: dict[UUID, list[Passage]] = {}
+    for conversation, passage in found.passages:
+        by_conversation.setdefault(conversation, []).append(passage)
+    if not by_conversation and found.searched:
+        by_conversation[found.searched[-1]] = []
+    returned = []
+    for conversation, passages in by_conversation.items():
+        excerpts = [excerpt for passage in passages for excerpt in passage.excerpts]
+        seqs = list(dict.fromkeys(excerpt.original.seq for excerpt in excerpts))
+        shown = found.places.get(conversation)
+        returned.append(
+            Returned(
+                conversation,
+                [references.span(passage.first_seq, passage.last_seq) for passage in passages],
+                seqs,
+                [seq for seq in seqs if shown is None or not in_context(shown, seq)],
+                found.messages,
+                found.tokens,
+            )
+        )
+    return returned
+
+
+def _answer(found: _Found, wanted: UserRecallIn) -> UserRecallOut:
+    named = [(ids.external("conv", conversation), passage) for conversation, passage in found.passages]
+    text = framed_of_user(named, more=found.more) if wanted.framed else UNSET
+    return UserRecallOut(
+        passages=[
+            _passage(found.places.get(conversation), conversation, each) for conversation, each in found.passages
+        ],
+        tokens=found.tokens,
+        searched=found.messages,
+        conversations=len(found.searched),
+        more=found.more,
+        framed=text,
+    )
+
+
+def _passage(shown: Searched | None, conversation: UUID, passage: Passage) -> UserPassage:
+    identifier = ids.external("conv", conversation)
+    parts = [part_of(excerpt) for excerpt in passage.excerpts]
+    return UserPassage(
+        ref=references.of_conversation(identifier, references.span(passage.first_seq, passage.last_seq)),
+        first_seq=passage.first_seq,
+        last_seq=passage.last_seq,
+        score=passage.score,
+        in_context=shown is not None and all(in_context(shown, part.seq) for part in parts),
+        parts=[msgspec.structs.replace(part, ref=references.of_conversation(identifier, part.ref)) for part in parts],
+        conversation_id=identifier,
+    )

@@ -1,0 +1,274 @@
+"""A user's conversations as recall reads them: the newest, within bounds of their number, messages and bytes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, and_, bindparam, func, select, text
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import Integer, Uuid
+
+from compaction.coverage import Coverage
+from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce
+from store.recall.originals import Searched
+from store.tables import conversations, snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+MOST_CONVERSATIONS: Final = 200
+"""Conversations of a user that are searched, the newest."""
+MOST_MESSAGES: Final = 20_000
+"""Messages of them, the newest conversations' first. With the other bounds measured in docs/recall.md."""
+
+_c, _s = conversations.c, snapshots.c
+
+
+class Stretch(NamedTuple):
+    """What is searched of one conversation."""
+
+    conversation_id: UUID
+    first: int
+    through: int
+    """The last seq that is prepared, -1 for none."""
+    first_segment: int | None
+    first_text: int | None
+    """The first message that is read: not prepared, or the last one that is, for its calls."""
+    is_whole: bool
+    """Nothing is missing between what is prepared and what is read."""
+
+
+class Stretches(NamedTuple):
+    """A user's conversations, the oldest first; `is_cut` says that something of them is beyond the bounds."""
+
+    found: list[Stretch]
+    is_cut: bool
+
+
+class Read(NamedTuple):
+    """What was read of them, by conversation."""
+
+    terms: dict[UUID, list[bytes]]
+    superseded: dict[UUID, list[int]]
+    rows: dict[UUID, list[AnyRow]]
+    """Messages that are not prepared."""
+
+
+def owns(connection: Connection, tenant_id: UUID, user_ref: str, conversation_id: UUID) -> bool:
+    """Tell whether a conversation is this user's."""
+    own = select(_c.id).where(_c.tenant_id == tenant_id, _c.id == conversation_id, _c.user_ref == user_ref)
+    return connection.execute(own).first() is not None
+
+
+def stretches(connection: Connection, tenant_id: UUID, user_ref: str, *, prepared: bool) -> Stretches:
+    """Return what is searched of a user's conversations; without `prepared`, all of it by its texts."""
+    rows = connection.execute(
+        _STRETCHES,
+        {
+            "tenant": tenant_id,
+            "user_ref": user_ref,
+            "prepared": prepared,
+            "conversations": MOST_CONVERSATIONS,
+            "messages": MOST_MESSAGES,
+            "bytes": MOST_READ_BYTES,
+        },
+    ).all()
+    announce(sum(row.bytes for row in rows))
+    found = [
+        Stretch(row.id, row.first, row.through, row.first_segment, row.first_text, row.is_whole)
+        for row in reversed(rows)
+    ]
+    return Stretches(found, any(row.is_cut for row in rows))
+
+
+def read(connection: Connection, tenant_id: UUID, found: Sequence[Stretch]) -> Read:
+    """Return what is prepared of stretches, and the messages that are not."""
+    by_segments = [each for each in found if each.first_segment is not None]
+    by_texts = [each for each in found if each.first_text is not None]
+    terms: dict[UUID, list[bytes]] = defaultdict(list)
+    superseded: dict[UUID, list[int]] = defaultdict(list)
+    rows: dict[UUID, list[AnyRow]] = defaultdict(list)
+    own = [each.conversation_id for each in by_segments]
+    values = {"tenant": tenant_id, "ids": own, "seqs": [each.first_segment for each in by_segments]}
+    for row in connection.execute(_TERMS, values):
+        terms[row.conversation_id].append(row.terms)
+    for row in connection.execute(_SUPERSEDED, values | {"last": [each.through for each in by_segments]}):
+        superseded[row.conversation_id].append(row.seq)
+    values = {
+        "tenant": tenant_id,
+        "ids": [each.conversation_id for each in by_texts],
+        "seqs": [each.first_text for each in by_texts],
+    }
+    for row in connection.execute(_TEXTS, values):
+        rows[row.conversation_id].append(row)
+    return Read(terms, superseded, rows)
+
+
+def spans_of(
+    connection: Connection, tenant_id: UUID, found: Sequence[Stretch], ranges: Sequence[tuple[datetime, datetime]]
+) -> list[tuple[UUID, int, int]]:
+    """Return the ranges of seqs that came in ranges of time, by conversation."""
+    values = {
+        "tenant": tenant_id,
+        "ids": [each.conversation_id for each in found],
+        "seqs": [each.first for each in found],
+    }
+    return [
+        (row.conversation_id, row.first, row.last)
+        for start, end in ranges
+        for row in connection.execute(_SPANS, values | {"start": start, "end": end})
+    ]
+
+
+def chosen(connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID, int]]) -> dict[UUID, list[AnyRow]]:
+    """Return messages by conversation and seq, in their order: as many as make PAGE_BYTES, the first ones first."""
+    values = {"tenant": tenant_id, "ids": [each[0] for each in wanted], "seqs": [each[1] for each in wanted]}
+    taken: list[tuple[UUID, int]] = []
+    total = 0
+    for row in connection.execute(_SIZES, values):
+        if not taken or total + row.bytes <= PAGE_BYTES:
+            taken.append((row.conversation_id, row.seq))
+            total += row.bytes
+    announce(total)
+    found: dict[UUID, list[AnyRow]] = defaultdict(list)
+    values = {"tenant": tenant_id, "ids": [each[0] for each in taken], "seqs": [each[1] for each in taken]}
+    for row in connection.execute(_CHOSEN, values):
+        found[row.conversation_id].append(row)
+    return found
+
+
+def places(connection: Connection, tenant_id: UUID, of: Sequence[UUID]) -> dict[UUID, Searched]:
+    """Return what the contexts of conversations show as it came."""
+    head = and_(_s.tenant_id == _c.tenant_id, _s.conversation_id == _c.id, _s.version == _c.head_version)
+    rows = connection.execute(
+        select(_c.id, _c.next_seq, _c.covers_through, _s.coverage, func.now().label("now"))
+        .outerjoin(snapshots, head)
+        .where(_c.tenant_id == tenant_id, _c.id.in_(of))
+    )
+    return {
+        row.id: Searched(row.next_seq, row.covers_through, msgspec.convert(row.coverage or (), Coverage), row.now)
+        for row in rows
+    }
+
+
+def now(connection: Connection) -> datetime:
+    """Return the time by the database's clock."""
+    return connection.execute(select(func.now())).scalar_one()
+
+
+def _typed(statement: str, *integers: str) -> Any:
+    """Return a statement about the conversations `ids`, with arrays of seqs beside them."""
+    arrays = [bindparam(name, type_=ARRAY(Integer)) for name in integers]
+    return text(statement).bindparams(bindparam("tenant", type_=Uuid), bindparam("ids", type_=ARRAY(Uuid)), *arrays)
+
+
+# What can be large is bounded before it is looked at: conversations by their number, and each by the place from which
+# on it is searched. Bytes are summed from the newest conversation's newest message on, prepared or not.
+_STRETCHES: Final = text("""
+    with own as (
+        select c.id, c.next_seq, row_number() over newer as place,
+               coalesce(sum(c.next_seq) over (newer rows between unbounded preceding and 1 preceding), 0) as before
+        from (
+            select c.id, c.next_seq from conversations as c
+            where c.tenant_id = :tenant and c.user_ref = :user_ref
+            order by c.id desc limit :conversations + 1
+        ) as c
+        window newer as (order by c.id desc)
+    ), searched as (
+        select o.id, o.place, greatest(0, o.next_seq + o.before - :messages)::integer as first,
+               case when :prepared then coalesce(
+                   (select max(s.last_seq) from recall_segments as s where s.conversation_id = o.id), -1) else -1
+               end as through
+        from own as o
+        where o.place <= :conversations and o.before < :messages and o.next_seq > 0
+    ), items as (
+        select h.id, h.place, s.first_seq as seq, octet_length(s.terms)::bigint as bytes, true as is_segment
+        from searched as h join recall_segments as s
+            on s.tenant_id = :tenant and s.conversation_id = h.id and s.last_seq >= h.first
+        where :prepared
+        union all
+        select h.id, h.place, m.seq, m.bytes, false
+        from searched as h join messages as m
+            on m.tenant_id = :tenant and m.conversation_id = h.id and m.seq >= greatest(h.first, h.through)
+        where m.superseded_at is null
+    ), summed as (
+        select i.*, sum(i.bytes) over (order by i.place, i.seq desc, i.is_segment rows unbounded preceding) - i.bytes
+               < :bytes as is_read
+        from items as i
+    )
+    select h.id, h.first, h.through,
+           min(i.seq) filter (where i.is_read and i.is_segment) as first_segment,
+           min(i.seq) filter (where i.is_read and not i.is_segment) as first_text,
+           coalesce(sum(i.bytes) filter (where i.is_read), 0)::bigint as bytes,
+           h.first <= h.through + 1 and coalesce(bool_and(i.is_read) filter (where not i.is_segment), true) as is_whole,
+           h.first > 0 or coalesce(not bool_and(i.is_read), false)
+               or (select count(*) from own as o where o.next_seq > 0) > (select count(*) from searched) as is_cut
+    from searched as h left join summed as i on i.place = h.place
+    group by h.id, h.place, h.first, h.through
+    order by h.place
+""").bindparams(bindparam("tenant", type_=Uuid))
+_TERMS: Final = _typed(
+    """
+    select s.conversation_id, s.terms
+    from unnest(:ids, :seqs) as w (id, seq) join recall_segments as s
+        on s.tenant_id = :tenant and s.conversation_id = w.id and s.first_seq >= w.seq
+    order by s.conversation_id, s.first_seq
+    """,
+    "seqs",
+)
+_SUPERSEDED: Final = _typed(
+    """
+    select m.conversation_id, m.seq
+    from unnest(:ids, :seqs, :last) as w (id, seq, last) join messages as m
+        on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq between w.seq and w.last
+    where m.superseded_at is not null
+    """,
+    "seqs",
+    "last",
+)
+_TEXTS: Final = _typed(
+    """
+    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at
+    from unnest(:ids, :seqs) as w (id, seq) join messages as m
+        on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq >= w.seq
+    where m.superseded_at is null
+    order by m.conversation_id, m.seq
+    """,
+    "seqs",
+)
+_SPANS: Final = _typed(
+    """
+    select m.conversation_id, min(m.seq) as first, max(m.seq) as last
+    from unnest(:ids, :seqs) as w (id, seq) join messages as m
+        on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq >= w.seq
+    where m.superseded_at is null and m.created_at >= :start and m.created_at < :end
+    group by m.conversation_id
+    """,
+    "seqs",
+)
+_SIZES: Final = _typed(
+    """
+    select m.conversation_id, m.seq, m.bytes
+    from unnest(:ids, :seqs) with ordinality as w (id, seq, place) join messages as m
+        on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq = w.seq
+    where m.superseded_at is null
+    order by w.place
+    """,
+    "seqs",
+)
+_CHOSEN: Final = _typed(
+    """
+    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at
+    from unnest(:ids, :seqs) as w (id, seq) join messages as m
+        on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq = w.seq
+    where m.superseded_at is null
+    order by m.conversation_id, m.seq
+    """,
+    "seqs",
+)
