@@ -91,6 +91,13 @@ def id_or_not_found(prefix: ids.Prefix, text: str) -> UUID:
     return or_not_found(ids.parse(prefix, text))
 
 
+def named(user_ref: str | None) -> str:
+    """Return whose it is; nobody has everybody erased or read by leaving it out."""
+    if user_ref is None:
+        raise invalid("Say whose: user_ref.", "user_ref")
+    return user_ref
+
+
 def invalid(detail: str, pointer: str) -> ProblemError:
     """Return the answer for a field that cannot be taken.
 

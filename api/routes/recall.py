@@ -16,10 +16,9 @@ from api.auth.principals import Principal
 from api.http.bodies import read_body
 from api.http.paging import AfterId, BeforeId, Limit, window
 from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found, not_found
-from api.routes.administration.erasures import AnyUserRef, UserRef, named
+from api.http.problems import id_or_not_found, named, not_found
 from api.schema import examples
-from api.schema.documentation import ConversationId, answers, operation, problems
+from api.schema.documentation import AnyUserRef, ConversationId, UserRef, answers, operation, problems
 from api.schema.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, Shape, UserRecallIn, UserRecallOut
 from compaction.recall.tool import definition
 from runtime import ids

@@ -39,6 +39,14 @@ AfterSeq = Annotated[
 Wait = Annotated[float, QueryParameter(ge=0, le=60, description="Seconds to wait for the run's end.")]
 # Postgres keeps no NUL in text, so nothing can be found by one.
 Filter = Annotated[str | None, QueryParameter(max_length=512, pattern=r"^[^\x00]*$", description="Only these.")]
+_REFERENCE: Final[dict[str, Any]] = {
+    "max_length": 512,
+    "pattern": r"^[^\x00]*$",
+    "description": "The `user_ref` of conversations.",
+}
+UserRef = Annotated[str, PathParameter(**_REFERENCE)]
+AnyUserRef = Annotated[str | None, QueryParameter(name="user_ref", **_REFERENCE)]
+"""For one that no path can have: with a slash, or made of dots."""
 
 
 class Problem(msgspec.Struct, kw_only=True):

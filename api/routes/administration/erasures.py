@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any
 
 from litestar import Request, delete, get
-from litestar.params import PathParameter, QueryParameter
 from litestar.response import Stream
 
 from api.actions.archive import erase, erase_all_of, lines
@@ -13,21 +12,12 @@ from api.actions.caller import caller_of
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problems import id_or_not_found, invalid, or_not_found
-from api.schema.documentation import ConversationId, Filter, answers, problems
+from api.http.problems import id_or_not_found, invalid, named, or_not_found
+from api.schema.documentation import AnyUserRef, ConversationId, Filter, UserRef, answers, problems
 from api.schema.erasures import ErasureOut, UserErasureOut, erasure_out
 from api.schema.types import Page
 from runtime import ids
 from store.archive import erasures
-
-_REFERENCE: Final[dict[str, Any]] = {
-    "max_length": 512,
-    "pattern": r"^[^\x00]*$",
-    "description": "The `user_ref` of conversations.",
-}
-UserRef = Annotated[str, PathParameter(**_REFERENCE)]
-AnyUserRef = Annotated[str | None, QueryParameter(name="user_ref", **_REFERENCE)]
-"""For one that no path can have: with a slash, or made of dots."""
 
 
 @delete(
@@ -101,13 +91,6 @@ async def export_user(request: Request[Principal, Any, Any], user_ref: UserRef) 
 async def export_any_user(request: Request[Principal, Any, Any], user_ref: AnyUserRef = None) -> Stream:
     """As `GET /users/{user_ref}/export`, for names that a path cannot hold."""
     return Stream(lines(caller_of(request), named(user_ref)), media_type="application/jsonl")
-
-
-def named(user_ref: str | None) -> str:
-    """Return what was given; nobody has everybody erased or read by leaving it out."""
-    if user_ref is None:
-        raise invalid("Say whose: user_ref.", "user_ref")
-    return user_ref
 
 
 @get("/erasures", guards=[requires("audit:read")], summary="List erasures", responses=problems("bad_cursor"))
