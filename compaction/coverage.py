@@ -47,7 +47,7 @@ def extend(parent: Sequence[Span], seqs: Iterable[int], fates: Mapping[int, Fate
         else:
             spans.append(Span(first, last, fate, run))
 
-    for span in (*parent, *_spans(seqs)):
+    for span in (*parent, *spans_of(seqs)):
         start = span.first
         for seq in changed[bisect_left(changed, span.first) : bisect_right(changed, span.last)]:
             if start < seq:
@@ -64,7 +64,19 @@ def shown_seqs(coverage: Sequence[Span]) -> list[int]:
     return [seq for span in coverage if span.fate in {"kept", "truncated"} for seq in range(span.first, span.last + 1)]
 
 
-def _spans(seqs: Iterable[int]) -> list[Span]:
+def gone_spans(coverage: Sequence[Span], gone: Iterable[int]) -> list[Span]:
+    """Return what a snapshot does not show any more and the seqs in `gone` as spans with gaps between, in order."""
+    before = [span for span in coverage if span.fate in {"summarized", "dropped"}]
+    spans: list[Span] = []
+    for span in sorted([*before, *spans_of(gone)], key=lambda span: span.first):
+        if spans and spans[-1].last == span.first - 1:
+            spans[-1] = Span(spans[-1].first, span.last, "dropped")
+        else:
+            spans.append(Span(span.first, span.last, "dropped"))
+    return spans
+
+
+def spans_of(seqs: Iterable[int]) -> list[Span]:
     """Return ascending seqs as spans of what is kept."""
     spans: list[Span] = []
     first = last = None
@@ -97,5 +109,5 @@ def changes(parent: Sequence[Span], child: Sequence[Span]) -> list[tuple[int, in
 
 def name_seqs(seqs: Iterable[int]) -> str:
     """Return seqs as people read them, "3-17, 20"."""
-    spans = ((span.first, span.last) for span in _spans(sorted(set(seqs))))
+    spans = ((span.first, span.last) for span in spans_of(sorted(set(seqs))))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

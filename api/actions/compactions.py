@@ -103,7 +103,8 @@ def _read_material(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, principal: Principal, overrides: Mapping[str, Any]
 ) -> DryRun:
     policy = _policy_of_run(connection, principal, conversation_id, overrides)
-    return DryRun(snapshots.load(connection, tenant_id, conversation_id, lock="read"), policy)
+    material = snapshots.load(connection, tenant_id, conversation_id, lock="read", dated=policy.recall_handles)
+    return DryRun(material, policy)
 
 
 def _policy_of_run(

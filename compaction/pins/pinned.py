@@ -17,6 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from compaction.messages import blocks, is_request
+from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.standing import standing_instructions
 from compaction.summary.zone import CLOSES, OPENS, opening_length
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
@@ -25,7 +26,8 @@ from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PinSource = Literal["pinned", "standing_instruction", "latest_request"]
+PinSource = Literal["pinned", "standing_instruction", "latest_request", "left_out"]
+"""`left_out` is the note of the messages that are not shown, which has a place of its own: see `left_out.py`."""
 
 _EXPLAINED: Final = (
     "These texts are kept word for word because their messages are no longer shown. The rules among them still hold."
@@ -34,8 +36,9 @@ _LABELS: Final[dict[PinSource, str]] = {
     "pinned": "pinned",
     "standing_instruction": "standing instruction",
     "latest_request": "latest request before the messages shown",
+    "left_out": "left out",
 }
-_PRIORITY: Final[dict[PinSource, int]] = {"pinned": 0, "standing_instruction": 1, "latest_request": 2}
+_PRIORITY: Final[dict[PinSource, int]] = {"pinned": 0, "standing_instruction": 1, "latest_request": 2, "left_out": 3}
 _JOINT: Final = "\n\n"
 _OPENING: Final = re.compile(r"\[PINNED(?P<tag>(?::\d{1,9})?)\]\n[^\n]*\n")
 _ITEM: Final = re.compile(r"\[PIN(?P<tag>(?::\d{1,9})?) \d+ of \d+: [^\n\]]*, (?P<chars>\d{1,12}) characters\]\n")
@@ -93,6 +96,14 @@ def pin(view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int) ->
     """
     framed, dropped = bound(missing_pins(view, pins), max_tokens=max_tokens)
     return Pinned(with_pins(view, framed), framed, dropped)
+
+
+def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
+    """Return a view with its pins and the note of what it leaves out, up to seq `last`; unchanged for no note."""
+    if not note or not pinned.view:
+        return pinned
+    noted = Pin("left-out", last, note, "left_out")
+    return pinned._replace(view=with_note(pinned.view, note), framed=(*pinned.framed, noted))
 
 
 def bound(pins: Sequence[Pin], *, max_tokens: int) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
@@ -156,6 +167,18 @@ def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     """
     if not pins or not view or _stands_in(view, pins):
         return tuple(view)
+    framed, note = _apart(pins)
+    view = _with_frame(view, framed) if framed else view
+    return with_note(view, note) if note else tuple(view)
+
+
+def _apart(pins: Sequence[Pin]) -> tuple[Sequence[Pin], str]:
+    """Return those that a frame holds, and the note of what is left out, "" for none."""
+    note = next((pin.text for pin in pins if pin.source == "left_out"), "")
+    return [pin for pin in pins if pin.source != "left_out"] if note else pins, note
+
+
+def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     frame = render_pins(pins)
     host = _host(view)
     at = opening_length(view)
@@ -176,6 +199,9 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     Unchanged where that frame is not there: what a client sent is never taken for one. How the frame is worded does
     not matter, only which texts it holds.
     """
+    pins, note = _apart(pins)
+    if note:
+        view = without_note(view, note)
     host = _host(view)
     if not pins or host is None:
         return tuple(view)
@@ -196,14 +222,15 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
 def only_frames(first: ViewMessage) -> ViewMessage | None:
     """Return a first user message with a summary as the frames in it, the summary's and the pins'; None for no others.
 
-    The break before them stays, as it is what frames are found again by.
+    So does the note of what is left out. The break before them stays, as it is what frames are found again by.
     """
     content = first.content
     if isinstance(content, str):
-        at = _summary_at(content)
+        at = _summary_at(content[: note_at(content)])
         rest: Any = content[next((start for start, _ in _frames(content, at)), at) :]
     else:
-        at = _summary_block(content)
+        noted = bool(content) and note_at(_block_text(content[-1])) == 0 < len(_block_text(content[-1]))
+        at = _summary_block(content[:-1] if noted else content)
         rest = content[at - (at > 0 and framed_texts(_block_text(content[at - 1])) is not None) :]
     return ViewMessage(first.role, rest) if rest and len(rest) < len(content) else None
 

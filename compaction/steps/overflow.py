@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from compaction.pins.pinned import Pin, pin, with_pins
+from compaction.pins.pinned import with_pins
 from compaction.shorten.fitting import fit_history
 from compaction.view import WRITTEN, ViewMessage, cut_seqs, view_tokens, with_own_tail
 
 if TYPE_CHECKING:
+    from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.steps.refusals import Refused
     from compaction.steps.stage import Stage
@@ -67,11 +68,7 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
     shown = {message.seq for message in fitted.view}
     # Of what was saved, pins may take up a part, and never all.
     spare = max(0, int((served - fitted.tokens) / factor)) // 2
-    pinned = pin(
-        with_own_tail(view, fitted.view),
-        stage.working.pins,
-        max_tokens=min(policy.pinned_max_tokens, frame + spare),
-    )
+    pinned = stage.pinned(with_own_tail(view, fitted.view), policy, room=frame + spare)
     added = view_tokens(with_pins(fitted.view, pinned.framed)) - view_tokens(fitted.view)
     return Shrunk(
         pinned.view,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from compaction.cache_marks import without_marks
-from compaction.coverage import Coverage, Fate, extend, shown_seqs
+from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_seqs
 from compaction.messages import acceptable, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
@@ -217,9 +217,7 @@ def settle(
     there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `pins`
     are those that stand in its frame.
     """
-    cut = _tail_begins(working, after)
-    covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
-    covers = max(covers, working.snapshot.covers_through)
+    cut, covers = _covered(working, after)
     # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
     kept = without_marks(strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after)))
     shown = {message.seq for message in (*kept, *after[cut:])}
@@ -242,6 +240,22 @@ def settle(
         exchanges=sum(is_request(message.role, message.content) for message in kept),
         pins=pins,
     )
+
+
+def left_out(working: Working, after: View) -> list[Span]:
+    """Return the originals that a snapshot of `after` would cover and not show, in order and apart from each other."""
+    _, covers = _covered(working, after)
+    shown = {message.seq for message in after}
+    coverage = working.snapshot.coverage
+    known = (*shown_seqs(coverage), *(row.seq for row in working.tail if row.seq <= covers))
+    return gone_spans(coverage, (seq for seq in known if seq not in shown))
+
+
+def _covered(working: Working, after: View) -> tuple[int, int]:
+    """Return the index in `after` from which on it is the tail's, and the seq up to which the rest covers originals."""
+    cut = _tail_begins(working, after)
+    covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
+    return cut, max(covers, working.snapshot.covers_through)
 
 
 def _tail_begins(working: Working, after: View) -> int:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from compaction.messages import has_tool_results
-from compaction.pins.pinned import Pinned, pin, with_pins
+from compaction.pins.left_out import with_note
+from compaction.pins.pinned import Pinned, pin, with_left_out, with_pins
+from compaction.recall.ranges import note
 from compaction.steps.ladder import Load
-from compaction.steps.snapshot import Snapshot, build, load_view, serialized_bytes
+from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
 from compaction.summary.zone import opening_length
 from compaction.view import WRITTEN, View, view_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import date
+
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot, Working
+
+_SOME_NOTE: Final = "[1 message is stored but not shown: recall m0]"
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,8 @@ class Stage:
     bytes: int = 0
     is_counted: bool = True
     """Whether the API counted anything since the last request."""
+    days: Mapping[int, date] = field(default_factory=dict)
+    """Of the messages that are shown, and the first that is not, by seq, in UTC; only for the notes of handles."""
 
     @property
     def view(self) -> View:
@@ -44,9 +53,20 @@ class Stage:
         """Estimated tokens of the messages, pins that stand in a frame included, corrected by what the API counted."""
         return self.estimate(with_pins(self.working.view, self.working.snapshot.pins))
 
-    def pinned(self, view: View, policy: Policy) -> Pinned:
-        """Return a view of this conversation with the pins that it does not show in a frame."""
-        return pin(view, self.working.pins, max_tokens=policy.pinned_max_tokens)
+    def pinned(self, view: View, policy: Policy, *, room: int | None = None) -> Pinned:
+        """Return a view of this conversation with the pins that it does not show in a frame.
+
+        With `recall_handles` it says as well by what name what is not shown can be had back. All of it takes at most
+        `room` estimated tokens, where that is given.
+        """
+        most = policy.pinned_max_tokens if room is None else min(policy.pinned_max_tokens, room)
+        pinned = pin(view, self.working.pins, max_tokens=most)
+        if not policy.recall_handles or not view:
+            return pinned
+        # What it stands in is not the tail's any more, whatever it says.
+        spans = left_out(self.working, with_note(pinned.view, _SOME_NOTE))
+        noted = with_left_out(pinned, note(spans, self.days), spans[-1].last if spans else WRITTEN)
+        return noted if room is None or view_tokens(noted.view) - view_tokens(view) <= room else pinned
 
     def estimate(self, view: View) -> int:
         """Return the estimated tokens of a view of this conversation."""

@@ -67,7 +67,7 @@ def overflow(
     left out. Raises NoResultFound.
     """
     started = time.monotonic()
-    material = snapshots.load(connection, tenant_id, conversation_id, lock="write")
+    material = snapshots.load(connection, tenant_id, conversation_id, lock="write", dated=policy.recall_handles)
     if snapshot_version is not None and snapshot_version != material.head_version:
         if snapshot_version > material.last_version:
             return Overflowed("no_such_version")

@@ -32,13 +32,14 @@ def repin(
     running, or a snapshot waits for its end, nothing is touched: the next compaction frames them. What a restore holds
     stays held, and a check is due: the frame weighs something. Raises NoResultFound.
     """
-    material = snapshots.load(connection, tenant_id, conversation_id, lock="write")
+    material = snapshots.load(connection, tenant_id, conversation_id, lock="write", dated=policy.recall_handles)
     stage = material.stage(policy)
     pinned = stage.pinned(stage.view, policy)
     left_out = tuple(pin.id for pin in pinned.dropped)
     waits = material.in_signed_loop or material.pending_version is not None
     if waits or pinned.framed == material.snapshot.pins:
         return left_out
+    count = sum(pin.source != "left_out" for pin in pinned.framed)
     version = material.last_version + 1
     requested.overtake(connection, tenant_id, conversation_id)
     run_id = requested.record(
@@ -58,7 +59,7 @@ def repin(
             messages_before=len(stage.view),
             messages_after=len(pinned.view),
             duration_ms=0,
-            detail=f"{len(pinned.framed)} pinned text(s) stand in the frame, {len(left_out)} found no room",
+            detail=f"{count} pinned text(s) stand in the frame, {len(left_out)} found no room",
             snapshot_version=version,
         ),
     )

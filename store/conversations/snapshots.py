@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Text, and_, case, cast, func, insert, select, text, update
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    Integer,
+    Text,
+    and_,
+    any_,
+    case,
+    cast,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
 
-from compaction.coverage import Coverage
+from compaction.coverage import Coverage, gone_spans, shown_seqs
 from compaction.pins.pinned import Pin
 from compaction.steps.ladder import must_wait
 from compaction.steps.runs import RunReason
@@ -18,7 +34,8 @@ from store.conversations import pins
 from store.tables import conversations, messages, runs, snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from datetime import date
     from uuid import UUID
 
     from sqlalchemy import ColumnElement
@@ -70,6 +87,8 @@ class Material(NamedTuple):
     tool_results_hold: int
     pinned: tuple[Pin, ...] = ()
     broken_through: int | None = None
+    days: Mapping[int, date] = {}
+    """Of what snapshot and tail show, and of the first message that they do not, by seq; empty unless asked for."""
 
     def stage(self, policy: Policy) -> Stage:
         """Return the conversation as a step finds it."""
@@ -82,7 +101,13 @@ class Material(NamedTuple):
             broken_through=self.broken_through,
         )
         return Stage(
-            working, self.token_ratio, self.fixed_tokens, self.measured, self.context_bytes, is_counted=self.is_counted
+            working,
+            self.token_ratio,
+            self.fixed_tokens,
+            self.measured,
+            self.context_bytes,
+            is_counted=self.is_counted,
+            days=self.days,
         )
 
     @property
@@ -111,10 +136,12 @@ def load(
     *,
     base_version: int | None = None,
     lock: Literal["write", "read"] | None = None,
+    dated: bool = False,
 ) -> Material:
     """Read the head, or an older version, and the messages after it; those before the newest MOST_READ_BYTES as UNREAD.
 
-    Without a `lock` on the conversation's row, the transaction has to see one moment. Raises NoResultFound.
+    With `dated` also when they came, for the notes of `recall_handles`. Without a `lock` on the conversation's row, the
+    transaction has to see one moment. Raises NoResultFound.
     """
     query = select(
         _c.head_version,
@@ -150,14 +177,15 @@ def load(
     content: ColumnElement[str] = cast(_m.content, Text)
     if unread_through >= 0:
         content = case((_m.seq > unread_through, content), else_=UNREAD)
-    tail = connection.execute(
+    found = connection.execute(
         select(_m.seq, _m.role, content)
         .where(_m.conversation_id == conversation_id, _m.seq > snapshot.covers_through, _m.superseded_at.is_(None))
         .order_by(_m.seq)
     )
+    tail = tuple(Original(*row) for row in found)
     return Material(
         snapshot=snapshot,
-        tail=tuple(Original(*found) for found in tail),
+        tail=tail,
         head_version=row.head_version,
         last_version=row.last_version,
         strip_thinking_through=row.strip_thinking_through,
@@ -176,7 +204,22 @@ def load(
         tool_results_hold=row.tool_results_hold,
         pinned=_pinned(connection, tenant_id, conversation_id),
         broken_through=row.broken_through,
+        days=_days(connection, conversation_id, snapshot, tail) if dated else {},
     )
+
+
+def _days(
+    connection: Connection, conversation_id: UUID, snapshot: Snapshot, tail: Sequence[Original]
+) -> dict[int, date]:
+    """Return the days of all messages that may begin or end what a view leaves out, in UTC."""
+    gone = [span.first for span in gone_spans(snapshot.coverage, ())[:1]]
+    seqs = [*gone, *shown_seqs(snapshot.coverage), *(row.seq for row in tail)]
+    rows = connection.execute(
+        select(_m.seq, _m.created_at).where(
+            _m.conversation_id == conversation_id, _m.seq == any_(literal(seqs, ARRAY(Integer)))
+        )
+    )
+    return {row.seq: row.created_at.astimezone(UTC).date() for row in rows}
 
 
 def _unread_through(connection: Connection, conversation_id: UUID, version: int) -> int:

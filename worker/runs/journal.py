@@ -87,7 +87,11 @@ class Journal:
         try:
             with self._transaction(self._lease.tenant_id, one_moment=True) as connection:
                 material = snapshots.load(
-                    connection, self._lease.tenant_id, self._lease.conversation_id, base_version=base_version
+                    connection,
+                    self._lease.tenant_id,
+                    self._lease.conversation_id,
+                    base_version=base_version,
+                    dated=self._policy.recall_handles,
                 )
         except NoResultFound:
             self.sent_beside()
