@@ -16,6 +16,7 @@ from rich.console import Console
 from cli.client.client import ServiceClient, ServiceError
 from cli.client.types import UNCOMPACTED
 from cli.consent import STORES
+from cli.demo.recollection import recollect
 from cli.demo.report import COMMITTED, SUMMARY_STEP, Event, Report, Survival, events_of, survival
 from cli.demo.scenario import Scenario, job_search
 from cli.demo.view import DemoView, Progress, print_report
@@ -81,7 +82,10 @@ class Player:
         """Play every turn and return the report."""
         started = time.monotonic()
         conversation = self._client.create_conversation(
-            system=self._scenario.system, tools=self._scenario.tools, metadata={"scenario": "job-search"}
+            system=self._scenario.system,
+            tools=self._scenario.tools,
+            policy={"recall_handles": True},
+            metadata={"scenario": "job-search"},
         )
         self._id = conversation.id
         self._policy = _policy_of(conversation.policy)
@@ -115,6 +119,7 @@ class Player:
             in_summary=self._in_summary,
             in_context=survival(self._scenario, final, self._originals),
             seconds=round(time.monotonic() - started, 2),
+            recalled=recollect(self._client, self._id, self._scenario, final, self._originals),
         )
 
     def _turn(self, number: int, label: str, turn: Turn) -> None:

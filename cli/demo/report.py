@@ -131,6 +131,22 @@ def _block_text(block: Any) -> str:
             return str(block.get("text", ""))
 
 
+class Recollection(msgspec.Struct, frozen=True):
+    """A question, the handle that the context has in the place of its answer, and what recall gave back."""
+
+    question: str
+    handle: str
+    call: dict[str, Any]
+    answer: str
+    """A sentence of an original that stands nowhere in the context."""
+    ref: str
+    characters: int
+    """Of the original."""
+    is_found: bool
+    """Whether what came back has that sentence."""
+    milliseconds: float
+
+
 class Report(msgspec.Struct, frozen=True):
     """What the demo ends with; tokens by characters / 4, money in dollars at the accounting's prices."""
 
@@ -155,4 +171,6 @@ class Report(msgspec.Struct, frozen=True):
     events: list[Event]
     in_summary: Survival | None
     in_context: Survival
+    recalled: Recollection | None
+    """What was asked in the end; None where nothing of what could be asked was cut."""
     seconds: float

@@ -11,6 +11,7 @@ from api.console.demo.pages import Vacancy
 from api.console.demo.texts import is_shortlisted, ranked
 from cli.client.types import Message
 from cli.transcripts.readers import Turn
+from compaction.recall.tool import definition
 
 
 class ScenarioTurn(msgspec.Struct, frozen=True):
@@ -40,7 +41,9 @@ def job_search(seed: int = story.SEED) -> Scenario:
     """Return the conversation; the same seed always gives the same bytes."""
     told = story.job_search(seed)
     turns = tuple(ScenarioTurn(each.label, Turn(tuple(map(_message, each.messages)))) for each in told.turns)
-    return Scenario(told.system, told.tools, turns, told.criteria, told.refined_criteria, told.scored)
+    # Declared from the first call on: a tool that comes later makes the prompt cache begin anew.
+    tools = (*told.tools, definition("messages"))
+    return Scenario(told.system, tools, turns, told.criteria, told.refined_criteria, told.scored)
 
 
 def _message(message: dict[str, Any]) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+import msgspec
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,15 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.installation.accounting import CACHE_READ_FACTOR, CACHE_WRITE_FACTOR, USD_PER_MILLION_INPUT
+from cli.output import printable
 from cli.tables import print_table
 from compaction.policy import Policy
+from compaction.recall.tool import NAME
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from rich.console import RenderableType
 
-    from cli.demo.report import Event, Report, Survival
+    from cli.demo.report import Event, Recollection, Report, Survival
     from cli.local.own_service import Endpoint
 
 EXPECTED_TOKENS: Final = 250_000
@@ -197,6 +200,8 @@ def print_report(report: Report, service: Endpoint, *, keep: bool) -> None:
         console.print(line, style="dim", highlight=False, soft_wrap=True)
     console.print()
     print_table(_survival_table(report), console)
+    if report.recalled is not None:
+        _print_recollection(console, report.recalled)
     _print_where_next(console, report.conversation_id, service, keep=keep)
 
 
@@ -216,6 +221,24 @@ def _survival_table(report: Report) -> Table:
     ):
         table.add_row(label, *("{} of {}".format(*getattr(found, field)) for _, found in places))
     return table
+
+
+def _print_recollection(console: Console, asked: Recollection) -> None:
+    table = Table(title="What only recall can answer", box=box.SIMPLE_HEAD, title_justify="left", show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("")
+    call = f"{NAME} {msgspec.json.encode(asked.call).decode()}"
+    back = f"“{asked.answer}”" if asked.is_found else "not what was asked for"
+    where = f"{asked.ref}, {asked.characters:,} characters, read again in {asked.milliseconds:.0f} ms"
+    for label, text in (
+        ("asked", asked.question),
+        ("in the context", asked.handle),
+        ("the model calls", call),
+        ("the original", f"{back} ({where})"),
+    ):
+        table.add_row(label, Text(printable(text)))
+    console.print()
+    print_table(table, console)
 
 
 def _print_where_next(console: Console, conversation: str, service: Endpoint, *, keep: bool) -> None:

@@ -33,7 +33,7 @@ from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.servers.loopback_steps import ok
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from types import ModuleType
 
 DOCS: Final = ROOT / "docs"
@@ -360,6 +360,21 @@ def test_the_python_of_the_readme(installation: dict[str, str], monkeypatch: pyt
         scope["claude"].close()
 
 
+def assert_recalled(played: Collection[str], context: str) -> None:
+    """Assert that the demo's question had its handle in the context, and its answer nowhere there."""
+    said = "\n".join(
+        line for line in played if line.startswith(("in the context [", "the model calls", "the original"))
+    )
+    handle = re.search(r"in the context (\[.* more characters: recall (m\d+\.\d+)\])", said)
+    answer = re.search(r"the original “(.+)” \((m\d+\.\d+), ", said)
+    assert handle is not None, said
+    assert answer is not None, said
+    assert f'recall {{"ref":"{handle[2]}"}}' in said
+    assert handle[2] == answer[2]
+    assert json.dumps(handle[1], ensure_ascii=False)[1:-1] in context
+    assert answer[1] not in context
+
+
 def test_the_quickstart_as_a_newcomer_types_it(installation: dict[str, str]) -> None:
     blocks = blocks_of(PAGES["docs/quickstart.md"])
     assert blocks[0] == "make serve\n"
@@ -369,6 +384,7 @@ def test_the_quickstart_as_a_newcomer_types_it(installation: dict[str, str]) -> 
     table = PAGES["README.md"].partition("The conversation, stored and served\n")[2].partition("```")[0]
     assert {" ".join(line.split()) for line in table.splitlines()} <= played
     (listed,) = json.loads(typed(installation, newest))["data"]
+    assert_recalled(played, typed(installation, context.replace("$ID", listed["id"])))
     assert listed["head_version"] > 0
     assert listed["id"] in typed(installation, inspect.replace("conv_…", listed["id"]))
 
