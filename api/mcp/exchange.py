@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from litestar import Response
@@ -13,51 +13,60 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from api.actions.caller import caller_of
 from api.actions.recall import recall
+from api.actions.recalls.of_user import recall_of_user
 from api.http.bodies import read
 from api.http.problems import answer_to, id_or_not_found, or_not_found
 from api.mcp.server import RefusedError, mcp_server, refusal
-from api.schema.recall import RecallIn
+from api.schema.recall import RecallIn, UserRecallIn
 from store.conversations import conversations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
-    from uuid import UUID
+    from collections.abc import Awaitable, Mapping, MutableMapping
 
     from litestar import Request
 
     from api.auth.principals import Principal
+    from api.mcp.server import Held
+
+T = TypeVar("T")
 
 _JSON: Final = "application/json"
 
 
 class StoredOriginals:
-    """A conversation's originals, read on behalf of who sent the request."""
+    """Originals of a conversation, or of all of a user's, read on behalf of who sent the request."""
 
-    def __init__(self, request: Request[Principal, Any, Any], conversation: str) -> None:
+    def __init__(self, request: Request[Principal, Any, Any], held: Held) -> None:
         self._request = request
-        self.conversation = conversation
+        self.held = held
 
     async def recall(self, asked: Mapping[str, Any]) -> str:
         """Return what is asked for, in its frame."""
-        try:
-            # By way of JSON, so that it is held to what the body of a recall request is held to.
-            body = json.dumps({**asked, "framed": True}).encode()
-            wanted = read(body, RecallIn, self._request.app.state.services.strict)
-            found = or_not_found(await recall(caller_of(self._request), self._id(), wanted))
-        except Exception as error:  # noqa: BLE001 - whatever it is has its problem, and the library would log its text
-            raise self._refused(error) from None
-        return str(found.framed)
+        return await self._answered(self._recall(asked))
 
     async def next_seq(self) -> int:
-        """Return how many messages there are."""
-        try:
-            row = or_not_found(await caller_of(self._request).run(conversations.get, self._id()))
-        except Exception as error:  # noqa: BLE001 - as above
-            raise self._refused(error) from None
-        return int(row.next_seq)
+        """Return how many messages the conversation has."""
+        return await self._answered(self._next_seq())
 
-    def _id(self) -> UUID:
-        return id_or_not_found("conv", self.conversation)
+    async def _recall(self, asked: Mapping[str, Any]) -> str:
+        # By way of JSON, so that it is held to what the body of a recall request is held to.
+        body, strict = json.dumps({**asked, "framed": True}).encode(), self._request.app.state.services.strict
+        caller, (conversation, user_ref) = caller_of(self._request), self.held
+        if user_ref is not None:
+            of_user = await recall_of_user(caller, user_ref, read(body, UserRecallIn, strict))
+            return str(of_user.framed)
+        found = await recall(caller, id_or_not_found("conv", conversation or ""), read(body, RecallIn, strict))
+        return str(or_not_found(found).framed)
+
+    async def _next_seq(self) -> int:
+        identifier = id_or_not_found("conv", self.held.conversation or "")
+        return int(or_not_found(await caller_of(self._request).run(conversations.get, identifier)).next_seq)
+
+    async def _answered(self, asking: Awaitable[T]) -> T:
+        try:
+            return await asking
+        except Exception as error:  # noqa: BLE001 - whatever it is has its problem, and the library would log its text
+            raise self._refused(error) from None
 
     def _refused(self, error: Exception) -> RefusedError:
         """Return the refusal that tells what the problem document would."""
@@ -65,7 +74,7 @@ class StoredOriginals:
         return RefusedError(refusal(problem["detail"], problem.get("pointer")))
 
 
-async def exchange(request: Request[Principal, Any, Any], conversation: str) -> Response[bytes]:
+async def exchange(request: Request[Principal, Any, Any], held: Held) -> Response[bytes]:
     """Answer one message of a client; raise the problem of a request that holds none."""
     body = await request.body()
     unread = [{"type": "http.request", "body": body, "more_body": False}]
@@ -83,7 +92,7 @@ async def exchange(request: Request[Principal, Any, Any], conversation: str) -> 
         else:
             content.extend(message["body"])
 
-    server = mcp_server(StoredOriginals(request, conversation))
+    server = mcp_server(StoredOriginals(request, held))
     manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
     async with manager.run():
         await manager.handle_request(dict(request.scope), receive, send)

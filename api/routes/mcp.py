@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, post
 from litestar.params import FromQuery
 
-from api.auth.guards import requires
+from api.auth.guards import demand, requires
 from api.auth.principals import Principal
 from api.http.problems import ProblemError, invalid
+from api.schema.documentation import AnyUserRef
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
@@ -30,17 +31,19 @@ def refuse_pages(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHan
 @post(
     "/mcp",
     status_code=200,
-    guards=[refuse_pages, requires("context:read")],
+    guards=[refuse_pages, requires()],
     request_max_body_size=MOST_BYTES,
     include_in_schema=False,
 )
 async def answer_mcp(
-    request: Request[Principal, Any, Any], conversation: FromQuery[str | None] = None
+    request: Request[Principal, Any, Any], conversation: FromQuery[str | None] = None, user_ref: AnyUserRef = None
 ) -> Response[bytes]:
-    """Answer one message of MCP, held to the conversation that header or parameter name."""
+    """Answer one message of MCP, held to the conversation that header or parameter name, or to a user's."""
     from api.mcp.exchange import exchange  # noqa: PLC0415 - the library takes most of a second to load
+    from api.mcp.server import Held  # noqa: PLC0415 - the same
 
-    named = request.headers.get(CONVERSATION) or conversation
-    if not named:
-        raise invalid(f"Name the conversation: header {CONVERSATION}, or parameter conversation.", "conversation")
-    return await exchange(request, named)
+    held = Held(request.headers.get(CONVERSATION) or conversation, user_ref)
+    if (held.conversation is None) == (held.user_ref is None):
+        raise invalid(f"Name either the conversation, as the header {CONVERSATION} does, or user_ref.", "conversation")
+    demand(request.user, "context:read" if held.user_ref is None else "recall:user")
+    return await exchange(request, held)

@@ -118,18 +118,26 @@ def recall(
 @conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def mcp(
     conversation: Annotated[
-        str, typer.Argument(envvar="PALIMPSEST_CONVERSATION", help="Id of the conversation.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            envvar="PALIMPSEST_CONVERSATION", help="The conversation's id; left out with --user.", show_default=False
+        ),
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="All conversations with this user_ref instead.")] = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
     """Serve recall of one conversation as an MCP server over stdin and stdout, for a client that starts it.
 
+    With --user, of all of a user's: the key needs the scope recall:user.
+
     Example: palimpsest mcp conv_0197f2c08d1e7b1fa3c5d2e4f6a80911
     """
     from cli.conversations.mcp import run_mcp  # noqa: PLC0415
 
-    raise typer.Exit(run_mcp(service(url, key), conversation))
+    if (conversation is None) == (user is None):
+        raise typer.BadParameter("give either a conversation or --user")
+    raise typer.Exit(run_mcp(service(url, key), conversation, user))
 
 
 @conversation_commands.command(rich_help_panel=CONVERSATIONS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx2
 from mcp.server.stdio import stdio_server
 
-from api.mcp.server import RefusedError, mcp_server, refusal
+from api.mcp.server import Held, RefusedError, mcp_server, refusal
 from cli.client.client import ServiceClient, ServiceError
 
 if TYPE_CHECKING:
@@ -20,20 +20,25 @@ T = TypeVar("T")
 
 
 class ServedOriginals:
-    """A conversation's originals, asked of the API."""
+    """Originals of a conversation, or of all of a user's, asked of the API."""
 
-    def __init__(self, client: ServiceClient, conversation: str) -> None:
+    def __init__(self, client: ServiceClient, held: Held) -> None:
         self._client = client
-        self.conversation = conversation
+        self.held = held
 
     async def recall(self, asked: Mapping[str, Any]) -> str:
         """Return what is asked for, in its frame."""
-        found = await _answered(lambda: self._client.recall(self.conversation, {**asked, "framed": True}))
+        conversation, user_ref = self.held
+        whole = {**asked, "framed": True}
+        if user_ref is not None:
+            found = await _answered(lambda: self._client.recall_user(user_ref, whole))
+        else:
+            found = await _answered(lambda: self._client.recall(conversation or "", whole))
         return str(found.framed)
 
     async def next_seq(self) -> int:
-        """Return how many messages there are."""
-        last = await _answered(lambda: self._client.conversation(self.conversation).last_seq)
+        """Return how many messages the conversation has."""
+        last = await _answered(lambda: self._client.conversation(self.held.conversation or "").last_seq)
         return 0 if last is None else last + 1
 
 
@@ -47,10 +52,10 @@ async def _answered(ask: Callable[[], T]) -> T:
         raise RefusedError("The service can't be reached just now.") from None
 
 
-def run_mcp(service: Service, conversation: str) -> int:
+def run_mcp(service: Service, conversation: str | None, user_ref: str | None) -> int:
     """Serve one client until it closes stdin."""
     with ServiceClient(*service) as client:
-        asyncio.run(_serve(ServedOriginals(client, conversation)))
+        asyncio.run(_serve(ServedOriginals(client, Held(conversation, user_ref))))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
 
 import httpx2
 from mcp import Client, StdioServerParameters
@@ -23,21 +24,24 @@ TIMEOUT: Final = 30.0
 
 
 @asynccontextmanager
-async def mcp_client(service: Service, way: Way, path: str, key: str | None = None) -> AsyncIterator[Client]:
-    """Connect to the conversation at `path`, with the service's own key unless another is given."""
-    conversation = path.rpartition("/")[2]
+async def mcp_client(
+    service: Service, way: Way, path: str | None, key: str | None = None, user: str | None = None
+) -> AsyncIterator[Client]:
+    """Connect to the conversation at `path`, or to a user's, with the service's own key unless another is given."""
+    conversation = None if path is None else path.rpartition("/")[2]
     key = key or service.client.headers["authorization"].removeprefix("Bearer ")
     if way == "stdio":
         environment = {"PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": key}
-        arguments = ["-m", "cli.main", "mcp", conversation]
+        arguments = ["-m", "cli.main", "mcp", *([f"--user={user}"] if conversation is None else [conversation])]
         command = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
         async with Client(command, read_timeout_seconds=TIMEOUT) as client:
             yield client
         return
-    headers = {"authorization": f"Bearer {key}", CONVERSATION: conversation}
+    headers = {"authorization": f"Bearer {key}", **({} if conversation is None else {CONVERSATION: conversation})}
+    named = "" if user is None else f"?user_ref={quote(user, safe='')}"
     mode = "auto" if way == "http" else "legacy"
     async with httpx2.AsyncClient(headers=headers, timeout=TIMEOUT) as http:
-        transport = streamable_http_client(f"{service.api.url}/mcp", http_client=http)
+        transport = streamable_http_client(f"{service.api.url}/mcp{named}", http_client=http)
         async with Client(transport, mode=mode, read_timeout_seconds=TIMEOUT) as client:
             yield client
 

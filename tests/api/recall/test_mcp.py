@@ -8,9 +8,13 @@ import logging
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
+from mcp.types import INTERNAL_ERROR
 
 from api.routes.mcp import CONVERSATION, MOST_BYTES
 from compaction.recall.tool import DESCRIPTION, SCHEMA
@@ -58,11 +62,18 @@ def way(request: pytest.FixtureRequest) -> Way:
     return found
 
 
-def run(service: Service, way: Way, path: str, ask: Callable[[Client], Awaitable[T]], key: str | None = None) -> T:
+def run(
+    service: Service,
+    way: Way,
+    path: str | None,
+    ask: Callable[[Client], Awaitable[T]],
+    key: str | None = None,
+    user: str | None = None,
+) -> T:
     """Connect, ask, and return what came of it."""
 
     async def connected() -> T:
-        async with mcp_client(service, way, path, key) as client:
+        async with mcp_client(service, way, path, key, user) as client:
             return await ask(client)
 
     return asyncio.run(connected())
@@ -152,6 +163,46 @@ def test_anothers_conversation_is_none(service: Service, path: str, way: Way) ->
     assert answers == {"There is no such resource"}
 
 
+def test_a_users_conversations_are_asked_as_one(service: Service, way: Way) -> None:
+    user = f"zoë/{uuid4().hex}"
+    paths = [service.conversation(user_ref=name) for name in (user, user, "another")]
+    for path, text in zip(paths, ("My garage opens with 4711-B.", "A garage is dear.", SECRET), strict=True):
+        service.append(path, {"role": "user", "content": text}, {"role": "assistant", "content": "So it is."})
+    first, _, others = (path.rpartition("/")[2] for path in paths)
+
+    async def ask(client: Client) -> None:
+        for tool in (await client.list_tools()).tools:
+            assert "conv_…:m12" in (tool.description or "")
+        text, is_error = await called(client, "recall", query="garage")
+        assert not is_error
+        assert f"{first}:m0" in text
+        assert "4711-B" in text
+        assert "A garage is dear." in text
+        assert SECRET not in text
+        text, _ = await called(client, "recall_more", ref=f"{first}:m0")
+        assert "4711-B" in text
+        _, is_error = await called(client, "recall", ref=f"{others}:m0")
+        assert is_error
+        assert (await client.list_resources()).resources == []
+        (content,) = (await client.read_resource(f"palimpsest://user/{first}:m0")).contents
+        assert "4711-B" in content.model_dump()["text"]
+        with pytest.raises(MCPError):
+            await client.read_resource(f"palimpsest://user/{others}:m0")
+
+    run(service, way, None, ask, key_with(service, ["recall:user"]), user)
+
+
+def test_each_scope_has_its_own(service: Service, path: str) -> None:
+    of_user, of_one = (_bearer(key_with(service, [scope])) for scope in ("recall:user", "context:read"))
+    named = "/mcp?user_ref=anna"
+    problem(_post(service.client, path, headers=of_user), 403, "forbidden")
+    for headers in (of_one, _bearer(key_with(service, ["admin"]))):
+        problem(service.client.post(named, json=CALL, headers={**ACCEPTED, **headers}), 403, "forbidden")
+    assert service.client.post(named, json=CALL, headers={**ACCEPTED, **of_user}).status_code == 200
+    both = service.client.post(named, json=CALL, headers={**ACCEPTED, CONVERSATION: path.rpartition("/")[2]})
+    problem(both, 422, "invalid", "conversation")
+
+
 def test_an_erased_conversation_is_gone(service: Service, path: str) -> None:
     assert service.client.delete(path).status_code == 200
     text, is_error = run(service, "http", path, lambda client: called(client, "recall", query="garage"))
@@ -206,6 +257,34 @@ def test_requests_that_are_none_are_told_so(service: Service, path: str) -> None
     assert _post(service.client, path, json.dumps({**CALL, "method": "x/y"}).encode()).json()["error"]["code"] == -32601
 
 
+MESSAGES: Final[st.SearchStrategy[dict[str, Any]]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.sampled_from(["2.0", "1.0"]),
+        "id": st.none() | st.integers() | st.text(max_size=8) | st.floats() | st.just([]),
+        "method": st.sampled_from(
+            ["initialize", "ping", "tools/list", "tools/call", "resources/list", "resources/read", "server/discover"]
+        ),
+        "params": st.none()
+        | st.dictionaries(
+            st.sampled_from(["name", "arguments", "uri", "cursor", "_meta", "protocolVersion"]),
+            st.sampled_from(["recall", "recall_more", "", "\x00", "palimpsest://"])
+            | st.dictionaries(st.sampled_from(["query", "ref", "pattern", "offset", "x"]), st.text() | st.integers()),
+        ),
+    },
+)
+
+
+@given(st.data())
+def test_no_message_has_an_error_of_ours(service: Service, path: str, data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from([None, "2025-03-26", "2025-11-25", "2026-07-28", "x"]))
+    headers = {} if version is None else {"mcp-protocol-version": version}
+    answer = _post(service.client, path, json.dumps(data.draw(MESSAGES)).encode(), headers)
+    assert answer.status_code in {200, 202, 400, 404}, answer.text
+    assert "went wrong" not in answer.text
+    assert not answer.content or answer.json().get("error", {}).get("code") != INTERNAL_ERROR
+
+
 def test_what_is_asked_is_written_down_and_in_no_log(
     service: Service, path: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +303,10 @@ def test_the_library_is_loaded_by_the_first_call_alone() -> None:
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert "api.routes.mcp" in done.stdout
     assert "'mcp'" not in done.stdout
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
 
 
 def _post(
