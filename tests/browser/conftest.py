@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if PROGRAM is None:
         for item in items:
             if "browser" in item.path.parts:
-                item.add_marker(pytest.mark.skip(reason="no Chromium here: apt-get install chromium"))
+                item.add_marker(pytest.mark.skip(reason="no Chromium here: apt-get install chromium-headless-shell"))
 
 
 @pytest.fixture(scope="package")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import subprocess
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from api.app import create_app
 from api.http.security_headers import DATA_POLICY, PAGE_POLICY
 from api.schema.docs_page import _FILES, _FOLDER
 from runtime.settings import Settings
+from tests.browser.chromium import PROGRAM
 from tests.support.service.running_api import running_api
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ def test_what_comes_from_others_has_its_licence_beside_it() -> None:
     assert "MIT" in (folder / "swagger-ui-bundle.js.LICENSE.txt").read_text()
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's Chromium")
+@pytest.mark.skipif(PROGRAM is None, reason="needs Debian's Chromium")
 def test_a_browser_shows_the_page_under_its_policy(service: Service, tmp_path: Path) -> None:
     shown = subprocess.run(
         [
-            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+            str(PROGRAM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={tmp_path}",
             "--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom", f"{service.api.url}/docs",
         ],
