@@ -55,7 +55,8 @@ clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain), rewr
 	$(BIN)/mypy --python-executable clients/.cache/langchain/bin/python clients/langchain/palimpsest_langchain
 	@$(BIN)/python -m pytest -rs tests/clients/test_python_client.py tests/clients/test_client_operations.py tests/clients/test_client_distributions.py \
 	    tests/clients/test_typescript_client.py tests/clients/test_langchain_adapter.py tests/repository/test_integrate_page.py \
-	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py tests/clients/test_recalling.py $(ARGS)
+	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py tests/clients/test_recalling.py \
+	    tests/clients/test_coding_agent.py $(ARGS)
 
 faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests included; print what was measured
 	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -17,7 +17,7 @@ from tests.support.servers.loopback_compaction import compacted, is_compaction, 
 from tests.support.servers.loopback_steps import CHARS_PER_TOKEN, ERROR_TYPES, Step, prompt_too_long, status, strings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.support.servers.loopback_model import LoopbackModel
 
@@ -133,8 +133,6 @@ class Answering(BaseHTTPRequestHandler):
         body = self.received.body
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "messages: field required"
-        if body.get("stream"):
-            return "stream: this server does not stream"
         if not self.model.validate:
             return None
         needed = ("model",) if self.received.path == COUNT_TOKENS else ("model", "max_tokens")
@@ -171,6 +169,15 @@ class Answering(BaseHTTPRequestHandler):
             "stop_sequence": None,
             "usage": usage,
         } | dict(changes or {})
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Send a Message object, as events where they were asked for."""
+        if not self.received.body.get("stream"):
+            return self.json(200, message)
+        events = b"".join(
+            f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in _events(message)
+        )
+        return self.whole(200, events, {"content-type": "text/event-stream"})
 
     def error(
         self, code: int, text: str, error_type: str | None = None, headers: Mapping[str, str] | None = None
@@ -259,3 +266,20 @@ class Server(ThreadingHTTPServer):
                     continue
             if not self._idle.wait_for(lambda: not self._open, timeout=10):
                 raise RuntimeError(f"{len(self._open)} connections did not end")
+
+
+def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message as the API streams it, each block in one piece."""
+    yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
+    for index, block in enumerate(message["content"]):
+        if block["type"] == "tool_use":
+            begun = {**block, "input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        else:
+            begun, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        yield {"type": "content_block_start", "index": index, "content_block": begun}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    ended = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
+    yield {"type": "message_delta", "delta": ended, "usage": {"output_tokens": message["usage"]["output_tokens"]}}
+    yield {"type": "message_stop"}

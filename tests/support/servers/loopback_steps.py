@@ -63,7 +63,7 @@ def ok(text: str, *, stop_reason: Any = "end_turn", output_tokens: int | None = 
     content = [{"type": "text", "text": text}]
 
     def step(answering: Answering) -> None:
-        answering.json(200, answering.message(content, stop_reason, output_tokens, fields))
+        answering.answer(answering.message(content, stop_reason, output_tokens, fields))
 
     return step
 
