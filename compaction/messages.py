@@ -20,6 +20,13 @@ THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 SERVER_CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 CALLS: Final = SERVER_CALLS | {"tool_use"}
 
+INSTRUCTION: Final = "instruction"
+"""Type of the block that stands for a system or developer message among the others: `{"type", "text", "by"}`."""
+OPAQUE: Final = "opaque"
+"""Type of the block that stands for what only the shape it was sent in has: `{"type", "of", "text", "size"}`."""
+ITEM: Final = "item"
+"""Key of a block that was sent as an item of its own, with the item's type: its place among others is the API's."""
+
 CACHE_MARK: Final = "cache_control"
 """Key of a mark for the prompt cache, on a block or a tool."""
 
@@ -33,6 +40,7 @@ _SUMMARY_FIELDS: Final = frozenset(
 )
 _MEDIA: Final = frozenset({"image", "document"})
 _ASSISTANT_ONLY: Final = THINKING | CALLS
+_ASKS_NOTHING: Final = frozenset({"tool_result", INSTRUCTION})
 _USER_ONLY: Final = _MEDIA | {"tool_result"}
 
 
@@ -63,18 +71,28 @@ def has_tool_results(role: str, content: Any) -> bool:
 
 
 def is_request(role: str, content: Any) -> bool:
-    """Tell whether a message begins an exchange: from the user, and not only tool results."""
+    """Tell whether a message begins an exchange: from the user, and not only tool results or instructions."""
     if role != "user":
         return False
     if not isinstance(content, list):
         return True
-    results = 0
+    others = 0
     for block in content:
         if isinstance(block, _MAPPING):
-            if block.get("type") != "tool_result":
+            if block.get("type") not in _ASKS_NOTHING:
                 return True
-            results += 1
-    return not results
+            others += 1
+    return not others
+
+
+def is_instruction(role: str, content: Any) -> bool:
+    """Tell whether a message is a system or developer message, whatever compaction put after its text."""
+    return role == "user" and isinstance(content, list) and bool(content) and content[0].get("type") == INSTRUCTION
+
+
+def is_of_other_shape(block: Block) -> bool:
+    """Tell whether a block is none of the Messages API's, but stands for something of another one's."""
+    return ITEM in block or block.get("type") in {INSTRUCTION, OPAQUE}
 
 
 def has_thinking(role: str, content: Any) -> bool:
@@ -267,7 +285,7 @@ def message_facts(role: str, content: Any) -> MessageFacts:
         and all(new is old for new, old in zip(taken, parts, strict=True))
         and not any(map(is_signed_summary, staying))
         and not count_marks(parts)
-        and _in_order(role, [part["type"] for part in staying]),
+        and (_in_order(role, [part["type"] for part in staying]) or any(ITEM in part for part in staying)),
     )
 
 

@@ -12,15 +12,14 @@ from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
+from compaction.messages import ITEM, SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
 from compaction.soundness import is_sound
 from compaction.tokens import json_text
-from compaction.view import MARKER, OUT_OF_PLACE, View, ViewMessage, signed_summary
+from compaction.view import MARKER, OPENING, OUT_OF_PLACE, View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-OPENING: Final = "(The conversation begins with the assistant's message.)"
 NO_RESULT: Final = "No result was recorded for this tool call."
 LATE: Final = f"{OUT_OF_PLACE} the result of an earlier tool call came late and stands with its call.)"
 ORPHANED: Final = f"{OUT_OF_PLACE} what follows is data from a tool, the result of no call that was made here.)"
@@ -223,8 +222,10 @@ def _drop_repeated_calls(group: list[_Draft], repairs: Repairs) -> None:
 
 
 def _order_answer(group: list[_Draft]) -> None:
-    """Let calls end what the API takes as one assistant message, and thinking not: it refuses both."""
+    """Let calls end what the Messages API takes as one assistant message, and thinking not: it refuses both."""
     every = [block for draft in group for block in draft.parts]
+    if any(ITEM in block for block in every):
+        return
     calls = [block for block in every if block.get("type") == "tool_use"]
     rest = [block for block in every if block.get("type") != "tool_use"]
     if calls and every[len(rest) :] != calls:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import THINKING, acceptable
+from compaction.messages import INSTRUCTION, ITEM, OPAQUE, THINKING, acceptable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compaction.view import ViewMessage
 
-_PLAIN: Final = frozenset({"text", "image", "document"})
-_SPOKEN: Final = THINKING | {"text"}
+_PLAIN: Final = frozenset({"text", "image", "document", INSTRUCTION, OPAQUE})
+_SPOKEN: Final = THINKING | {"text", OPAQUE}
 
 
 def is_sound(view: Iterable[ViewMessage]) -> bool:
@@ -95,6 +95,6 @@ class _Pairing:
                 if block["id"] in self.open:
                     return False
                 self.open.add(block["id"])
-            elif self.open or kind not in _SPOKEN:
+            elif kind not in _SPOKEN or (self.open and ITEM not in block):
                 return False
-        return kind not in THINKING
+        return kind not in THINKING or ITEM in block

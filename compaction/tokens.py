@@ -53,6 +53,10 @@ def block_weight(block: Mapping[str, Any]) -> int:  # noqa: PLR0911 - one return
             return text_weight(_string(block.get("content")))
         case "document":
             return _document_weight(block)
+        case "instruction":
+            return text_weight(_string(block.get("text")))
+        case "opaque" if isinstance(size := block.get("size"), int):
+            return size
         case str(kind) if kind in _UNSIZED:
             return _UNSIZED[kind] * CHARS_PER_TOKEN
         case _:

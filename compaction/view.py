@@ -22,6 +22,7 @@ MARKER: Final = "[truncated for context management]"
 """Ends every tool result that compaction cut (requirement T6)."""
 OUT_OF_PLACE: Final = "(Of a message that has no place where it was sent;"
 """Begins the text that stands for a newest message whose blocks the API would refuse there."""
+OPENING: Final = "(The conversation begins with the assistant's message.)"
 ACKNOWLEDGEMENT: Final = "Understood. I have the summary and will continue from here."
 
 _CAP_NOTE: Final = "\n[{about}{hidden:,} more characters of this result are stored but not shown{where}]"

@@ -16,12 +16,12 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from compaction.messages import blocks, is_request
+from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.standing import standing_instructions
-from compaction.summary.zone import CLOSES, OPENS, opening_length
+from compaction.summary.zone import CLOSES, OPENS, opening_length, preamble_length
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
-from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
+from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ def standing_pins(text: str, seq: int) -> tuple[Pin, ...]:
 
 def latest_request_pin(view: Sequence[ViewMessage]) -> Pin | None:
     """Return what the user asked last as a pin, None where only the first message of the view asks anything."""
-    for message in reversed(view[1:]):
+    for message in reversed(view[preamble_length(view) + 1 :]):
         if message.seq != WRITTEN and is_request(message.role, message.content):
             said = "\n".join(_texts(message.content, "text"))
             if said.strip() and not said.startswith(OUT_OF_PLACE):
@@ -85,8 +85,8 @@ def latest_request_pin(view: Sequence[ViewMessage]) -> Pin | None:
 
 
 def message_text(content: Any) -> str:
-    """Return the text of a message that a pin can hold: its text blocks and tool results, a line break between."""
-    return "\n".join(_texts(content, "text", "tool_result"))
+    """Return the text of a message that a pin can hold: its texts and tool results, a line break between."""
+    return "\n".join(_texts(content, "text", "tool_result", INSTRUCTION))
 
 
 def pin(view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int) -> Pinned:
@@ -182,7 +182,7 @@ def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     frame = render_pins(pins)
     host = _host(view)
     at = opening_length(view)
-    if host is None or at == 1:
+    if host is None or signed_summary(view) is not None:
         # After a summary that the API signed the first user message may hold tool results, which have to come first.
         return (*view[:at], ViewMessage("user", frame), *view[at:])
     content = view[host].content
@@ -244,7 +244,9 @@ def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
 
 
 def _host(view: Sequence[ViewMessage]) -> int | None:
-    return next((index for index, message in enumerate(view) if message.role == "user"), None)
+    """Return the index of the first message of the user that is no instruction."""
+    hosts = (index for index in range(preamble_length(view), len(view)) if view[index].role == "user")
+    return next(hosts, None)
 
 
 def _framed(content: Any) -> set[str]:
@@ -318,7 +320,7 @@ def _texts(content: Any, *kinds: str) -> Iterator[str]:
     for block in blocks(content):
         if block.get("type") not in kinds:
             continue
-        if block.get("type") == "text":
+        if block.get("type") in {"text", INSTRUCTION}:
             yield str(block.get("text") or "")
         else:
             yield from _texts(block.get("content", ""), "text")

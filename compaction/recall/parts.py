@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from compaction.messages import CALLS, blocks, is_server_result
+from compaction.messages import CALLS, INSTRUCTION, OPAQUE, blocks, is_server_result
 from compaction.recall import tool
 from compaction.tokens import json_text
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MEDIA: Final = frozenset({"image", "document", "container_upload"})
+_WORDS: Final = frozenset({"text", INSTRUCTION, OPAQUE})
 _NEVER: Final = frozenset({"thinking", "redacted_thinking"})
 """Kinds that are nobody's words to be read again: reasoning belongs to the answer that it led to."""
 
@@ -62,7 +63,7 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
 
 def _block_text(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
-    if kind == "text":
+    if kind in _WORDS:
         return str(block.get("text") or "")
     if kind in MEDIA:
         source = block.get("source")

@@ -14,7 +14,7 @@ from compaction.repair import repair
 from compaction.shorten.recalled import recalled_lines
 from compaction.shorten.shortening import result_without_middle, text_of, without_middle
 from compaction.shorten.trimming import drop_oldest, exchanges, rounds
-from compaction.summary.zone import opening_length
+from compaction.summary.zone import opening_length, preamble_length
 from compaction.view import MARKER, WRITTEN, View, ViewMessage, map_blocks, signed_summary, strip_thinking
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def fit_history(
     whole, cuts = _without_recalled(whole, room, size, carries_summary=carries_summary)
     kept, opening = drop(whole, waiting=False), None
     if carries_summary and _total(kept, size) > room and (opening := _only_summary(whole)) is not None:
-        kept = drop((opening, *whole[1:]), waiting=False)
+        first = preamble_length(whole)
+        kept = drop((*whole[:first], opening, *whole[first + 1 :]), waiting=False)
     if _total(kept, size) > room:
         kept, cuts = _shortened(kept, room, size, opening_length(kept, carries_summary=carries_summary), cuts)
         kept = drop(kept, waiting=True)
@@ -106,9 +107,10 @@ def _lost_rounds(view: Sequence[ViewMessage], gone: set[int]) -> bool:
 
 def _only_summary(view: Sequence[ViewMessage]) -> ViewMessage | None:
     """Return the first message without its own words, None where these are asked for still, or there are none."""
-    if not view or signed_summary(view) is not None or _last_request(view) <= 0:
+    first = preamble_length(view)
+    if not view or signed_summary(view) is not None or _last_request(view) <= first:
         return None
-    return only_frames(view[0])
+    return only_frames(view[first])
 
 
 def count_exchanges(view: Sequence[ViewMessage]) -> int:

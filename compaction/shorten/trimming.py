@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.messages import has_tool_results, is_request
-from compaction.summary.zone import opening_length
+from compaction.summary.zone import opening_length, preamble_length
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def drop_oldest(
     cut: tuple[int, ...] = ()
     gone: set[int] = set()
     opening = opening_length(view, carries_summary=carries_summary)
-    acknowledged = opening > 0 and view[opening - 1].role == "user"
+    acknowledged = opening > preamble_length(view) and view[opening - 1].role == "user"
     answer = last_answer(view)
     for unit in (*_drop_order(view, opening), *(_waiting(view, max(opening, answer + 1)) if waiting else ())):
         if fits(count + len(bridge), total + sum(map(measure, bridge))):

@@ -10,17 +10,17 @@ import msgspec
 
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_seqs
-from compaction.messages import acceptable, is_request
+from compaction.messages import acceptable, is_instruction, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
 from compaction.repair import repair
 from compaction.shorten.inline_tags import cut_inline
 from compaction.sizes import uncounted_bytes
-from compaction.summary.zone import without_summary
+from compaction.summary.zone import preamble_length, without_summary
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from compaction.policy import Policy
 
@@ -37,6 +37,8 @@ _load_messages = msgspec.json.Decoder(list[_Stored]).decode
 
 UNREAD: Final = '""'
 """Content of an original that a hard limit left unread: no view shows it, and a snapshot that covers it dropped it."""
+_INSTRUCTED: Final = "instruction-"
+"""Begins the id of a pin that is a whole system or developer message."""
 STRIPPED: Final = "signed thinking from before the last compaction is left out: what it was signed for has changed"
 
 
@@ -183,14 +185,29 @@ def _shortened(view: View, policy: Policy, handles: Handles | None) -> View:
 
 def _standing(working: Working) -> tuple[Pin, ...]:
     """Return the standing instructions of the conversation's first message."""
-    coverage, tail = working.snapshot.coverage, working.tail
-    first = coverage[0].first if coverage else tail[0].seq if tail else WRITTEN
+    first = _first_seq(working)
     opening = next((message for message in working.view if message.seq == first), None)
     if opening is None or opening.role != "user":
         return tuple(pin for pin in working.snapshot.pins if pin.source == "standing_instruction")
     if working.snapshot.summary is not None:
         opening = without_summary(opening, working.snapshot.summary)
-    return standing_pins(message_text(opening.content), first)
+    earlier = (pin for pin in working.snapshot.pins if pin.id.startswith(_INSTRUCTED))
+    instructions = {pin.id: pin for pin in (*earlier, *_instructions(working.view))}
+    return (*standing_pins(message_text(opening.content), first), *instructions.values())
+
+
+def _first_seq(working: Working) -> int:
+    """Return the seq of the conversation's first message that is no instruction, as far as is known."""
+    coverage, tail = working.snapshot.coverage, working.tail
+    first = coverage[0].first if coverage else tail[0].seq if tail else WRITTEN
+    return first + preamble_length(working.view)
+
+
+def _instructions(view: View) -> Iterator[Pin]:
+    """Yield what the system or the developer said after the beginning: it holds although its message may go."""
+    for message in view[preamble_length(view) :]:
+        if message.seq != WRITTEN and is_instruction(message.role, message.content):
+            yield Pin(f"{_INSTRUCTED}{message.seq}", message.seq, message_text(message.content), "standing_instruction")
 
 
 def _latest(working: Working) -> tuple[Pin, ...]:

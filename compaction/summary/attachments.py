@@ -65,6 +65,8 @@ def attachment(block: Mapping[str, Any], fields: Collection[str] = ()) -> Shown:
             return Shown(f"file in the container{_described(block)}{_file(block)}")
         case "compaction":
             return Shown("earlier summary made by the API", visible(_string(block.get("content"))))
+        case "opaque":
+            return Shown(f"{one_line(block.get('of'))}, untrusted", visible(_string(block.get("text"))))
         case "tool_reference":
             return Shown(f"tool {one_line(block.get('tool_name'))}")
         case kind:

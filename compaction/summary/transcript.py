@@ -7,7 +7,16 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from compaction.messages import CALLS, THINKING, blocks, has_tool_results, is_request, is_server_result
+from compaction.messages import (
+    CALLS,
+    INSTRUCTION,
+    THINKING,
+    blocks,
+    has_tool_results,
+    is_instruction,
+    is_request,
+    is_server_result,
+)
 from compaction.private_fields import without_keys
 from compaction.summary.attachments import attachment, citations, result_text, server_result_text
 from compaction.summary.frames import DATA, NOTE, WORDS, one_line, quoted
@@ -73,7 +82,7 @@ class Entry(NamedTuple):
     """Its place in the zone."""
     seq: int
     speaker: str
-    """`user`, `assistant` or `tool results`."""
+    """`user`, `assistant`, `tool results`, or `instructions` of the system or the developer."""
     text: str
     """Its heading and its lines, each with its mark; empty for what compaction wrote itself."""
     weight: int
@@ -151,6 +160,8 @@ def _ends(text: str, head: int, tail: int) -> str:
 
 
 def _speaker(message: ViewMessage) -> str:
+    if is_instruction(message.role, message.content):
+        return "instructions"
     if has_tool_results(message.role, message.content) and not is_request(message.role, message.content):
         return "tool results"
     return "assistant" if message.role == "assistant" else "user"
@@ -160,7 +171,7 @@ def _block_lines(block: Mapping[str, Any], calls: dict[str, str], policy: Policy
     kind = block.get("type")
     if kind in THINKING:
         return []
-    if kind == "text":
+    if kind in {"text", INSTRUCTION}:
         said = quoted(str(block.get("text") or ""), WORDS)
         return [*([said] if said else []), *(f"{NOTE} {line}" for line in citations(block))]
     if kind in CALLS:

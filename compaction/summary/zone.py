@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from compaction.messages import CALLS, THINKING, blocks, is_server_result
+from compaction.messages import CALLS, THINKING, blocks, is_instruction, is_of_other_shape, is_server_result
 from compaction.summary.frames import visible
-from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage, signed_summary
+from compaction.view import ACKNOWLEDGEMENT, OPENING, WRITTEN, View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,28 +33,47 @@ def find_zone(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
     """Return the zone between the first message and the protected tail, or None if it is too small.
 
     The end is pulled back until no tool call is parted from its result. Messages that compaction wrote itself do not
-    count towards the minimum. A summary that the API signed stays where it is, as the first message does.
+    count towards the minimum. A summary that the API signed stays where it is, as the first message does, and the
+    instructions before it.
     """
-    start = max(1, opening_length(view))
-    return _zone(view, start, protected_tail)
+    return _zone(view, zone_start(view), protected_tail)
+
+
+def zone_start(view: Sequence[ViewMessage]) -> int:
+    """Return the index that a summary's zone begins at: after the user's first message, where one opens the view."""
+    preamble = preamble_length(view)
+    opens = preamble == len(view) or view[preamble].role == "user"
+    return max(preamble + opens, opening_length(view))
+
+
+def preamble_length(view: Sequence[ViewMessage]) -> int:
+    """Return how many messages at the beginning are the system's or the developer's instructions."""
+    return next(
+        (index for index, message in enumerate(view) if not is_instruction(message.role, message.content)), len(view)
+    )
 
 
 def find_prefix(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
     """Return the zone from the very first message to the protected tail, or None if it is too small.
 
     It ends as that of `find_zone` does, so with no tool call open, and not with thinking: the API is sent these
-    messages by themselves, and refuses thinking as the last block.
+    messages by themselves, and refuses thinking as the last block; and None where any was sent in another shape, since
+    the API that signs takes its own alone.
     """
+    if any(is_of_other_shape(block) for message in view for block in blocks(message.content)):
+        return None
     return _zone(view, 0, protected_tail, ends_well=lambda message: not _ends_in_thinking(message))
 
 
 def opening_length(view: Sequence[ViewMessage], *, carries_summary: bool = False) -> int:
     """Return how many messages at the beginning hold what came before the others, and are never dropped.
 
-    These are a first message that carries a summary, or a signed summary and what was summarized by text after it.
+    These are instructions and after them a first message that carries a summary, or a signed summary and what was
+    summarized by text after it.
     """
     if signed_summary(view) is None:
-        return 1 if carries_summary and view else 0
+        preamble = preamble_length(view)
+        return min(preamble + carries_summary, len(view))
     return 2 if len(view) > 1 and _is_summary(view[1]) else 1
 
 
@@ -150,8 +169,11 @@ def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: 
     bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if not tail or tail[0].role == "user" else ()
     if signed_summary(view) is not None:
         return (view[0], ViewMessage("user", framed(summary)), *bridge, *tail)
-    first = view[0] if previous is None else without_summary(view[0], previous)
-    return (with_summary(first, summary), *bridge, *tail)
+    preamble = preamble_length(view)
+    first = view[preamble] if preamble < zone.start else ViewMessage("user", OPENING)
+    if previous is not None:
+        first = without_summary(first, previous)
+    return (*view[:preamble], with_summary(first, summary), *bridge, *tail)
 
 
 def replace_prefix(view: Sequence[ViewMessage], zone: Zone, block: dict[str, Any]) -> View:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from compaction.summary.staging import joined
-from compaction.summary.zone import Zone, opening_length
+from compaction.summary.zone import Zone, zone_start
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def fingerprint(zone: Sequence[ViewMessage], previous: str | None) -> str:
 
 def find_again(stage: Stage, messages: int, expected: str) -> Zone | None:
     """Return where the zone of that fingerprint stands now, None if it is not there as it was or nothing follows it."""
-    start = max(1, opening_length(stage.view))
+    start = zone_start(stage.view)
     zone = Zone(start, start + messages)
     if zone.stop >= len(stage.view):
         return None

@@ -1,0 +1,307 @@
+"""Chat Completions: its messages to the inner form and back.
+
+Roles, parts and what has to stand together are those of the API's reference, "Create chat completion". Beside them
+`reasoning_content` is DeepSeek's, `reasoning_details` OpenRouter's and `thinking_blocks` LiteLLM's.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from compaction.messages import INSTRUCTION, THINKING, blocks
+from compaction.shapes import inner
+from compaction.shapes.inner import Decoded, LeftOut, Sent, ShapeError, field
+from compaction.shapes.spoken import REASONING as REASONED
+from compaction.shapes.spoken import arguments_text, spoken, text_of_result, what_is
+from compaction.tokens import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from compaction.messages import Block
+    from compaction.shapes.inner import Part, Path
+    from compaction.view import ViewMessage
+
+REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+"""Fields of an answer that go back to the model that made it, and to no other."""
+INSTRUCTS: Final = frozenset({"system", "developer"})
+FUNCTION: Final = "function:"
+"""Begins the id of a call by the deprecated `function_call`, which has none of its own."""
+
+
+def decode(message: Mapping[str, Any], path: Path = ()) -> Decoded:
+    """Return a message in the inner form. Raises ShapeError for what the API would refuse."""
+    role = message.get("role")
+    if role in INSTRUCTS:
+        return inner.instruction("\n".join(_only_texts(message.get("content"), (*path, "content"))), str(role))
+    if role == "user":
+        return Decoded("user", inner.simplest(list(_parts(message.get("content"), (*path, "content")))))
+    if role == "assistant":
+        return Decoded("assistant", inner.simplest(_answer(message, path)))
+    if role in {"tool", "function"}:
+        name = "tool_call_id" if role == "tool" else "name"
+        identifier = field(message, name, str, path)
+        if not identifier:
+            raise ShapeError(f"`{name}` is not empty.", *path, name)
+        given = message.get("content")
+        texts = _only_texts("" if given is None and role == "function" else given, (*path, "content"))
+        content: Any = texts[0] if isinstance(given, str) or given is None else [*map(inner.words, filter(None, texts))]
+        return Decoded("user", [inner.result(identifier if role == "tool" else FUNCTION + identifier, content)])
+    raise ShapeError("Expected one of system, developer, user, assistant, tool, function.", *path, "role")
+
+
+def _only_texts(content: Any, path: Path) -> list[str]:
+    """Return the texts of content that may hold nothing else."""
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list) or not content:
+        raise ShapeError("Expected a string or a list of text parts.", *path)
+    texts = []
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") != "text":
+            raise ShapeError("Expected a text part.", *path, index)
+        texts.append(field(part, "text", str, (*path, index)))
+    return texts
+
+
+def _parts(content: Any, path: Path) -> Iterator[Part]:
+    """Yield the parts of what a user or an assistant said."""
+    if isinstance(content, str):
+        yield inner.words(content)
+        return
+    if not isinstance(content, list) or not content:
+        raise ShapeError("Expected a string or a list of content parts.", *path)
+    for index, part in enumerate(content):
+        if not isinstance(part, dict):
+            raise ShapeError("A content part is an object.", *path, index)
+        kind = field(part, "type", str, (*path, index))
+        reader = _PARTS.get(kind)
+        yield reader(part, (*path, index)) if reader else inner.opaque(kind, size=len(json_text(part)))
+
+
+def _image(part: Mapping[str, Any], path: Path) -> Part:
+    return inner.image(field(field(part, "image_url", dict, path), "url", str, (*path, "image_url")))
+
+
+def _audio(part: Mapping[str, Any], path: Path) -> Part:
+    field(field(part, "input_audio", dict, path), "data", str, (*path, "input_audio"))
+    return inner.opaque("input_audio", size=inner.AUDIO_CHARS)
+
+
+def _file(part: Mapping[str, Any], path: Path) -> Part:
+    given = field(part, "file", dict, path)
+    name, data = given.get("filename"), given.get("file_data")
+    name = name if isinstance(name, str) else ""
+    read = inner.document(name, data) if isinstance(data, str) else None
+    return read or inner.opaque("file", name, size=inner.FILE_CHARS)
+
+
+_PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
+    "text": lambda part, path: inner.words(field(part, "text", str, path)),
+    "refusal": lambda part, path: inner.words(field(part, "refusal", str, path)),
+    "image_url": _image,
+    "input_audio": _audio,
+    "file": _file,
+}
+
+
+def _answer(message: Mapping[str, Any], path: Path) -> list[Part]:
+    sealed = {name: message[name] for name in REASONING if message.get(name)}
+    parts = [inner.thought(_reasoning_text(sealed), sealed, "reasoning")] if sealed else []
+    content = message.get("content")
+    if content not in (None, []):
+        parts += _parts(content, (*path, "content"))
+    if isinstance(refusal := message.get("refusal"), str) and refusal.strip():
+        parts.append(inner.words(refusal))
+    if isinstance(audio := message.get("audio"), dict):
+        parts.append(inner.opaque("audio", str(audio.get("transcript") or ""), size=inner.AUDIO_CHARS))
+    calls = _calls(message, path)
+    if content is None and not parts and not calls:
+        raise ShapeError("An answer needs content, a refusal or tool calls.", *path, "content")
+    return [*parts, *calls]
+
+
+def _reasoning_text(sealed: Mapping[str, Any]) -> str:
+    return "\n".join(value for value in sealed.values() if isinstance(value, str))
+
+
+def _calls(message: Mapping[str, Any], path: Path) -> list[Part]:
+    calls = []
+    given = message.get("tool_calls")
+    if given is not None and not isinstance(given, list):
+        raise ShapeError("Expected a list of tool calls.", *path, "tool_calls")
+    for index, each in enumerate(given or ()):
+        at: Path = (*path, "tool_calls", index)
+        if not isinstance(each, dict):
+            raise ShapeError("A tool call is an object.", *at)
+        identifier = field(each, "id", str, at)
+        if not identifier:
+            raise ShapeError("`id` is not empty.", *at, "id")
+        if each.get("type") == "custom":
+            custom = field(each, "custom", dict, at)
+            said = field(custom, "input", str, (*at, "custom"))
+            calls.append(inner.call(identifier, field(custom, "name", str, (*at, "custom")), {"input": said}))
+        else:
+            function = field(each, "function", dict, at)
+            calls.append(_function(identifier, function, (*at, "function")))
+    if (function := message.get("function_call")) is not None:
+        name = field(message, "function_call", dict, path).get("name")
+        calls.append(_function(f"{FUNCTION}{name}", function, (*path, "function_call")))
+    return calls
+
+
+def _function(identifier: str, function: Mapping[str, Any], path: Path) -> Part:
+    given = function.get("arguments") or ""
+    if not isinstance(given, str):
+        raise ShapeError("Expected `arguments`: a string of JSON.", *path, "arguments")
+    return inner.call(identifier, field(function, "name", str, path), inner.arguments(given))
+
+
+def encode(view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> tuple[list[Any], list[LeftOut]]:
+    """Return a view as messages, those as they were sent that are as they were; and what has no counterpart.
+
+    `sent` has what was sent in this shape, by seq. Results stand directly after their calls, images in them after all.
+    """
+    encoder = _Encoder(sent)
+    for role, group in groupby(view, key=lambda message: message.role):
+        if role == "assistant":
+            for message in group:
+                encoder.answer(message)
+        else:
+            encoder.asked(list(group))
+    return encoder.messages, encoder.left_out
+
+
+class _Encoder:
+    def __init__(self, sent: Mapping[int, Sent]) -> None:
+        self.messages: list[Any] = []
+        self.left_out: list[LeftOut] = []
+        self._sent = sent
+        self._ids = {
+            inner.inner_id(identifier): identifier for each in sent.values() for identifier in _identifiers(each.value)
+        }
+
+    def asked(self, group: Sequence[ViewMessage]) -> None:
+        """Write a run of the user's messages: results first, as they are wanted directly after their calls."""
+        results: list[Any] = []
+        others: list[Any] = []
+        for message in group:
+            sent = self._sent.get(message.seq)
+            if sent is not None and sent.decoded.content == message.content:
+                (results if sent.value.get("role") in {"tool", "function"} else others).append(inner.raw(sent))
+            else:
+                self._rebuilt(message, sent, results, others)
+        self.messages += [*results, *others]
+
+    def _rebuilt(self, message: ViewMessage, sent: Sent | None, results: list[Any], others: list[Any]) -> None:
+        kept = _kept_parts(sent)
+        parts: list[Any] = []
+        for block in blocks(message.content):
+            match block.get("type"):
+                case "tool_result":
+                    results.append(self._result(block, sent))
+                    parts += self._media(block, message.seq)
+                case str(kind) if kind == INSTRUCTION:
+                    same = sent is not None and block in sent.decoded.content
+                    others.append(inner.raw(sent) if sent and same else {"role": block["by"], "content": block["text"]})
+                case _:
+                    parts += self._part(block, kept, message.seq)
+        if parts:
+            said = parts[0]["text"] if len(parts) == 1 and set(parts[0]) == {"type", "text"} else parts
+            own = {} if sent is None or sent.value.get("role") != "user" else sent.value
+            others.append({**own, "role": "user", "content": said})
+
+    def _result(self, block: Block, sent: Sent | None) -> dict[str, Any]:
+        """Return a result; of one that was cut everything but its content is as it was sent."""
+        text = text_of_result(block)
+        if sent is not None and isinstance(sent.decoded.content, list):
+            was = sent.decoded.content[0]
+            if was.get("tool_use_id") == block.get("tool_use_id"):
+                same = was.get("content") == block.get("content")
+                return {**sent.value, "content": sent.value.get("content") if same else text}
+        identifier = str(block.get("tool_use_id"))
+        return {"role": "tool", "tool_call_id": self._ids.get(identifier, identifier), "content": text}
+
+    def _media(self, block: Block, seq: int) -> list[Any]:
+        content = block.get("content")
+        inside = content if isinstance(content, list) else []
+        shown = [self._part(part, [], seq) for part in inside if part.get("type") in {"image", "document"}]
+        return [part for parts in shown for part in parts]
+
+    def _part(self, block: Block, kept: Sequence[tuple[Part, Any]], seq: int) -> list[Any]:
+        same = next((part for was, part in kept if was == block), None)
+        if same is not None:
+            return [same]
+        url = inner.url_of(block.get("source"))
+        if block.get("type") == "image" and url is not None:
+            return [{"type": "image_url", "image_url": {"url": url}}]
+        if block.get("type") == "document" and url is not None and url.startswith("data:"):
+            return [{"type": "file", "file": {"filename": str(block.get("title") or "file.pdf"), "file_data": url}}]
+        return self._text(block, seq)
+
+    def _text(self, block: Block, seq: int) -> list[Any]:
+        text = spoken(block)
+        if text is None:
+            self.left_out.append(LeftOut((seq,), what_is(block)))
+            return []
+        return [inner.words(text)] if text.strip() else []
+
+    def answer(self, message: ViewMessage) -> None:
+        """Write an answer of the model."""
+        sent = self._sent.get(message.seq)
+        if sent is not None and sent.decoded.content == message.content:
+            self.messages.append(inner.raw(sent))
+            return
+        own = dict(sent.value) if sent is not None and sent.value.get("role") == "assistant" else {}
+        was = blocks(sent.decoded.content) if own and sent is not None else []
+        now = blocks(message.content)
+        if not any(block.get("type") in THINKING for block in now):
+            own = {name: value for name, value in own.items() if name not in REASONING}
+        said = [block for block in now if block.get("type") not in {*THINKING, "tool_use"}]
+        if not own or said != [block for block in was if block.get("type") not in {*THINKING, "tool_use"}]:
+            own = {name: value for name, value in own.items() if name not in {"refusal", "audio", "annotations"}}
+            texts = [part["text"] for block in said for part in self._text(block, message.seq)]
+            own["content"] = "\n\n".join(texts) or None
+        self._foreign_thinking(now, was, message.seq)
+        own = self._with_calls(own, [block for block in now if block.get("type") == "tool_use"], was)
+        if (
+            own.get("content")
+            or own.get("tool_calls")
+            or own.get("function_call")
+            or own.get("audio")
+            or own.get("refusal")
+        ):
+            self.messages.append({**own, "role": "assistant"})
+
+    def _foreign_thinking(self, now: Sequence[Any], was: Sequence[Any], seq: int) -> None:
+        if any(block.get("type") in THINKING and block not in was for block in now):
+            self.left_out.append(LeftOut((seq,), REASONED))
+
+    def _with_calls(self, own: dict[str, Any], calls: Sequence[Any], was: Sequence[Any]) -> dict[str, Any]:
+        if calls == [block for block in was if block.get("type") == "tool_use"]:
+            return own
+        given = {inner.inner_id(str(each.get("id"))): each for each in own.get("tool_calls") or ()}
+        rest = {name: value for name, value in own.items() if name not in {"tool_calls", "function_call"}}
+        wanted = [given.get(str(block.get("id"))) or self._call(block) for block in calls]
+        return {**rest, "tool_calls": wanted} if wanted else rest
+
+    def _call(self, block: Block) -> dict[str, Any]:
+        identifier = str(block.get("id"))
+        function = {"name": str(block.get("name"))[:64], "arguments": arguments_text(block)}
+        return {"id": self._ids.get(identifier, identifier), "type": "function", "function": function}
+
+
+def _identifiers(message: Mapping[str, Any]) -> Iterator[str]:
+    for each in message.get("tool_calls") or ():
+        yield str(each.get("id"))
+
+
+def _kept_parts(sent: Sent | None) -> list[tuple[Part, Any]]:
+    """Return each part of a message as it was sent beside what it is in the inner form."""
+    if sent is None:
+        return []
+    content = sent.value.get("content")
+    if not isinstance(content, list):
+        return []
+    return [(next(_parts([part], ())), part) for part in content if isinstance(part, dict)]

@@ -1,0 +1,122 @@
+"""The shapes by name: which one a turn has, what its messages are in the inner form, how a view is served in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+
+import msgspec
+
+from compaction.messages import MessageFacts, TurnFacts, message_facts, turn_facts
+from compaction.shapes import chat, messages, responses
+from compaction.shapes.inner import Decoded, LeftOut, Sent, ShapeError
+
+if TYPE_CHECKING:
+    from compaction.shapes.inner import Path
+    from compaction.view import ViewMessage
+
+Shape = Literal["messages", "chat", "responses"]
+SHAPES: Final[tuple[Shape, ...]] = get_args(Shape)
+
+_DECODE: Final = {"chat": chat.decode, "responses": responses.decode}
+_CHAT_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
+_CHAT_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "function_call", "refusal", *chat.REASONING})
+_CHAT_PARTS: Final = frozenset({"image_url", "input_audio", "refusal"})
+_ITEM_PARTS: Final = frozenset({"input_text", "output_text", "input_image", "input_file"})
+_STORED: Final = ("previous_response_id", "conversation")
+
+
+class Encoded(NamedTuple):
+    """What is served: messages or items, and what of the conversation has no counterpart in their shape."""
+
+    messages: list[Any]
+    left_out: list[LeftOut]
+
+
+def shape_of(given: Mapping[str, Any]) -> Shape | None:
+    """Return the shape that a turn can only have, by its messages and its usage; None where it may be any."""
+    every = given.get("messages")
+    found = {kind for each in (every if isinstance(every, list) else ()) if (kind := _shape_of_message(each))}
+    if not found and isinstance(usage := given.get("usage"), Mapping):
+        if "prompt_tokens" in usage:
+            return "chat"
+        if "input_tokens_details" in usage or "output_tokens_details" in usage:
+            return "responses"
+    # An item is never a message of another shape; a role of Chat Completions may be that of an item.
+    return next((shape for shape in ("responses", "chat") if shape in found), None)
+
+
+def _shape_of_message(message: Any) -> Literal["chat", "responses"] | None:
+    if not isinstance(message, Mapping):
+        return None
+    parts = message.get("content")
+    kinds = {part.get("type") for part in parts if isinstance(part, Mapping)} if isinstance(parts, list) else set()
+    if "type" in message or any(isinstance(kind, str) and kind in _ITEM_PARTS for kind in kinds):
+        return "responses"
+    has_chat_part = any(isinstance(kind, str) and kind in _CHAT_PARTS for kind in kinds)
+    if message.get("role") in _CHAT_ROLES or has_chat_part or not _CHAT_KEYS.isdisjoint(message):
+        return "chat"
+    return None
+
+
+def decode(shape: Shape, message: Mapping[str, Any], path: Path = ()) -> Decoded:
+    """Return a message or an item in the inner form. Raises ShapeError; not for `messages`, whose form it is."""
+    return _DECODE[shape](message, path)
+
+
+def refuse_stored(turn: Mapping[str, Any]) -> None:
+    """Raise ShapeError for a turn that refers to what only the provider stores."""
+    for name in _STORED:
+        if name in turn:
+            raise ShapeError(
+                f"`{name}` names what only the provider stores: send the turn's items themselves, input and output,"
+                ' with `store: false` and `include: ["reasoning.encrypted_content"]` where the model reasons.',
+                name,
+            )
+
+
+def read_sent(text: str, shape: Shape) -> Sent:
+    """Return a stored message with what it is in the inner form."""
+    value = msgspec.json.decode(text)
+    return Sent(text, value, decode(shape, value))
+
+
+def facts_of(turn: Sequence[Decoded]) -> TurnFacts:
+    """Return the facts of a turn in which neighbours of one role belong together: items of an answer, its results."""
+    facts = turn_facts([message_facts(role, content) for role, content in turn])
+    runs = [_facts_together(list(run)) for _, run in groupby(turn, key=lambda message: message.role)]
+    together = turn_facts(runs)
+    return facts._replace(
+        sound=together.sound,
+        leading_results=together.leading_results,
+        trailing_calls=together.trailing_calls,
+        ends_in_loop=together.ends_in_loop,
+    )
+
+
+def _facts_together(run: Sequence[Decoded]) -> MessageFacts:
+    if len(run) == 1:
+        return message_facts(*run[0])
+    parts = [part for each in run for part in _blocks(each.content)]
+    return message_facts(run[0].role, parts)
+
+
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def encode(shape: Shape, view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> Encoded:
+    """Return a view in a shape; `sent` has what was sent in that shape, by seq (for `messages` nothing)."""
+    if shape == "messages":
+        return Encoded(*_together(*messages.encode(view)))
+    codec = chat if shape == "chat" else responses
+    return Encoded(*_together(*codec.encode(view, sent)))
+
+
+def _together(encoded: list[Any], left_out: Sequence[LeftOut]) -> tuple[list[Any], list[LeftOut]]:
+    """Return what was left out by what it is, its seqs together."""
+    seqs: dict[str, set[int]] = {}
+    for each in left_out:
+        seqs.setdefault(each.what, set()).update(each.seqs)
+    return encoded, [LeftOut(tuple(sorted(seq for seq in every if seq >= 0)), what) for what, every in seqs.items()]

@@ -1,0 +1,174 @@
+"""The inner form: what every shape is decoded to and served from, the Messages API's blocks and three more.
+
+A system or developer message is an `instruction` block, what no other shape has is `opaque`, and what was sent as an
+item of its own says so under `item` (`compaction.messages`). A stored message is one message of its shape, or one item.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content
+from compaction.tokens import CHARS_PER_TOKEN, DOCUMENT_TOKENS, IMAGE_TOKENS, json_text
+
+Part = dict[str, Any]
+Path = tuple[str | int, ...]
+
+AUDIO_CHARS: Final = 4_000
+"""Characters that audio of unknown length is counted as: a thousand tokens, about a minute and a half of speech."""
+IMAGE_CHARS: Final = IMAGE_TOKENS * CHARS_PER_TOKEN
+"""Characters that an image is counted as."""
+FILE_CHARS: Final = DOCUMENT_TOKENS * CHARS_PER_TOKEN
+"""Characters that a file of unknown length is counted as."""
+_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]{1,512}\Z")
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_DATA_URL: Final = re.compile(r"data:(?P<media>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)\Z", re.DOTALL)
+_MOST_BRACKETS: Final = 200
+"""Of arguments that are read as JSON; more may be nested too deeply."""
+
+
+class ShapeError(Exception):
+    """What an API of the shape would refuse: why, and the way to the field."""
+
+    def __init__(self, detail: str, *path: str | int) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.path: Path = path
+
+
+class Decoded(NamedTuple):
+    """A message or an item in the inner form."""
+
+    role: str
+    content: Content
+
+
+class LeftOut(NamedTuple):
+    """What has no counterpart in the shape that is served: of which messages, and what."""
+
+    seqs: tuple[int, ...]
+    what: str
+
+
+class Sent(NamedTuple):
+    """A stored message as it was sent: its JSON text, and what it is in the inner form."""
+
+    text: str
+    value: Mapping[str, Any]
+    decoded: Decoded
+
+
+def raw(sent: Sent) -> msgspec.Raw:
+    """Return a message as it was sent, byte for byte."""
+    return msgspec.Raw(sent.text.encode())
+
+
+def field(given: Mapping[str, Any], name: str, kind: type, path: Path) -> Any:
+    """Return a field that has to be there. Raises ShapeError."""
+    value = given.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ShapeError(f"Expected `{name}`: {_NAMES[kind]}.", *path, name)
+    return value
+
+
+_NAMES: Final[Mapping[type, str]] = {str: "a string", dict: "an object", list: "an array"}
+
+
+def words(text: str) -> Part:
+    """Return a block of text."""
+    return {"type": "text", "text": text}
+
+
+def instruction(text: str, by: str) -> Decoded:
+    """Return a system or developer message."""
+    return Decoded("user", [{"type": INSTRUCTION, "text": text, "by": by}])
+
+
+def opaque(of: str, text: str = "", *, size: int | None = None) -> Part:
+    """Return what stands for something that only its own shape has: what it says, and the characters it counts as."""
+    return {"type": OPAQUE, "of": of, "text": text, "size": len(text) if size is None else size}
+
+
+def thought(text: str, sealed: Any, item: str) -> Part:
+    """Return reasoning; `sealed` is what only its provider can read, of which the hash is kept."""
+    digest = hashlib.sha256(json_text(sealed).encode()).hexdigest()[:32]
+    return {"type": "thinking", "thinking": text, "signature": digest, ITEM: item}
+
+
+def call(identifier: str, name: str, given: Any, item: str | None = None) -> Part:
+    """Return a tool call."""
+    block = {"type": "tool_use", "id": inner_id(identifier), "name": inner_name(name), "input": given}
+    return block if item is None else {**block, ITEM: item}
+
+
+def result(identifier: str, content: Any, item: str | None = None) -> Part:
+    """Return a tool's result."""
+    block = {"type": "tool_result", "tool_use_id": inner_id(identifier), "content": content}
+    return block if item is None else {**block, ITEM: item}
+
+
+def inner_id(identifier: str) -> str:
+    """Return a call's id as the Messages API takes one; two ids stay two."""
+    if _IDENTIFIER.match(identifier):
+        return identifier
+    return f"call_{hashlib.sha256(identifier.encode()).hexdigest()[:32]}"
+
+
+def inner_name(name: str) -> str:
+    """Return a tool's name as the Messages API takes one."""
+    return _NOT_IN_A_NAME.sub("_", name)[:128] or "tool"
+
+
+def arguments(text: str) -> Part:
+    """Return a call's arguments as an object; what is none stands in one as the text that it is."""
+    plain = text.count("{") + text.count("[") <= _MOST_BRACKETS and "\\u0000" not in text
+    if plain and text.strip():
+        try:
+            value = msgspec.json.decode(text)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            return value
+    return {"arguments": text} if text.strip() else {}
+
+
+def image(url: str) -> Part:
+    """Return an image by its URL; data in a `data:` URL stays encoded."""
+    if found := _DATA_URL.match(url):
+        return {"type": "image", "source": {"type": "base64", "media_type": found["media"], "data": found["data"]}}
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
+def document(name: str, data: str) -> Part | None:
+    """Return a PDF by its `data:` URL, None for a file of another kind."""
+    found = _DATA_URL.match(data)
+    if found is None or found["media"] != "application/pdf":
+        return None
+    source = {"type": "base64", "media_type": found["media"], "data": found["data"]}
+    return {"type": "document", "source": source, **({"title": name} if name else {})}
+
+
+def url_of(source: Any) -> str | None:
+    """Return the URL that an image or a document can be sent by, None where it has none."""
+    if not isinstance(source, Mapping):
+        return None
+    match source.get("type"):
+        case "base64":
+            return f"data:{source.get('media_type')};base64,{source.get('data')}"
+        case "url" if isinstance(source.get("url"), str):
+            return str(source["url"])
+        case _:
+            return None
+
+
+def simplest(parts: Sequence[Part]) -> Content:
+    """Return content: one text as a string, anything else as its blocks; nothing said is an opaque block of no size."""
+    said = [part for part in parts if part["type"] != "text" or part["text"].strip()]
+    if len(said) == 1 and set(said[0]) == {"type", "text"} and said[0]["type"] == "text":
+        return str(said[0]["text"])
+    return said or [opaque("nothing")]

@@ -1,0 +1,401 @@
+"""Responses: its items to the inner form and back, one stored message an item.
+
+Item types, their fields and what has to stand together are those of the API's reference, "Create a model response".
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from compaction.messages import INSTRUCTION, ITEM, THINKING, blocks
+from compaction.shapes import inner
+from compaction.shapes.inner import Decoded, LeftOut, Sent, ShapeError, field
+from compaction.shapes.spoken import REASONING, arguments_text, spoken, text_of_result, what_is
+from compaction.tokens import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from compaction.messages import Block
+    from compaction.shapes.inner import Part, Path
+    from compaction.view import ViewMessage
+
+CALLS: Final[Mapping[str, str]] = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "computer_call": "action",
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+    "mcp_approval_request": "arguments",
+}
+"""Calls that the client answers, and the field that says with what."""
+OUTPUTS: Final[Mapping[str, str]] = {
+    **{f"{kind}_output": kind for kind in CALLS if kind != "mcp_approval_request"},
+    "mcp_approval_response": "mcp_approval_request",
+}
+"""Answers to calls, and to which."""
+SEALED: Final = frozenset({"reasoning", "compaction", "compaction_summary"})
+"""Items that only the provider that made them can read."""
+_APPROVED: Final = "approved"
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_INSTRUCTS: Final = frozenset({"system", "developer"})
+_SAYS: Final = ("title", "url", "queries", "query", "code", "logs", "text", "output", "name", "error", "filename")
+"""What is read of items that the API's own tools left; the rest of them is encoded, or for the API alone."""
+_MOST_SAID: Final = 20_000
+"""Characters read of one of them."""
+
+
+def decode(item: Mapping[str, Any], path: Path = ()) -> Decoded:
+    """Return an item in the inner form. Raises ShapeError for what the API would refuse, and for a mere reference."""
+    kind = item.get("type", "message" if "role" in item else None)
+    if not isinstance(kind, str) or not kind:
+        raise ShapeError("An item needs a `type`.", *path, "type")
+    if kind == "message":
+        return _message(item, path)
+    if kind in CALLS:
+        return Decoded("assistant", [_call(kind, item, path)])
+    if kind in OUTPUTS:
+        return Decoded("user", [_output(kind, item, path)])
+    if kind in SEALED:
+        return Decoded("assistant", [inner.thought(_summary(item), {"sealed": _sealed(item)}, kind)])
+    if kind == "item_reference":
+        detail = "An item_reference points to what only the provider stores: send the item itself, as it was answered."
+        raise ShapeError(detail, *path, "type")
+    block = inner.opaque(kind, "\n".join(_said(item))[:_MOST_SAID])
+    block["size"] = max(block["size"], 40)
+    return Decoded("user" if kind.endswith("_output") else "assistant", [{**block, ITEM: kind}])
+
+
+def _message(item: Mapping[str, Any], path: Path) -> Decoded:
+    role = item.get("role")
+    if role not in _ROLES:
+        raise ShapeError("Expected one of user, assistant, system, developer.", *path, "role")
+    parts = list(_parts(item.get("content"), (*path, "content")))
+    if role in _INSTRUCTS:
+        return inner.instruction("\n".join(str(part.get("text") or "") for part in parts), str(role))
+    return Decoded("assistant" if role == "assistant" else "user", inner.simplest(parts))
+
+
+def _parts(content: Any, path: Path) -> Iterator[Part]:
+    """Yield the parts of what somebody said, or a tool returned."""
+    if isinstance(content, str):
+        yield inner.words(content)
+        return
+    if not isinstance(content, list):
+        raise ShapeError("Expected a string or a list of content parts.", *path)
+    for index, part in enumerate(content):
+        if not isinstance(part, dict):
+            raise ShapeError("A content part is an object.", *path, index)
+        kind = field(part, "type", str, (*path, index))
+        reader = _PARTS.get(kind)
+        yield reader(part, (*path, index)) if reader else inner.opaque(kind, size=len(json_text(part)))
+
+
+def _text(part: Mapping[str, Any], path: Path) -> Part:
+    return inner.words(field(part, "text", str, path))
+
+
+def _image(part: Mapping[str, Any], path: Path) -> Part:
+    url = part.get("image_url")
+    if isinstance(url, str):
+        return inner.image(url)
+    return inner.opaque("image", field(part, "file_id", str, path), size=inner.IMAGE_CHARS)
+
+
+def _file(part: Mapping[str, Any], _: Path) -> Part:
+    name, data, url = part.get("filename"), part.get("file_data"), part.get("file_url")
+    name = name if isinstance(name, str) else ""
+    read = inner.document(name, data) if isinstance(data, str) else None
+    if read is None and isinstance(url, str):
+        return {"type": "document", "source": {"type": "url", "url": url}}
+    return read or inner.opaque("file", name, size=inner.FILE_CHARS)
+
+
+_PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
+    "input_text": _text,
+    "output_text": _text,
+    "text": _text,
+    "summary_text": _text,
+    "refusal": lambda part, path: inner.words(field(part, "refusal", str, path)),
+    "input_image": _image,
+    "computer_screenshot": _image,
+    "input_file": _file,
+    "input_audio": lambda _, __: inner.opaque("input_audio", size=inner.AUDIO_CHARS),
+}
+
+
+def _call(kind: str, item: Mapping[str, Any], path: Path) -> Part:
+    given = item.get(CALLS[kind])
+    if kind == "function_call":
+        given = inner.arguments(field(item, "arguments", str, path))
+    elif isinstance(given, str):
+        given = {"input": given}
+    name = field(item, "name", str, path) if kind in {"function_call", "custom_tool_call"} else item.get("name") or kind
+    return inner.call(_identifier(kind, item, path), str(name), given if isinstance(given, dict) else {}, kind)
+
+
+def _identifier(kind: str, item: Mapping[str, Any], path: Path) -> str:
+    """Return the id that ties a call and its output together."""
+    name = {"mcp_approval_request": "id", "mcp_approval_response": "approval_request_id"}.get(kind, "call_id")
+    if kind == "local_shell_call_output" and "call_id" not in item:
+        name = "id"
+    identifier: str = field(item, name, str, path)
+    if not identifier:
+        raise ShapeError(f"`{name}` is not empty.", *path, name)
+    return identifier
+
+
+def _output(kind: str, item: Mapping[str, Any], path: Path) -> Part:
+    identifier = _identifier(kind, item, path)
+    if kind == "mcp_approval_response":
+        return inner.result(identifier, _APPROVED if item.get("approve") else "denied", kind)
+    output = item.get("output")
+    if kind in {"function_call_output", "custom_tool_call_output"} and not isinstance(output, str | list):
+        raise ShapeError("Expected a string or a list of content parts.", *path, "output")
+    if kind == "shell_call_output":
+        return inner.result(identifier, "\n".join(filter(None, _printed(output))), kind)
+    return inner.result(identifier, _content(output, (*path, "output")), kind)
+
+
+def _printed(output: Any) -> Iterator[str]:
+    for each in blocks(output):
+        yield from (str(each.get(stream) or "") for stream in ("stdout", "stderr"))
+
+
+def _content(output: Any, path: Path) -> Any:
+    if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in _PARTS for part in output):
+        parts = list(_parts(output, path))
+        return [part for part in parts if part["type"] != "text" or part["text"].strip()]
+    if isinstance(output, dict) and output.get("type") in _PARTS:
+        return list(_parts([output], path))
+    return output if isinstance(output, str) else "" if output is None else json_text(output)
+
+
+def _summary(item: Mapping[str, Any]) -> str:
+    texts = [part.get("text") for name in ("summary", "content") for part in blocks(item.get(name) or [])]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _sealed(item: Mapping[str, Any]) -> Any:
+    return item.get("encrypted_content") or item.get("id")
+
+
+def _said(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the texts of an item, those under keys that people read."""
+    if isinstance(value, str):
+        if key in _SAYS and value.strip():
+            yield value
+    elif depth < 6:  # noqa: PLR2004 - the deepest item of the reference has four levels
+        if isinstance(value, list):
+            for each in value:
+                yield from _said(each, key, depth + 1)
+        elif isinstance(value, dict):
+            for name, each in value.items():
+                yield from _said(each, name, depth + 1)
+
+
+def _answer(kind: str) -> Callable[[str, Block], dict[str, Any]]:
+    """Return what makes an output of a call that has none of its own."""
+    match kind:
+        case "mcp_approval_request":
+            return lambda known, _: {"type": "mcp_approval_response", "approval_request_id": known}
+        case "local_shell_call":
+            return lambda known, _: {"type": "local_shell_call_output", "id": known}
+        case "apply_patch_call":
+            return lambda known, block: {
+                "type": "apply_patch_call_output",
+                "call_id": known,
+                "status": "failed" if block.get("is_error") else "completed",
+            }
+        case _:
+            return lambda known, _: {"type": f"{kind}_output", "call_id": known}
+
+
+_MADE_UP: Final = {kind: _answer(kind) for kind in CALLS}
+
+
+def encode(view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> tuple[list[Any], list[LeftOut]]:
+    """Return a view as items, those as they were sent that are as they were; and what has no counterpart.
+
+    `sent` has what was sent in this shape, by seq. An item whose reasoning is not shown goes without its id, by which
+    the API would look for it; reasoning that no item follows is left out.
+    """
+    encoder = _Encoder(sent)
+    encoder.put_in_words(view)
+    before = -1
+    for role, group in groupby(view, key=lambda message: message.role):
+        run = list(group)
+        if role == "assistant":
+            before = encoder.answers(run, before)
+        else:
+            encoder.asked(run)
+            before = run[-1].seq
+    return encoder.items, encoder.left_out
+
+
+class _Encoder:
+    def __init__(self, sent: Mapping[int, Sent]) -> None:
+        self.items: list[Any] = []
+        self.left_out: list[LeftOut] = []
+        self._sent = sent
+        self._called: dict[str, tuple[str, str]] = {}
+        """Of each call by its inner id, the id and the type that it was sent with."""
+        self._in_words: set[str] = set()
+        """Inner ids of calls whose results no item can say in words: they and their calls are text."""
+        for each in sent.values():
+            kind = str(each.value.get("type"))
+            if kind in CALLS:
+                identifier = _identifier(kind, each.value, ())
+                self._called[inner.inner_id(identifier)] = (identifier, kind)
+
+    def put_in_words(self, view: Sequence[ViewMessage]) -> None:
+        """Look for results that are not as they were sent, and cannot be sent otherwise."""
+        for message in view:
+            for block in blocks(message.content) if message.role == "user" else ():
+                identifier = str(block.get("tool_use_id"))
+                if block.get("type") == "tool_result" and self._called.get(identifier, ("", ""))[1] == "computer_call":
+                    sent = self._sent.get(message.seq)
+                    if sent is None or block not in sent.decoded.content:
+                        self._in_words.add(identifier)
+
+    def asked(self, group: Sequence[ViewMessage]) -> None:
+        """Write a run of the user's items: results first, as they are wanted directly after their calls."""
+        results: list[Any] = []
+        others: list[Any] = []
+        for message in group:
+            sent = self._sent.get(message.seq)
+            if sent is not None and sent.decoded.content == message.content:
+                (results if sent.value.get("type") in OUTPUTS else others).append(inner.raw(sent))
+            else:
+                self._rebuilt(message, sent, results, others)
+        self.items += [*results, *others]
+
+    def _rebuilt(self, message: ViewMessage, sent: Sent | None, results: list[Any], others: list[Any]) -> None:
+        kept = _kept_parts(sent)
+        parts: list[Any] = []
+        for block in blocks(message.content):
+            match block.get("type"):
+                case "tool_result" if block.get("tool_use_id") in self._in_words:
+                    parts.append({"type": "input_text", "text": spoken(block)})
+                case "tool_result":
+                    results.append(self._result(block, sent))
+                case str(kind) if kind == INSTRUCTION:
+                    same = sent is not None and block in sent.decoded.content
+                    others.append(inner.raw(sent) if sent and same else {"role": block["by"], "content": block["text"]})
+                case _:
+                    parts += self._part(block, kept, message.seq)
+        if parts:
+            own = {} if sent is None or sent.value.get("role") != "user" else sent.value
+            others.append({**own, "role": "user", "content": parts})
+
+    def _result(self, block: Block, sent: Sent | None) -> dict[str, Any]:
+        """Return a result; of one that was cut everything but its content is as it was sent."""
+        identifier = str(block.get("tool_use_id"))
+        own: dict[str, Any] = {}
+        if sent is not None and sent.value.get("type") in OUTPUTS and isinstance(sent.decoded.content, list):
+            was = sent.decoded.content[0]
+            if was == block:
+                return dict(sent.value)
+            own = dict(sent.value) if was.get("tool_use_id") == identifier else {}
+        known, kind = self._called.get(identifier, (identifier, "function_call"))
+        return {**_MADE_UP[kind](known, block), **own, **self._changed(kind, block)}
+
+    def _changed(self, kind: str, block: Block) -> dict[str, Any]:
+        """Return the fields of an output that say what the tool returned."""
+        if kind == "mcp_approval_request":
+            return {"approve": block.get("content") == _APPROVED}
+        if kind == "shell_call":
+            outcome = {"type": "exit", "exit_code": int(bool(block.get("is_error")))}
+            return {"output": [{"stdout": text_of_result(block), "stderr": "", "outcome": outcome}]}
+        return {"output": self._output(block)}
+
+    def _output(self, block: Block) -> Any:
+        content = block.get("content")
+        if isinstance(content, list) and any(part.get("type") == "image" for part in content):
+            parts = [each for part in content for each in self._part(part, [], -1)]
+            return parts or ""
+        return text_of_result(block)
+
+    def _part(self, block: Block, kept: Sequence[tuple[Part, Any]], seq: int) -> list[Any]:
+        same = next((part for was, part in kept if was == block), None)
+        if same is not None:
+            return [same]
+        url = inner.url_of(block.get("source"))
+        if block.get("type") == "image" and url is not None:
+            return [{"type": "input_image", "detail": "auto", "image_url": url}]
+        if block.get("type") == "document" and url is not None:
+            name = {"filename": str(block.get("title") or "file.pdf"), "file_data": url}
+            return [{"type": "input_file", **(name if url.startswith("data:") else {"file_url": url})}]
+        return [{"type": "input_text", "text": text} for text in self._spoken(block, seq)]
+
+    def _spoken(self, block: Block, seq: int) -> list[str]:
+        text = spoken(block)
+        if text is None:
+            self.left_out.append(LeftOut((seq,), what_is(block)))
+        return [text] if text and text.strip() else []
+
+    def answers(self, group: Sequence[ViewMessage], before: int) -> int:
+        """Write a run of the model's items, given the seq that stands before it; return that of its last."""
+        last = max((at for at, message in enumerate(group) if not _only_thinks(message)), default=-1)
+        for at, message in enumerate(group):
+            sent = self._sent.get(message.seq)
+            if at > last:
+                self.left_out.append(LeftOut((message.seq,), REASONING))
+            elif sent is None or sent.decoded.content != message.content or self._is_in_words(message):
+                self._rewritten(message)
+            elif "id" in sent.value and message.seq - 1 != before and message.seq > 0:
+                self.items.append(_without_id(sent))
+            else:
+                self.items.append(inner.raw(sent))
+            before = message.seq
+        return before
+
+    def _is_in_words(self, message: ViewMessage) -> bool:
+        return bool(self._in_words) and any(block.get("id") in self._in_words for block in blocks(message.content))
+
+    def _rewritten(self, message: ViewMessage) -> None:
+        texts: list[str] = []
+        calls: list[Any] = []
+        for block in blocks(message.content):
+            if block.get("type") in THINKING:
+                self.left_out.append(LeftOut((message.seq,), REASONING))
+            elif block.get("type") == "tool_use" and block.get("id") not in self._in_words:
+                calls.append(self._call(block))
+            else:
+                texts += self._spoken(block, message.seq)
+        if texts:
+            self.items.append({"role": "assistant", "content": "\n\n".join(texts)})
+        self.items += calls
+
+    def _call(self, block: Block) -> dict[str, Any]:
+        identifier = str(block.get("id"))
+        known, _ = self._called.get(identifier, (identifier, ""))
+        name = str(block.get("name"))
+        return {"type": "function_call", "call_id": known, "name": name, "arguments": arguments_text(block)}
+
+
+def _only_thinks(message: ViewMessage) -> bool:
+    content = message.content
+    return isinstance(content, list) and all(block.get("type") in THINKING for block in content)
+
+
+def _without_id(sent: Sent) -> Any:
+    """Return an item that may stand without the reasoning before it, which is not shown."""
+    kind = sent.value.get("type", "message")
+    if kind == "message":
+        return {"role": "assistant", "content": "\n\n".join(filter(None, map(spoken, blocks(sent.decoded.content))))}
+    if kind in {"function_call", "custom_tool_call"}:
+        return {name: value for name, value in sent.value.items() if name != "id"}
+    return msgspec.Raw(sent.text.encode())
+
+
+def _kept_parts(sent: Sent | None) -> list[tuple[Part, Any]]:
+    """Return each part of a message as it was sent beside what it is in the inner form."""
+    content = sent.value.get("content") if sent is not None else None
+    if not isinstance(content, list):
+        return []
+    return [(next(_parts([part], ())), part) for part in content if isinstance(part, dict)]
