@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Shape = Literal["messages", "chat", "responses"]
+    from compaction.shapes.inner import Shape
 
 NAME: Final = "recall"
 MORE: Final = "recall_more"

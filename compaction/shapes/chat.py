@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compaction.messages import INSTRUCTION, THINKING, blocks
 from compaction.shapes import inner
-from compaction.shapes.inner import Decoded, LeftOut, Sent, ShapeError, field
+from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING as REASONED
 from compaction.shapes.spoken import arguments_text, spoken, text_of_result, what_is
 from compaction.tokens import json_text
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields of an answer that go back to the model that made it, and to no other."""
 INSTRUCTS: Final = frozenset({"system", "developer"})
+_SAYS: Final = ("content", "tool_calls", "function_call", "refusal", "audio")
 FUNCTION: Final = "function:"
 """Begins the id of a call by the deprecated `function_call`, which has none of its own."""
 
@@ -158,7 +159,7 @@ def _function(identifier: str, function: Mapping[str, Any], path: Path) -> Part:
     return inner.call(identifier, field(function, "name", str, path), inner.arguments(given))
 
 
-def encode(view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> tuple[list[Any], list[LeftOut]]:
+def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tuple[list[Any], list[LeftOut]]:
     """Return a view as messages, those as they were sent that are as they were; and what has no counterpart.
 
     `sent` has what was sent in this shape, by seq. Results stand directly after their calls, images in them after all.
@@ -166,15 +167,14 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> tuple[list[
     encoder = _Encoder(sent)
     for role, group in groupby(view, key=lambda message: message.role):
         if role == "assistant":
-            for message in group:
-                encoder.answer(message)
+            encoder.answers(list(group))
         else:
             encoder.asked(list(group))
     return encoder.messages, encoder.left_out
 
 
 class _Encoder:
-    def __init__(self, sent: Mapping[int, Sent]) -> None:
+    def __init__(self, sent: Mapping[int, SentMessage]) -> None:
         self.messages: list[Any] = []
         self.left_out: list[LeftOut] = []
         self._sent = sent
@@ -194,7 +194,7 @@ class _Encoder:
                 self._rebuilt(message, sent, results, others)
         self.messages += [*results, *others]
 
-    def _rebuilt(self, message: ViewMessage, sent: Sent | None, results: list[Any], others: list[Any]) -> None:
+    def _rebuilt(self, message: ViewMessage, sent: SentMessage | None, results: list[Any], others: list[Any]) -> None:
         kept = _kept_parts(sent)
         parts: list[Any] = []
         for block in blocks(message.content):
@@ -203,7 +203,7 @@ class _Encoder:
                     results.append(self._result(block, sent))
                     parts += self._media(block, message.seq)
                 case str(kind) if kind == INSTRUCTION:
-                    same = sent is not None and block in sent.decoded.content
+                    same = sent is not None and block in blocks(sent.decoded.content)
                     others.append(inner.raw(sent) if sent and same else {"role": block["by"], "content": block["text"]})
                 case _:
                     parts += self._part(block, kept, message.seq)
@@ -212,7 +212,7 @@ class _Encoder:
             own = {} if sent is None or sent.value.get("role") != "user" else sent.value
             others.append({**own, "role": "user", "content": said})
 
-    def _result(self, block: Block, sent: Sent | None) -> dict[str, Any]:
+    def _result(self, block: Block, sent: SentMessage | None) -> dict[str, Any]:
         """Return a result; of one that was cut everything but its content is as it was sent."""
         text = text_of_result(block)
         if sent is not None and isinstance(sent.decoded.content, list):
@@ -247,12 +247,19 @@ class _Encoder:
             return []
         return [inner.words(text)] if text.strip() else []
 
-    def answer(self, message: ViewMessage) -> None:
-        """Write an answer of the model."""
+    def answers(self, group: Sequence[ViewMessage]) -> None:
+        """Write a run of the model's answers, as one where any but the last calls: results follow directly."""
+        every = [answer for message in group if (answer := self._answer(message)) is not None]
+        if any(answer.get("tool_calls") for answer, _ in every[:-1]):
+            self.messages.append(_as_one([answer for answer, _ in every]))
+        else:
+            self.messages += [answer if sent is None else inner.raw(sent) for answer, sent in every]
+
+    def _answer(self, message: ViewMessage) -> tuple[Mapping[str, Any], SentMessage | None] | None:
+        """Return an answer and, if it is as it was sent, that; None where nothing of it can be said."""
         sent = self._sent.get(message.seq)
         if sent is not None and sent.decoded.content == message.content:
-            self.messages.append(inner.raw(sent))
-            return
+            return sent.value, sent
         own = dict(sent.value) if sent is not None and sent.value.get("role") == "assistant" else {}
         was = blocks(sent.decoded.content) if own and sent is not None else []
         now = blocks(message.content)
@@ -265,14 +272,7 @@ class _Encoder:
             own["content"] = "\n\n".join(texts) or None
         self._foreign_thinking(now, was, message.seq)
         own = self._with_calls(own, [block for block in now if block.get("type") == "tool_use"], was)
-        if (
-            own.get("content")
-            or own.get("tool_calls")
-            or own.get("function_call")
-            or own.get("audio")
-            or own.get("refusal")
-        ):
-            self.messages.append({**own, "role": "assistant"})
+        return ({**own, "role": "assistant"}, None) if any(own.get(name) for name in _SAYS) else None
 
     def _foreign_thinking(self, now: Sequence[Any], was: Sequence[Any], seq: int) -> None:
         if any(block.get("type") in THINKING and block not in was for block in now):
@@ -292,12 +292,29 @@ class _Encoder:
         return {"id": self._ids.get(identifier, identifier), "type": "function", "function": function}
 
 
+def _as_one(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return neighbouring answers as one, which calls all that they call."""
+    texts = [text for answer in answers for text in _texts(answer.get("content"))]
+    calls = [call for answer in answers for call in answer.get("tool_calls") or ()]
+    beside = {
+        name: value for answer in answers for name, value in answer.items() if name not in {"content", "tool_calls"}
+    }
+    return {**beside, "content": "\n\n".join(texts) or None, **({"tool_calls": calls} if calls else {})}
+
+
+def _texts(content: Any) -> list[str]:
+    parts = (
+        [content] if isinstance(content, str) else [part.get("text") or part.get("refusal") for part in content or ()]
+    )
+    return [part for part in parts if part]
+
+
 def _identifiers(message: Mapping[str, Any]) -> Iterator[str]:
     for each in message.get("tool_calls") or ():
         yield str(each.get("id"))
 
 
-def _kept_parts(sent: Sent | None) -> list[tuple[Part, Any]]:
+def _kept_parts(sent: SentMessage | None) -> list[tuple[Part, Any]]:
     """Return each part of a message as it was sent beside what it is in the inner form."""
     if sent is None:
         return []

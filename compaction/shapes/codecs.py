@@ -10,15 +10,15 @@ import msgspec
 
 from compaction.messages import MessageFacts, TurnFacts, message_facts, turn_facts
 from compaction.shapes import chat, messages, responses
-from compaction.shapes.inner import Decoded, LeftOut, Sent, ShapeError
+from compaction.shapes.inner import Decoded, LeftOut, SentMessage, Shape, ShapeError
 
 if TYPE_CHECKING:
     from compaction.shapes.inner import Path
     from compaction.view import ViewMessage
 
-Shape = Literal["messages", "chat", "responses"]
 SHAPES: Final[tuple[Shape, ...]] = get_args(Shape)
 
+NOTHING: Final = "(Nothing of this conversation has a counterpart here.)"
 _DECODE: Final = {"chat": chat.decode, "responses": responses.decode}
 _CHAT_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
 _CHAT_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "function_call", "refusal", *chat.REASONING})
@@ -76,10 +76,10 @@ def refuse_stored(turn: Mapping[str, Any]) -> None:
             )
 
 
-def read_sent(text: str, shape: Shape) -> Sent:
+def read_sent(text: str, shape: Shape) -> SentMessage:
     """Return a stored message with what it is in the inner form."""
     value = msgspec.json.decode(text)
-    return Sent(text, value, decode(shape, value))
+    return SentMessage(text, value, decode(shape, value))
 
 
 def facts_of(turn: Sequence[Decoded]) -> TurnFacts:
@@ -106,17 +106,21 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def encode(shape: Shape, view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> Encoded:
+def encode(shape: Shape, view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> Encoded:
     """Return a view in a shape; `sent` has what was sent in that shape, by seq (for `messages` nothing)."""
-    if shape == "messages":
-        return Encoded(*_together(*messages.encode(view)))
-    codec = chat if shape == "chat" else responses
-    return Encoded(*_together(*codec.encode(view, sent)))
+    match shape:
+        case "messages":
+            encoded, left_out = messages.encode(view)
+        case "chat":
+            encoded, left_out = chat.encode(view, sent)
+        case "responses":
+            encoded, left_out = responses.encode(view, sent)
+    return Encoded(encoded or [{"role": "user", "content": NOTHING}] * bool(view), _together(left_out))
 
 
-def _together(encoded: list[Any], left_out: Sequence[LeftOut]) -> tuple[list[Any], list[LeftOut]]:
+def _together(left_out: Sequence[LeftOut]) -> list[LeftOut]:
     """Return what was left out by what it is, its seqs together."""
     seqs: dict[str, set[int]] = {}
     for each in left_out:
         seqs.setdefault(each.what, set()).update(each.seqs)
-    return encoded, [LeftOut(tuple(sorted(seq for seq in every if seq >= 0)), what) for what, every in seqs.items()]
+    return [LeftOut(tuple(sorted(seq for seq in every if seq >= 0)), what) for what, every in seqs.items()]

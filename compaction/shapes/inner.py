@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,8 @@ from compaction.tokens import CHARS_PER_TOKEN, DOCUMENT_TOKENS, IMAGE_TOKENS, js
 
 Part = dict[str, Any]
 Path = tuple[str | int, ...]
+Shape = Literal["messages", "chat", "responses"]
+"""Messages API, Chat Completions, Responses items."""
 
 AUDIO_CHARS: Final = 4_000
 """Characters that audio of unknown length is counted as: a thousand tokens, about a minute and a half of speech."""
@@ -55,7 +57,7 @@ class LeftOut(NamedTuple):
     what: str
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A stored message as it was sent: its JSON text, and what it is in the inner form."""
 
     text: str
@@ -63,7 +65,7 @@ class Sent(NamedTuple):
     decoded: Decoded
 
 
-def raw(sent: Sent) -> msgspec.Raw:
+def raw(sent: SentMessage) -> msgspec.Raw:
     """Return a message as it was sent, byte for byte."""
     return msgspec.Raw(sent.text.encode())
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from compaction.messages import INSTRUCTION, ITEM, THINKING, blocks
 from compaction.shapes import inner
-from compaction.shapes.inner import Decoded, LeftOut, Sent, ShapeError, field
+from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING, arguments_text, spoken, text_of_result, what_is
 from compaction.tokens import json_text
 
@@ -218,7 +216,7 @@ def _answer(kind: str) -> Callable[[str, Block], dict[str, Any]]:
 _MADE_UP: Final = {kind: _answer(kind) for kind in CALLS}
 
 
-def encode(view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> tuple[list[Any], list[LeftOut]]:
+def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tuple[list[Any], list[LeftOut]]:
     """Return a view as items, those as they were sent that are as they were; and what has no counterpart.
 
     `sent` has what was sent in this shape, by seq. An item whose reasoning is not shown goes without its id, by which
@@ -238,29 +236,25 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, Sent]) -> tuple[list[
 
 
 class _Encoder:
-    def __init__(self, sent: Mapping[int, Sent]) -> None:
+    def __init__(self, sent: Mapping[int, SentMessage]) -> None:
         self.items: list[Any] = []
         self.left_out: list[LeftOut] = []
         self._sent = sent
         self._called: dict[str, tuple[str, str]] = {}
-        """Of each call by its inner id, the id and the type that it was sent with."""
+        """Of each call so far by its inner id, the id and the type that it was sent with."""
         self._in_words: set[str] = set()
         """Inner ids of calls whose results no item can say in words: they and their calls are text."""
-        for each in sent.values():
-            kind = str(each.value.get("type"))
-            if kind in CALLS:
-                identifier = _identifier(kind, each.value, ())
-                self._called[inner.inner_id(identifier)] = (identifier, kind)
 
     def put_in_words(self, view: Sequence[ViewMessage]) -> None:
         """Look for results that are not as they were sent, and cannot be sent otherwise."""
+        clicks = set()
         for message in view:
-            for block in blocks(message.content) if message.role == "user" else ():
-                identifier = str(block.get("tool_use_id"))
-                if block.get("type") == "tool_result" and self._called.get(identifier, ("", ""))[1] == "computer_call":
-                    sent = self._sent.get(message.seq)
-                    if sent is None or block not in sent.decoded.content:
-                        self._in_words.add(identifier)
+            sent = self._sent.get(message.seq)
+            for block in blocks(message.content):
+                if block.get(ITEM) == "computer_call":
+                    clicks.add(block["id"])
+                elif block.get("tool_use_id") in clicks and (sent is None or block not in blocks(sent.decoded.content)):
+                    self._in_words.add(str(block["tool_use_id"]))
 
     def asked(self, group: Sequence[ViewMessage]) -> None:
         """Write a run of the user's items: results first, as they are wanted directly after their calls."""
@@ -268,13 +262,13 @@ class _Encoder:
         others: list[Any] = []
         for message in group:
             sent = self._sent.get(message.seq)
-            if sent is not None and sent.decoded.content == message.content:
+            if sent is not None and sent.decoded.content == message.content and not self._is_in_words(message):
                 (results if sent.value.get("type") in OUTPUTS else others).append(inner.raw(sent))
             else:
                 self._rebuilt(message, sent, results, others)
         self.items += [*results, *others]
 
-    def _rebuilt(self, message: ViewMessage, sent: Sent | None, results: list[Any], others: list[Any]) -> None:
+    def _rebuilt(self, message: ViewMessage, sent: SentMessage | None, results: list[Any], others: list[Any]) -> None:
         kept = _kept_parts(sent)
         parts: list[Any] = []
         for block in blocks(message.content):
@@ -284,7 +278,7 @@ class _Encoder:
                 case "tool_result":
                     results.append(self._result(block, sent))
                 case str(kind) if kind == INSTRUCTION:
-                    same = sent is not None and block in sent.decoded.content
+                    same = sent is not None and block in blocks(sent.decoded.content)
                     others.append(inner.raw(sent) if sent and same else {"role": block["by"], "content": block["text"]})
                 case _:
                     parts += self._part(block, kept, message.seq)
@@ -292,7 +286,7 @@ class _Encoder:
             own = {} if sent is None or sent.value.get("role") != "user" else sent.value
             others.append({**own, "role": "user", "content": parts})
 
-    def _result(self, block: Block, sent: Sent | None) -> dict[str, Any]:
+    def _result(self, block: Block, sent: SentMessage | None) -> dict[str, Any]:
         """Return a result; of one that was cut everything but its content is as it was sent."""
         identifier = str(block.get("tool_use_id"))
         own: dict[str, Any] = {}
@@ -343,19 +337,42 @@ class _Encoder:
         last = max((at for at, message in enumerate(group) if not _only_thinks(message)), default=-1)
         for at, message in enumerate(group):
             sent = self._sent.get(message.seq)
+            self._remember(message, sent)
             if at > last:
                 self.left_out.append(LeftOut((message.seq,), REASONING))
             elif sent is None or sent.decoded.content != message.content or self._is_in_words(message):
                 self._rewritten(message)
-            elif "id" in sent.value and message.seq - 1 != before and message.seq > 0:
-                self.items.append(_without_id(sent))
+            elif "id" in sent.value and message.seq - 1 != before and self._may_follow_reasoning(message.seq):
+                self._without_id(message, sent)
             else:
                 self.items.append(inner.raw(sent))
             before = message.seq
         return before
 
+    def _remember(self, message: ViewMessage, sent: SentMessage | None) -> None:
+        for block in blocks(message.content):
+            if block.get("type") == "tool_use":
+                kind = str(block.get(ITEM, "function_call"))
+                own = sent is not None and sent.value.get("type") == kind
+                identifier = _identifier(kind, sent.value, ()) if own and sent is not None else str(block.get("id"))
+                self._called[str(block.get("id"))] = (identifier, kind)
+
+    def _without_id(self, message: ViewMessage, sent: SentMessage) -> None:
+        """Write an item so that it may stand without the reasoning before it, which is not shown."""
+        if sent.value.get("type") in CALLS:
+            self.items.append({name: value for name, value in sent.value.items() if name != "id"})
+        else:
+            self._rewritten(message)
+
+    def _may_follow_reasoning(self, seq: int) -> bool:
+        before = self._sent.get(seq - 1)
+        return seq > 0 and (before is None or before.value.get("type") == "reasoning")
+
     def _is_in_words(self, message: ViewMessage) -> bool:
-        return bool(self._in_words) and any(block.get("id") in self._in_words for block in blocks(message.content))
+        words = self._in_words
+        return bool(words) and any(
+            block.get("id") in words or block.get("tool_use_id") in words for block in blocks(message.content)
+        )
 
     def _rewritten(self, message: ViewMessage) -> None:
         texts: list[str] = []
@@ -383,17 +400,7 @@ def _only_thinks(message: ViewMessage) -> bool:
     return isinstance(content, list) and all(block.get("type") in THINKING for block in content)
 
 
-def _without_id(sent: Sent) -> Any:
-    """Return an item that may stand without the reasoning before it, which is not shown."""
-    kind = sent.value.get("type", "message")
-    if kind == "message":
-        return {"role": "assistant", "content": "\n\n".join(filter(None, map(spoken, blocks(sent.decoded.content))))}
-    if kind in {"function_call", "custom_tool_call"}:
-        return {name: value for name, value in sent.value.items() if name != "id"}
-    return msgspec.Raw(sent.text.encode())
-
-
-def _kept_parts(sent: Sent | None) -> list[tuple[Part, Any]]:
+def _kept_parts(sent: SentMessage | None) -> list[tuple[Part, Any]]:
     """Return each part of a message as it was sent beside what it is in the inner form."""
     content = sent.value.get("content") if sent is not None else None
     if not isinstance(content, list):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,9 @@ from compaction.recall.passages import EXCERPT_CHARS, Packed, QuotedMessage, pac
 from compaction.recall.ranking import Ranking, rank
 from compaction.recall.segments import Searchable, Segment, decoded, encoded, segments
 from compaction.recall.words import places
+
+if TYPE_CHECKING:
+    from compaction.shapes.inner import Shape
 
 NOW = datetime(2026, 5, 20, tzinfo=UTC)
 FILLER = [
@@ -180,6 +183,6 @@ def test_no_text_ends_its_frame(text: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["messages", "chat", "responses"])
-def test_the_tool_is_small(shape: tool.Shape) -> None:
+def test_the_tool_is_small(shape: Shape) -> None:
     assert tokens_of(str(tool.definition(shape))) < 300
     assert tool.definition(shape) == tool.definition(shape)

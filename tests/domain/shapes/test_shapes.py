@@ -1,0 +1,195 @@
+"""Any shape in, any shape out: what is served is what its API accepts, and as it was sent where nothing was cut."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.messages import message_facts
+from compaction.policy import Policy
+from compaction.shapes import codecs
+from compaction.shorten.fitting import fit_history
+from compaction.shorten.tool_results import cut_tool_results
+from compaction.steps.snapshot import Original, Snapshot, build
+from compaction.summary.zone import find_zone, rebuild
+from tests.support import messages_api
+from tests.support.shapes import chat_api, responses_api
+from tests.support.shapes.generated import (
+    Message,
+    as_sent,
+    chat_conversations,
+    ids_after_reasoning,
+    response_conversations,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from random import Random
+
+    from compaction.shapes.codecs import Shape
+    from compaction.shapes.inner import Decoded, SentMessage
+    from compaction.view import View
+
+_CONVERSATIONS: Final[Mapping[Shape, st.SearchStrategy[list[Message]]]] = {
+    "chat": chat_conversations(),
+    "responses": response_conversations(),
+}
+_SAID: Final = re.compile(r"said\d+x")
+
+
+def conversations() -> st.SearchStrategy[tuple[Shape, list[Message]]]:
+    """Return a shape and a conversation in it."""
+    return st.sampled_from(sorted(_CONVERSATIONS)).flatmap(
+        lambda shape: st.tuples(st.just(shape), _CONVERSATIONS[shape])
+    )
+
+
+def stored(shape: Shape, messages: Sequence[Message]) -> tuple[list[Decoded], dict[int, SentMessage]]:
+    """Return a conversation in the inner form, and what was sent by seq."""
+    sent = {seq: codecs.read_sent(as_sent(message), shape) for seq, message in enumerate(messages)}
+    return [each.decoded for each in sent.values()], sent
+
+
+def view_of(turn: Sequence[Decoded], **policy: Any) -> View:
+    """Return the working view of a conversation without a snapshot."""
+    rows = [Original(seq, role, msgspec.json.encode(content).decode()) for seq, (role, content) in enumerate(turn)]
+    return build(Snapshot(), rows, Policy(**policy)).view
+
+
+def served(shape: Shape, view: View, sent: Mapping[int, SentMessage]) -> tuple[list[Message], list[int]]:
+    """Return what a client reads, and the seqs that the warnings name."""
+    encoded = codecs.encode(shape, view, sent)
+    seqs = [seq for each in encoded.left_out for seq in each.seqs]
+    return json.loads(msgspec.json.encode(encoded.messages)), seqs
+
+
+def problems(shape: Shape, messages: list[Message], sent: Sequence[Message] = ()) -> list[Any]:
+    """Return what the API of a shape would refuse of these messages."""
+    if shape == "chat":
+        return chat_api.problems(messages)
+    if shape == "responses":
+        return responses_api.problems(messages, after_reasoning=ids_after_reasoning(list(sent)))
+    return messages_api.problems(messages)
+
+
+@given(conversations())
+def test_generated_conversations_are_what_their_api_accepts(given: tuple[Shape, list[Message]]) -> None:
+    shape, messages = given
+    assert problems(shape, messages, messages) == []
+
+
+@given(conversations())
+def test_what_is_untouched_is_served_as_it_was_sent_byte_for_byte(given: tuple[Shape, list[Message]]) -> None:
+    shape, messages = given
+    turn, sent = stored(shape, messages)
+    encoded = codecs.encode(shape, view_of(turn), sent)
+    assert [bytes(each).decode() for each in encoded.messages] == [as_sent(message) for message in messages]
+    assert encoded.left_out == []
+
+
+@given(conversations())
+def test_a_whole_conversation_needs_no_repair(given: tuple[Shape, list[Message]]) -> None:
+    shape, messages = given
+    turn, _ = stored(shape, messages)
+    assert codecs.facts_of(turn).sound
+    view = view_of(turn, max_tool_result_chars=1_000_000)
+    assert [(each.role, each.content) for each in view] == turn
+
+
+@given(conversations(), st.sampled_from(["messages", "chat", "responses"]))
+def test_every_shape_accepts_what_it_is_served_of_another(given: tuple[Shape, list[Message]], target: Shape) -> None:
+    shape, messages = given
+    turn, sent = stored(shape, messages)
+    shown, left_out = served(target, view_of(turn), sent if target == shape else {})
+    assert problems(target, shown, messages) == []
+    # Nothing that anybody said is lost without a word: it is there, or its message is named.
+    text = json.dumps(shown)
+    for seq, message in enumerate(messages):
+        if missing := [said for said in _SAID.findall(json.dumps(message)) if said not in text]:
+            assert seq in left_out, missing
+
+
+@given(
+    conversations(),
+    st.sampled_from(["messages", "chat", "responses"]),
+    st.integers(0, 3_000),
+    st.integers(1, 200),
+    st.booleans(),
+)
+def test_what_was_cut_dropped_and_summarized_is_accepted_in_every_shape(
+    given: tuple[Shape, list[Message]], target: Shape, room: int, retention: int, summarizes: bool
+) -> None:
+    shape, messages = given
+    turn, sent = stored(shape, messages)
+    view = cut_tool_results(view_of(turn), retention).view
+    zone = find_zone(view, 3) if summarizes else None
+    if zone is not None:
+        view = rebuild(view, zone, "What was said before.")
+    fitted = fit_history(view, room, lambda message: message.tokens, carries_summary=zone is not None).view
+    shown, _ = served(target, fitted, sent if target == shape else {})
+    assert problems(target, shown, messages) == []
+    assert shown
+    if zone is not None and messages[0].get("role") in {"system", "developer"} and target == shape:
+        assert shown[0] == messages[0], "instructions stay where a summary replaces what follows them"
+
+
+@given(conversations(), st.randoms(use_true_random=True))
+def test_what_was_sent_broken_is_mended_for_every_shape(given: tuple[Shape, list[Message]], random: Random) -> None:
+    shape, messages = given
+    whole = random.choice([0.5, 0.9])
+    kept = [message for message in messages if random.random() < whole] or messages[:1]
+    turn, sent = stored(shape, kept)
+    view = view_of(turn)
+    for target in codecs.SHAPES if view else ():
+        shown, _ = served(target, view, sent if target == shape else {})
+        assert problems(target, shown, kept) == []
+
+
+@given(st.data())
+def test_conversations_that_mix_shapes_are_accepted_in_every_shape(data: st.DataObject) -> None:
+    turn: list[Decoded] = []
+    sent: dict[Shape, dict[int, SentMessage]] = {"chat": {}, "responses": {}}
+    for _ in range(data.draw(st.integers(1, 3))):
+        shape, messages = data.draw(conversations())
+        for message in messages:
+            each = codecs.read_sent(as_sent(message), shape)
+            sent[shape][len(turn)] = each
+            turn.append(each.decoded)
+    view = view_of(turn)
+    for target in codecs.SHAPES:
+        shown, _ = served(target, view, sent.get(target, {}))
+        assert problems(target, shown) == []
+
+
+@given(conversations())
+def test_facts_of_each_message_are_those_of_its_inner_form(given: tuple[Shape, list[Message]]) -> None:
+    shape, messages = given
+    turn, _ = stored(shape, messages)
+    facts = codecs.facts_of(turn)
+    assert list(facts.messages) == [message_facts(role, content) for role, content in turn]
+    assert facts.exchanges == sum(message.get("role") == "user" for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("turn", "shape"),
+    [
+        ({"messages": [{"role": "user", "content": "a"}]}, None),
+        ({"messages": [{"role": "tool", "tool_call_id": "a", "content": "b"}]}, "chat"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "chat"),
+        ({"messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}]}, "chat"),
+        ({"messages": [{"role": "user", "content": "a"}], "usage": {"prompt_tokens": 1}}, "chat"),
+        ({"messages": [{"type": "function_call"}]}, "responses"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}, "responses"),
+        ({"messages": [{"role": "system", "content": "a"}, {"type": "message"}]}, "responses"),
+        ({"messages": [{"role": "user", "content": "a"}], "usage": {"input_tokens_details": {}}}, "responses"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, None),
+    ],
+)
+def test_a_turn_is_recognized_where_it_can_only_have_one_shape(turn: dict[str, Any], shape: Shape | None) -> None:
+    assert codecs.shape_of(turn) == shape
