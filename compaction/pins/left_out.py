@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.summary.zone import CLOSES, OPENS, opening_length
-from compaction.view import WRITTEN, View, ViewMessage
+from compaction.summary.zone import CLOSES, OPENS, first_of_user, opening_length
+from compaction.view import WRITTEN, View, ViewMessage, signed_summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ def with_note(view: Sequence[ViewMessage], note: str) -> View:
     if not view:
         return ()
     at = opening_length(view)
-    host = _host(view)
-    if host is None or at == 1:
+    host = first_of_user(view)
+    if host is None or signed_summary(view) is not None:
         return (*view[:at], ViewMessage("user", note), *view[at:])
     content = view[host].content
     if isinstance(content, str):
@@ -46,7 +46,7 @@ def with_note(view: Sequence[ViewMessage], note: str) -> View:
 
 def without_note(view: Sequence[ViewMessage], note: str) -> View:
     """Return `view` as it was before `with_note` put `note` into it; unchanged where that very note is not there."""
-    host = _host(view)
+    host = first_of_user(view)
     if host is None:
         return tuple(view)
     message = view[host]
@@ -78,10 +78,6 @@ def _without(content: Any, note: str) -> Any:
         return content[:-1]
     bare = without_words(last, note) if _inside(last) is not None else None
     return None if bare is None else [*content[:-1], {**content[-1], "text": bare}]
-
-
-def _host(view: Sequence[ViewMessage]) -> int | None:
-    return next((index for index, message in enumerate(view) if message.role == "user"), None)
 
 
 def _inside(text: str) -> int | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.standing import standing_instructions
-from compaction.summary.zone import CLOSES, OPENS, opening_length, preamble_length
+from compaction.summary.zone import CLOSES, OPENS, first_of_user, opening_length, preamble_length
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage, signed_summary
 
@@ -144,7 +144,7 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin,
         return ()
     wanted = {pin.seq for pin in pins} - {WRITTEN}
     shown = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
-    host = _host(view)
+    host = first_of_user(view)
     framed = set() if host is None else _framed(view[host].content)
     return tuple(pin for pin in pins if pin.text not in shown.get(pin.seq, "") and pin.text not in framed)
 
@@ -180,7 +180,7 @@ def _apart(pins: Sequence[Pin]) -> tuple[Sequence[Pin], str]:
 
 def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     frame = render_pins(pins)
-    host = _host(view)
+    host = first_of_user(view)
     at = opening_length(view)
     if host is None or signed_summary(view) is not None:
         # After a summary that the API signed the first user message may hold tool results, which have to come first.
@@ -202,7 +202,7 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     pins, note = _apart(pins)
     if note:
         view = without_note(view, note)
-    host = _host(view)
+    host = first_of_user(view)
     if not pins or host is None:
         return tuple(view)
     texts = tuple(pin.text for pin in pins)
@@ -241,12 +241,6 @@ def _stands_in(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> bool:
 
 def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
     return (*view[:index], view[index].with_content(content), *view[index + 1 :])
-
-
-def _host(view: Sequence[ViewMessage]) -> int | None:
-    """Return the index of the first message of the user that is no instruction."""
-    hosts = (index for index in range(preamble_length(view), len(view)) if view[index].role == "user")
-    return next(hosts, None)
 
 
 def _framed(content: Any) -> set[str]:

@@ -65,6 +65,12 @@ def find_prefix(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None
     return _zone(view, 0, protected_tail, ends_well=lambda message: not _ends_in_thinking(message))
 
 
+def first_of_user(view: Sequence[ViewMessage]) -> int | None:
+    """Return the index of the first message of the user that is no instruction, None for none."""
+    users = (index for index in range(preamble_length(view), len(view)) if view[index].role == "user")
+    return next(users, None)
+
+
 def opening_length(view: Sequence[ViewMessage], *, carries_summary: bool = False) -> int:
     """Return how many messages at the beginning hold what came before the others, and are never dropped.
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from compaction.messages import acceptable
 from compaction.pins.pinned import latest_request_pin
-from compaction.repair import LATE, NO_RESULT, NOTHING, OPENING, ORPHANED, Repairs, mend, repair
+from compaction.repair import LATE, NO_RESULT, NOTHING, ORPHANED, Repairs, mend, repair
 from compaction.soundness import is_sound
-from compaction.view import MARKER, OUT_OF_PLACE, WRITTEN, View, ViewMessage
+from compaction.view import MARKER, OPENING, OUT_OF_PLACE, WRITTEN, View, ViewMessage
 from tests.support.blocks import document_block, image_block, text_block, unknown_block
 from tests.support.client_faults import Fault
 from tests.support.messages_api import problems

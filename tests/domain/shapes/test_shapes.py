@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from random import Random
 
-    from compaction.shapes.codecs import Shape
-    from compaction.shapes.inner import Decoded, SentMessage
+    from compaction.shapes.inner import Decoded, SentMessage, Shape
     from compaction.view import View
 
 _CONVERSATIONS: Final[Mapping[Shape, st.SearchStrategy[list[Message]]]] = {

@@ -20,7 +20,7 @@ from compaction.messages import is_signed_summary, message_facts
 from compaction.payload.assembly import History, Layers, assemble
 from compaction.pins.pinned import Pin, with_pins, without_pins
 from compaction.policy import merge
-from compaction.repair import OPENING, repair
+from compaction.repair import repair
 from compaction.shorten.fitting import fit_history
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
@@ -30,7 +30,7 @@ from compaction.steps.stage import Stage
 from compaction.summary.zone import OPENS, Zone, find_prefix, find_zone, opening_length, rebuild, replace_prefix
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
-from compaction.view import MARKER, WRITTEN, View, ViewMessage
+from compaction.view import MARKER, OPENING, WRITTEN, View, ViewMessage
 from runtime.settings import Settings
 from store.conversations import conversations
 from store.runs import requested
