@@ -104,6 +104,7 @@ def test_the_hot_routes_and_refusals_of_scope_count_too(limited: Callable[..., S
         client.get(f"{path}/context")
         problem(client.get(f"{path}/context"), 429, "rate_limited")
         problem(client.post(f"{path}/turns", json={"messages": []}), 429, "rate_limited")
+        problem(client.post("/mcp", json={}), 429, "rate_limited")
         assert [narrow.post(LIST, json={}).status_code for _ in range(5)] == [403, 403, 403, 403, 429]
 
 

@@ -228,8 +228,10 @@ def test_no_page_of_a_browser_may_call(service: Service, path: str) -> None:
 def test_requests_that_are_none_are_told_so(service: Service, path: str) -> None:
     conversation = path.rpartition("/")[2]
     assert problem(service.client.post("/mcp", json=CALL, headers=ACCEPTED), 422, "invalid", "conversation")
+    # No handshake went before it, and none is remembered: any process answers.
     named = service.client.post(f"/mcp?conversation={conversation}", json=CALL, headers=ACCEPTED)
     assert SECRET in named.text
+    assert "mcp-session-id" not in named.headers
     assert problem(
         service.client.post("/mcp?conversatoin=1", json=CALL, headers=ACCEPTED), 422, "invalid", "conversatoin"
     )
