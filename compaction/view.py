@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from compaction.messages import THINKING, Block, Content, blocks, has_thinking, is_signed_summary
+from compaction.recall.handles import ABOUT, WHERE
 from compaction.tokens import CHARS_PER_TOKEN, content_tokens
 
 if TYPE_CHECKING:
@@ -27,13 +28,11 @@ ACKNOWLEDGEMENT: Final = "Understood. I have the summary and will continue from 
 
 _CAP_NOTE: Final = "\n[{about}{hidden:,} more characters of this result are stored but not shown{where}]"
 _CUT_NOTE: Final = "\n[{about}{hidden:,} more characters{where}]"
-_ABOUT: Final = r"(?:[^\[\]\n]{1,140}, )?"
-_WHERE: Final = r": recall [^\[\]\n]{1,30}"
 _FIGURE: Final = r"[0-9][0-9,]{0,14}"
 """As many digits as a text can have characters: what a tool returned may look like a note."""
 _NOTE: Final = re.compile(
-    rf"(?:\n\[{_ABOUT}(?P<capped>{_FIGURE}) more characters of this result are stored but not shown(?:{_WHERE})?\]"
-    rf"|(?:\n\[{_ABOUT}(?P<cut>{_FIGURE}) more characters{_WHERE}\])?{re.escape(MARKER)})\Z"
+    rf"(?:\n\[{ABOUT}(?P<capped>{_FIGURE}) more characters of this result are stored but not shown(?:{WHERE})?\]"
+    rf"|(?:\n\[{ABOUT}(?P<cut>{_FIGURE}) more characters{WHERE}\])?{re.escape(MARKER)})\Z"
 )
 """What cutting or capping put at the end of a result."""
 _NOTE_CHARS: Final = 300

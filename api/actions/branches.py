@@ -128,6 +128,7 @@ def _plan(stored: StoredVersion) -> RestorePlanOut:
         policy.context_limit_tokens - fixed,
         lambda message: message.tokens * ratio,
         carries_summary=material.snapshot.summary is not None or bool(material.snapshot.pins),
+        handles=working.handles,
     )
     exchanges = count_exchanges(working.view)
     return RestorePlanOut(

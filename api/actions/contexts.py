@@ -185,6 +185,7 @@ def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
         carries_summary=about.carries_summary,
         lacks_rounds=about.lacks_rounds,
         unread=about.unread,
+        handles=about.handles,
     )
     warnings = (*working.warnings, *drop_warnings(fitted, about.exchanges))
     return FittedContext(fitted, about.exchanges, fixed, warnings)
@@ -198,6 +199,7 @@ def history_of(stored: ContextRead, working: Working) -> History:
         carries_summary=bool(stored.has_summary),
         lacks_rounds=stored.gap and _skips_rounds(working.view),
         unread=_unread(stored, working) if stored.gap else (),
+        handles=working.handles,
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.policy import Policy
+    from compaction.recall.handles import Handles
     from compaction.text.outline import Form
 
 TAG: Final = "context"
@@ -67,6 +68,8 @@ class History(NamedTuple):
     """Seqs of messages that would not have fitted and are not in the view."""
     unstored: int = 0
     """Tokens, before the factor, that the client sends beside the layers and tells nobody of."""
+    handles: Handles | None = None
+    """By what names texts that lose their middle can be had back; None where the policy has no handles."""
 
     def scaled(self, tokens: float) -> int:
         """Return what the API is expected to count for an estimate."""
@@ -158,6 +161,7 @@ def _fit(history: View, asked: ViewMessage | None, room: int, about: History) ->
         asked=asked,
         lacks_rounds=about.lacks_rounds,
         unread=about.unread,
+        handles=about.handles,
     )
 
 

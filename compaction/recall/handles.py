@@ -19,6 +19,9 @@ PIECE_CHARS: Final = 60
 """Characters of a call's name, and of its input, that a handle shows."""
 BY_WORDS: Final = ": recall by words"
 """Where repair had moved blocks before they were stored in a snapshot, no place is certain."""
+ABOUT: Final = r"(?:[^\[\]\n]{1,140}, )?"
+WHERE: Final = r": recall [^\[\]\n]{1,30}"
+"""What a note has of a handle before and after its figure, as regular expressions."""
 _PLAIN: Final = re.compile(r"[^\w .,:;/\\@#%&+*=?!()'<>|~^$-]+")
 
 
@@ -69,6 +72,11 @@ class Handles:
         if self._known is None:
             self._known = self._read()
         return self._known.get(id(block), (block, NO_HANDLE))[1]
+
+    @staticmethod
+    def of_message(message: StoredMessage) -> Handle:
+        """Return the handle of what somebody said; what compaction wrote has none."""
+        return NO_HANDLE if message.seq < 0 else Handle(where=f": recall {references.message(message.seq)}")
 
     def keep(self, cut: Block, block: Block) -> None:
         """Let what a result was cut to have the same handle."""

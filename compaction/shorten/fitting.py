@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from compaction.messages import is_request
 from compaction.pins.pinned import only_frames
+from compaction.recall.handles import NO_HANDLE
 from compaction.repair import repair
 from compaction.shorten.recalled import recalled_lines
 from compaction.shorten.shortening import result_without_middle, text_of, without_middle
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from compaction.messages import Block
+    from compaction.recall.handles import Handle, Handles
 
 LEAST_CHARS: Final = 500
 """Characters that are always left of a text that has to be shortened, three quarters of them from its beginning."""
@@ -54,6 +56,7 @@ def fit_history(
     asked: ViewMessage | None = None,
     lacks_rounds: bool = False,
     unread: Sequence[int] = (),
+    handles: Handles | None = None,
 ) -> Fitted:
     """Return `view` within `room`, in the unit of `weigh`, with as little left out as that takes.
 
@@ -65,6 +68,7 @@ def fit_history(
     go. What is left may still be over: the caller warns. A larger room never leaves less but for this first message's
     sake. `asked` is what will follow the history, its room already taken off. `unread` are seqs of messages that were
     left out of the view because they would not fit, with `lacks_rounds` older rounds of its last exchange among them.
+    With `handles` the notes of what is cut say how to have it back.
     """
     whole = tuple(view) if asked is None else (*view, asked)
 
@@ -84,7 +88,8 @@ def fit_history(
         first = preamble_length(whole)
         kept = drop((*whole[:first], opening, *whole[first + 1 :]), waiting=False)
     if _total(kept, size) > room:
-        kept, cuts = _shortened(kept, room, size, opening_length(kept, carries_summary=carries_summary), cuts)
+        opened = opening_length(kept, carries_summary=carries_summary)
+        kept, cuts = _shortened(kept, room, size, opened, cuts, handles)
         kept = drop(kept, waiting=True)
     cut = sum(cuts.get(id(message), 0) for message in kept)
     shown = {message.seq for message in kept}
@@ -145,7 +150,12 @@ def _in_place(old: Block, new: dict[str, Any], block: dict[str, Any]) -> dict[st
 
 
 def _shortened(
-    view: View, room: float, size: Callable[[ViewMessage], int], opening: int, cuts: Mapping[int, int]
+    view: View,
+    room: float,
+    size: Callable[[ViewMessage], int],
+    opening: int,
+    cuts: Mapping[int, int],
+    handles: Handles | None,
 ) -> tuple[View, dict[int, int]]:
     """Return `view` with long texts cut until it fits, answers and results, then older requests; and how many were.
 
@@ -154,7 +164,10 @@ def _shortened(
     """
     asked_last = _last_request(view)
     shorter = view
-    for cut, end in ((_cut_answer, len(view)), (_cut_request, asked_last)):
+    for cut, end in (
+        (partial(_cut_answer, handles=handles), len(view)),
+        (partial(_cut_request, handles=handles), asked_last),
+    ):
         shorter = (
             *shorter[:opening],
             *_filled(shorter, range(opening, end), cut, room, size),
@@ -195,40 +208,45 @@ def _texts(content: Any) -> list[str]:
     return [each if isinstance(each, str) else "".join(map(text_of, each or ())) for each in inner]
 
 
-def _cut_answer(message: ViewMessage, level: int) -> ViewMessage:
+def _cut_answer(message: ViewMessage, level: int, *, handles: Handles | None) -> ViewMessage:
     """Cut what an assistant said, or tools returned, to `level` characters each."""
     if message.role == "assistant":
-        return _cut_texts(message, level)
-    return map_blocks(message, lambda block: _cut_result(block, level) if block.get("type") == "tool_result" else block)
+        return _cut_texts(message, level, handles)
+
+    def cut(block: dict[str, Any]) -> dict[str, Any]:
+        return _cut_result(block, level, handles) if block.get("type") == "tool_result" else block
+
+    return map_blocks(message, cut)
 
 
-def _cut_request(message: ViewMessage, level: int) -> ViewMessage:
+def _cut_request(message: ViewMessage, level: int, *, handles: Handles | None) -> ViewMessage:
     """Cut what a user said to `level` characters each text."""
-    return _cut_texts(message, level) if message.role == "user" else message
+    return _cut_texts(message, level, handles) if message.role == "user" else message
 
 
-def _cut_texts(message: ViewMessage, level: int) -> ViewMessage:
+def _cut_texts(message: ViewMessage, level: int, handles: Handles | None) -> ViewMessage:
+    handle = NO_HANDLE if handles is None else handles.of_message(message)
     if isinstance(message.content, str):
-        text = _cut_text(message.content, level)
+        text = _cut_text(message.content, level, handle)
         return message if text is message.content else message.with_content(text)
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         text = text_of(block)
-        shorter = _cut_text(text, level)
+        shorter = _cut_text(text, level, handle)
         return block if shorter is text else {**block, "text": shorter}
 
     return map_blocks(message, cut)
 
 
-def _cut_text(text: str, level: int) -> str:
+def _cut_text(text: str, level: int, handle: Handle) -> str:
     if len(text) <= level:
         return text
-    shorter = without_middle([text.removesuffix(MARKER)], level - level // 4, level // 4)
+    shorter = without_middle([text.removesuffix(MARKER)], level - level // 4, level // 4, handle)
     return text if shorter is None or len(shorter[0]) + len(MARKER) >= len(text) else shorter[0] + MARKER
 
 
-def _cut_result(block: dict[str, Any], level: int) -> dict[str, Any]:
-    return result_without_middle(block, level - level // 4, level // 4, ending=MARKER) or block
+def _cut_result(block: dict[str, Any], level: int, handles: Handles | None) -> dict[str, Any]:
+    return result_without_middle(block, level - level // 4, level // 4, ending=MARKER, handles=handles) or block
 
 
 def _blocks_changed(old: ViewMessage, new: ViewMessage) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.messages import blocks, has_tool_results, is_request, result_text_chars
 from compaction.recall import tool as recall
+from compaction.recall.handles import NO_HANDLE, WHERE
 from compaction.shorten.recalled import Place, newest_results, recalled_lines
 from compaction.shorten.shortening import hidden_characters, result_without_middle, text_of
 from compaction.tokens import CHARS_PER_TOKEN, block_weight
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from compaction.messages import Block
+    from compaction.recall.handles import Handles
 
 _PLACEHOLDER: Final = "[cleared: result of {tool}, {size}, message {seq} of the originals]"
-_PLACEHOLDER_FOUND: Final = re.compile(r"\[cleared: result of [^\n]+, message \d+ of the originals\]\Z")
+_WITH_HANDLE: Final = "[cleared: {about}{size}{where}]"
+_PLACEHOLDER_FOUND: Final = re.compile(
+    rf"\[cleared: (?:result of [^\n]+, message \d+ of the originals|[^\[\]\n]{{1,240}}{WHERE})\]\Z"
+)
 
 
 class Pruned(NamedTuple):
@@ -53,6 +58,7 @@ def prune(
     min_freed_tokens: int,
     allow: Sequence[str] = (),
     deny: Sequence[str] = (),
+    handles: Handles | None = None,
 ) -> Pruned:
     """Return `view` with old tool results thinned where all results together take too much of the window.
 
@@ -65,8 +71,8 @@ def prune(
     stands before the first request, what compaction wrote itself, and results that load tool definitions. `allow` and
     `deny` are globs of tool names, case-sensitive; an empty `allow` allows every tool, and `deny` wins. `is_error` and
     the ids stay. If less than `min_freed_tokens` would be freed, the view comes back as it is: every change breaks the
-    prompt cache, so it has to be worth it (`clear_at_least` in the API's own context editing). Running twice changes
-    nothing.
+    prompt cache, so it has to be worth it (`clear_at_least` in the API's own context editing). With `handles` what is
+    left says what it was and how to have it back. Running twice changes nothing.
     """
     before = _results_weight(view)
     window = window_tokens * CHARS_PER_TOKEN
@@ -83,7 +89,7 @@ def prune(
     candidates = [result for result in every if result.key not in changed]
     softened: set[Place] = set()
     for result in candidates if before - freed > soft_share * window or freed < needed else ():
-        softer = result_without_middle(result.block, head_chars, tail_chars)
+        softer = result_without_middle(result.block, head_chars, tail_chars, handles=handles)
         if softer is not None and (saved := block_weight(result.block) - block_weight(softer)):
             changed[result.key] = softer
             softened.add(result.key)
@@ -93,7 +99,7 @@ def prune(
             if before - freed <= hard_share * window and freed >= needed:
                 break
             shown = changed.get(result.key, result.block)
-            empty = _clear(result)
+            empty = _clear(result, handles)
             if (saved := block_weight(shown) - block_weight(empty)) > 0:
                 changed[result.key] = empty
                 softened.discard(result.key)
@@ -163,12 +169,16 @@ def _may_go(block: Block) -> bool:
     return isinstance(content, list) and not any(part.get("type") == "tool_reference" for part in blocks(content))
 
 
-def _clear(result: _Result) -> dict[str, Any]:
-    """Return a result of one line that says what was there and where it is stored."""
+def _clear(result: _Result, handles: Handles | None) -> dict[str, Any]:
+    """Return a result of one line that says what was there and where it is stored, or how to have it back."""
     content = result.block["content"]
     size = f"{result_text_chars(result.block) + hidden_characters(_joined(content)):,} characters"
     if others := sum(1 for part in blocks(content) if part.get("type") != "text"):
         size += f" and {others} other block{'s' if others > 1 else ''}"
+    about, where = NO_HANDLE if handles is None else handles.of(result.block)
+    if where:
+        about = about or "result of an unknown tool, "
+        return {**result.block, "content": _WITH_HANDLE.format(about=about, size=size, where=where)}
     tool = " ".join(result.tool.split())[:200] or "an unknown tool"
     return {**result.block, "content": _PLACEHOLDER.format(tool=tool, size=size, seq=result.seq)}
 

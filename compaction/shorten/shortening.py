@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.recall.handles import ABOUT, NO_HANDLE, WHERE, Handle
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_GAP: Final = "\n[{hidden:>{width},} characters between are stored but not shown]\n"
-_GAP_FOUND: Final = re.compile(r"\n\[ {0,14}(?P<hidden>\d[\d,]{0,14}) characters between are stored but not shown\]\n")
+    from compaction.recall.handles import Handles
+
+_GAP: Final = "\n[{about}{hidden:>{width},} characters between are stored but not shown{where}]\n"
+_GAP_FOUND: Final = re.compile(
+    rf"\n\[(?P<about>{ABOUT}) {{0,14}}(?P<hidden>\d[\d,]{{0,14}}) characters between are stored but not shown"
+    rf"(?P<where>(?:{WHERE})?)\]\n"
+)
 
 
 def hidden_characters(text: str) -> int:
@@ -17,9 +24,10 @@ def hidden_characters(text: str) -> int:
     return sum(_hidden(gap) - len(gap[0]) for gap in _GAP_FOUND.finditer(text))
 
 
-def without_middle(texts: Sequence[str], head: int, tail: int) -> list[str] | None:
+def without_middle(texts: Sequence[str], head: int, tail: int, handle: Handle = NO_HANDLE) -> list[str] | None:
     """Return texts, taken as one, with only the first `head` and the last `tail` characters; None if not shorter.
 
+    The note says by `handle` what was cut and how to have it back; without one, what an earlier gap's note says of it.
     A gap that an earlier cut left is widened, never put beside a second one. The note is as long for every `head` and
     `tail`, so that keeping more is never shorter. A text that is all between the two comes back empty.
     """
@@ -31,7 +39,8 @@ def without_middle(texts: Sequence[str], head: int, tail: int) -> list[str] | No
     if gap:
         hidden += _hidden(gap) - (last - first)
     total = len(whole) + (_hidden(gap) - len(gap[0]) if gap else 0)
-    note = _GAP.format(hidden=hidden, width=len(f"{total:,}"))
+    about, where = Handle(gap["about"], gap["where"]) if gap and not handle.where else handle
+    note = _GAP.format(about=about, hidden=hidden, width=len(f"{total:,}"), where=where)
     if end - start <= len(note):
         return None
     shorter: list[str] = []
@@ -45,10 +54,13 @@ def without_middle(texts: Sequence[str], head: int, tail: int) -> list[str] | No
     return shorter
 
 
-def result_without_middle(block: dict[str, Any], head: int, tail: int, *, ending: str = "") -> dict[str, Any] | None:
+def result_without_middle(
+    block: dict[str, Any], head: int, tail: int, *, ending: str = "", handles: Handles | None = None
+) -> dict[str, Any] | None:
     """Return a tool result whose text, its text blocks as one, lost its middle; None if it would not be shorter.
 
-    Other blocks (images) stay as they are. The text ends with `ending`, also where it did before.
+    Other blocks (images) stay as they are. The text ends with `ending`, also where it did before. With `handles` the
+    note says what was cut and how to have it back.
     """
     content = block.get("content", "")
     if not isinstance(content, (str, list)):
@@ -57,7 +69,7 @@ def result_without_middle(block: dict[str, Any], head: int, tail: int, *, ending
     texts = [text_of(part) for part in parts]
     last = max((index for index, text in enumerate(texts) if text), default=-1)
     bare = [text.removesuffix(ending) if index == last else text for index, text in enumerate(texts)]
-    shorter = without_middle(bare, head, tail)
+    shorter = without_middle(bare, head, tail, NO_HANDLE if handles is None else handles.of(block))
     if shorter is None:
         return None
     shorter[max(index for index, text in enumerate(shorter) if text)] += ending

@@ -62,9 +62,10 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
     fixed = math.ceil((stage.fixed_tokens + frame) * factor)
     # What was refused had been fitted into the budget before it was served.
     room = policy.context_limit_tokens - fixed
-    served = fit_history(view, room, weigh, carries_summary=carries_summary).tokens
+    handles = stage.working.handles
+    served = fit_history(view, room, weigh, carries_summary=carries_summary, handles=handles).tokens
     target = _target(served, fixed, overflows, refused)
-    fitted = fit_history(view, target, weigh, carries_summary=carries_summary)
+    fitted = fit_history(view, target, weigh, carries_summary=carries_summary, handles=handles)
     shown = {message.seq for message in fitted.view}
     # Of what was saved, pins may take up a part, and never all.
     spare = max(0, int((served - fitted.tokens) / factor)) // 2

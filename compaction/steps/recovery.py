@@ -70,7 +70,9 @@ def recover(
             return message.tokens * stage.token_ratio
 
         frame = after.tokens - after.estimate(after.view)
-        fitted = fit_history(after.view, target_tokens - frame, weigh, carries_summary=True)
+        fitted = fit_history(
+            after.view, target_tokens - frame, weigh, carries_summary=True, handles=after.working.handles
+        )
         cut = steps.Made(made.step, fitted.view, truncated=tuple(cut_seqs(after.view, fitted.view)))
         new = steps.with_frame(cut, after, policy).settle(after, run_id)
         after = after.after(new, policy)

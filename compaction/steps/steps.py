@@ -200,6 +200,7 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
             min_freed_tokens=min_freed_tokens,
             allow=policy.prune_allow,
             deny=policy.prune_deny,
+            handles=stage.working.handles,
         )
 
     least = policy.min_savings_tokens if by_hand else policy.prune_min_freed_tokens
@@ -219,7 +220,9 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
 def _trim(stage: Stage, policy: Policy) -> Made:
     limit = policy.max_context_bytes
     # One less: each message counts a comma, and the brackets of the list take one more than that.
-    fitted = fit_history(stage.view, limit - 1, counted_bytes, carries_summary=stage.carries_summary)
+    fitted = fit_history(
+        stage.view, limit - 1, counted_bytes, carries_summary=stage.carries_summary, handles=stage.working.handles
+    )
     view = with_own_tail(stage.view, fitted.view)
     detail = f"Dropped {len(fitted.left_out)} of the oldest messages"
     if fitted.cut:

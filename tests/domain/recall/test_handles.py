@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from compaction.messages import blocks
 from compaction.policy import Policy
 from compaction.recall import references
 from compaction.recall.passages import quoted, read
+from compaction.shorten.fitting import fit_history
+from compaction.shorten.pruning import prune
 from compaction.steps.snapshot import Original, Snapshot, build
-from compaction.view import MARKER
+from compaction.view import MARKER, view_tokens
 from tests.domain.core.test_invariants_domain import any_lives, lived
 from tests.support.domain_conversation import Conversation
+from tests.support.strategies import any_conversations
 
 if TYPE_CHECKING:
+    from compaction.shorten.fitting import Fitted
+    from compaction.view import View
     from tests.domain.core.test_invariants_domain import Life
 
 ON: Final = Policy(recall_handles=True, tool_result_retention_chars=20, max_tool_result_chars=3_000)
@@ -156,6 +163,97 @@ def test_what_recall_gave_back_has_no_handle_of_its_own() -> None:
     recalled = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [found]}]
     conversation = conversation_of(ON, [*rounds(1), *recalled])
     assert result_text(conversation, 4).endswith("\n[2,020 more characters of this result are stored but not shown]")
+
+
+GAP: Final = re.compile(
+    r"\A(?P<head>.*)\n\[(?:[^\[\]\n]+, )? *(?P<hidden>[\d,]+) characters between are stored but not shown"
+    r": recall (?P<ref>m\d+(?:\.\d+)?)\]\n(?P<tail>.*?)(?:\[truncated[^\n]*\])?\Z",
+    re.DOTALL,
+)
+CLEARED: Final = re.compile(r"\[cleared: [^\[\]\n]+, ([\d,]+) characters[^\n,:]*: recall (m\d+\.\d+)\]")
+PRUNES: Final[dict[str, Any]] = {
+    "window_tokens": 1_000,
+    "soft_share": 0,
+    "head_chars": 40,
+    "tail_chars": 20,
+    "min_freed_tokens": 0,
+}
+
+
+def original(rows: list[Row], ref: str) -> str:
+    """Return all that recall gives back by a reference."""
+    place = references.parse(ref)
+    packed = read([quoted(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
+    return "".join(excerpt.text for passage in packed.passages for excerpt in passage.excerpts)
+
+
+def rows_of(messages: list[dict[str, Any]]) -> list[Row]:
+    came = datetime(2026, 5, 3, tzinfo=UTC)
+    return [Row(seq, each["role"], json.dumps(each["content"]), came) for seq, each in enumerate(messages)]
+
+
+def shown_texts(view: View) -> list[str]:
+    """Return the texts of a view: those of a message's blocks each, a result's as one."""
+    return [
+        texts(block) if block.get("type") == "tool_result" else str(block.get("text") or "")
+        for message in view
+        for block in blocks(message.content)
+    ]
+
+
+def test_what_is_pruned_says_what_it_was_and_how_to_have_it_back() -> None:
+    conversation = conversation_of(ON, [*rounds(3), {"role": "assistant", "content": "Well."}])
+    working = conversation.working()
+    softer = prune(working.view, **PRUNES, hard_share=1, handles=working.handles)
+    note = '\n[web_search "lisbon flights 0", 1,941 characters between are stored but not shown: recall m2.0]\n'
+    assert texts(blocks(softer.view[2].content)[0]) == f"0{'x' * 39}{note}{'x' * 20}"
+    cleared = prune(working.view, **PRUNES, hard_share=0, handles=working.handles)
+    line = '[cleared: web_search "lisbon flights 0", 2,001 characters: recall m2.0]'
+    assert texts(blocks(cleared.view[2].content)[0]) == line
+    for made in (softer, cleared):
+        assert prune(made.view, **PRUNES, hard_share=1, handles=working.handles).view == made.view
+
+
+def test_what_loses_its_middle_to_fit_says_how_to_have_it_back() -> None:
+    talk = rounds(1, "x" * 20_000)
+    talk[1]["content"].insert(0, {"type": "text", "text": "Begin. " + "e" * 20_000 + " End."})
+    working = conversation_of(Policy(recall_handles=True), talk).working()
+    fitted = fit_history(
+        working.view, 2_000, lambda message: message.tokens, carries_summary=False, handles=working.handles
+    )
+    assert fitted.tokens <= 2_000
+    _, answer, _, result = shown_texts(fitted.view)
+    said = "characters between are stored but not shown: recall"
+    assert re.search(rf'\n\[web_search "lisbon flights 0", *[\d,]+ {said} m2\.0\]\n', result)
+    assert re.search(rf"\n\[ *[\d,]+ {said} m1\]\n", answer)
+    plain = fit_history(working.view, 2_000, lambda message: message.tokens, carries_summary=False)
+    assert "recall m" not in str(shown_texts(plain.view))
+
+
+@given(any_conversations(max_chars=6_000, max_exchanges=3), st.integers(0, 4_000), st.booleans())
+def test_every_gap_and_every_line_names_the_text_that_it_stands_in(
+    messages: list[dict[str, Any]], room: int, clears: bool
+) -> None:
+    working = conversation_of(Policy(recall_handles=True), messages).working()
+    rows = rows_of(messages)
+    pruned = prune(working.view, **PRUNES, hard_share=0 if clears else 1, handles=working.handles).view
+    assert prune(pruned, **PRUNES, hard_share=0 if clears else 1, handles=working.handles).view == pruned
+
+    def fit(view: View, room: int) -> Fitted:
+        return fit_history(view, room, lambda message: message.tokens, carries_summary=False, handles=working.handles)
+
+    fitted = fit(working.view, room)
+    assert fitted.tokens == view_tokens(fitted.view)
+    if fitted.tokens <= room:
+        assert fit(fitted.view, room).view == fitted.view
+    assert {message.seq for message in fitted.view} <= {message.seq for message in fit(working.view, 2 * room).view}
+    for text in shown_texts((*pruned, *fitted.view)):
+        if (noted := GAP.match(text)) is not None:
+            whole = original(rows, noted["ref"]).replace("\n", "")
+            assert noted["head"].replace("\n", "") in whole
+            assert noted["tail"].replace("\n", "") in whole
+        elif (line := CLEARED.fullmatch(text)) is not None:
+            assert len(original(rows, line[2]).replace("\n", "")) <= int(line[1].replace(",", ""))
 
 
 @given(any_lives())
