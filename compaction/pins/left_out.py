@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.summary.zone import CLOSES, OPENS, first_of_user, opening_length
-from compaction.view import WRITTEN, View, ViewMessage, signed_summary
+from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length
+from compaction.view import WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def with_note(view: Sequence[ViewMessage], note: str) -> View:
         return ()
     at = opening_length(view)
     host = first_of_user(view)
-    if host is None or signed_summary(view) is not None:
+    if host is None or is_signed_alone(view):
         return (*view[:at], ViewMessage("user", note), *view[at:])
     content = view[host].content
     if isinstance(content, str):

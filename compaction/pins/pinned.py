@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.standing import standing_instructions
-from compaction.summary.zone import CLOSES, OPENS, first_of_user, opening_length, preamble_length
+from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length, preamble_length
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
-from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage, signed_summary
+from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,7 +182,7 @@ def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     frame = render_pins(pins)
     host = first_of_user(view)
     at = opening_length(view)
-    if host is None or signed_summary(view) is not None:
+    if host is None or is_signed_alone(view):
         # After a summary that the API signed the first user message may hold tool results, which have to come first.
         return (*view[:at], ViewMessage("user", frame), *view[at:])
     content = view[host].content

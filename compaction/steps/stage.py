@@ -12,7 +12,8 @@ from compaction.pins.pinned import Pinned, pin, with_left_out, with_pins
 from compaction.recall.ranges import note
 from compaction.steps.ladder import Load
 from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
-from compaction.view import WRITTEN, View, signed_summary, view_tokens
+from compaction.summary.zone import is_signed_alone
+from compaction.view import WRITTEN, View, view_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +80,7 @@ class Stage:
     @property
     def previous_summary(self) -> str | None:
         """The summary that a new one takes the place of; one that the API signed stays where it is."""
-        return None if signed_summary(self.view) is not None else self.working.snapshot.summary
+        return None if is_signed_alone(self.view) else self.working.snapshot.summary
 
     @property
     def newest_result(self) -> int:

@@ -83,6 +83,11 @@ def opening_length(view: Sequence[ViewMessage], *, carries_summary: bool = False
     return 2 if len(view) > 1 and _is_summary(view[1]) else 1
 
 
+def is_signed_alone(view: Sequence[ViewMessage]) -> bool:
+    """Tell whether a view begins with a summary that the API signed, and none by text stands after it."""
+    return signed_summary(view) is not None and opening_length(view) == 1
+
+
 def _is_summary(message: ViewMessage) -> bool:
     return (
         message.seq == WRITTEN

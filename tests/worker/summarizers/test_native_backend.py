@@ -666,3 +666,15 @@ def test_the_stage_after_a_block_offers_its_text_to_nobody() -> None:
     assert after.working.snapshot.summary == BLOCK["content"]
     assert after.previous_summary is None
     assert opening_length(after.view) == 1
+    # What was summarized by text after it is offered: the next such summary takes its place.
+    talk = exchanges(12, 200, start=12)
+    added = tuple(Original(24 + seq, m["role"], json.dumps(m["content"])) for seq, m in enumerate(talk))
+    grown = Stage(build(after.working.snapshot, (*after.working.tail, *added), policy))
+    zone = find_zone(grown.view, 6)
+    assert zone is not None
+    rebuilt = rebuild(grown.view, zone, "They went on.", previous=grown.previous_summary)
+    later = grown.after(
+        settle(grown.working, rebuilt, run_id="s", removed="summarized", summary="They went on."), policy
+    )
+    assert opening_length(later.view) == 2
+    assert later.previous_summary == "They went on."
