@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from litestar.params import QueryParameter
-from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, json
 
 from api.schema.types import Number, Page, Strict
 from compaction.policy import Policy
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 MOST_TOKENS: Final = 20_000
 QUERY_CHARS: Final = 16_000
-_DEFAULTS: Final[dict[str, Any]] = to_builtins(Policy())
+_DEFAULTS: Final[dict[str, Any]] = json.decode(json.encode(Policy()))
+"""As a run's policy comes out of the database: with lists, which no tuple equals."""
 _WITHOUT_CONTROLS: Final = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"
 
 

@@ -106,6 +106,7 @@ def test_what_is_regretted_is_what_lineage_tells(service: Service, path: str) ->
     assert {each["step"]: each["recalls"] for each in found["regret"]} == expected
     assert all(each["strategy"] is None for each in found["regret"])
     assert all(each["policy"]["max_conversation_messages"] == 12 for each in found["regret"])
+    assert all(each["policy"].items() <= POLICY.items() for each in found["regret"])
     after = counted(service.client, "recall_regret_messages_total")
     assert {step: after[f'step="{step}"'] - before.get(f'step="{step}"', 0) for step in expected} == expected
     assert [(each["ref"], each["times"]) for each in found["wanted"][:2]] == [("m34", 3), ("m2", 2)]
