@@ -99,7 +99,14 @@ async def _context_layers(
         wanted.prior_context is None or wanted.turn_context is None
     ):
         most = _SURELY_TOO_LARGE * policy.total_token_budget
-        stored = await caller.services.run(caller.tenant_id, context_blocks.stored, row.id, exchange, max_tokens=most)
+        stored = await caller.services.run(
+            caller.tenant_id,
+            context_blocks.stored,
+            row.id,
+            exchange,
+            max_tokens=most,
+            handles=policy.recall_handles,
+        )
     turn = stored.turn
     if wanted.turn_context is not None:
         turn = await _given(caller, row.id, exchange, wanted.turn_context, policy)

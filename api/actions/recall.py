@@ -16,7 +16,7 @@ from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
 from compaction.coverage import find_span
 from compaction.recall import patterns, references, times
 from compaction.recall.framing import framed
-from compaction.recall.passages import BESIDE, pack, quoted, read, segments_of
+from compaction.recall.passages import BESIDE, pack, quoted, quoted_context, read, segments_of
 from compaction.recall.ranking import Hit, rank
 from compaction.recall.segments import closed, decoded
 from compaction.recall.words import NEUTRAL, places
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from api.actions.caller import Caller
     from api.schema.recall import RecallIn, UserRecallIn
     from api.services import Services
-    from compaction.recall.passages import Excerpt, Packed
+    from compaction.recall.passages import Excerpt, Packed, Passage
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.originals import Searched
@@ -102,10 +102,10 @@ def _checked(wanted: RecallIn, origin: Origin) -> Question:
 def _returned(conversation_id: UUID, recalled: Recalled) -> Returned:
     """Return what is written down of an answer."""
     place, packed, searched = recalled
-    seqs = list(dict.fromkeys(excerpt.original.seq for passage in packed.passages for excerpt in passage.excerpts))
+    seqs = [seq for passage in packed.passages for seq in passage.seqs]
     return Returned(
         conversation_id,
-        [references.span(passage.first_seq, passage.last_seq) for passage in packed.passages],
+        [passage.ref for passage in packed.passages],
         seqs,
         [seq for seq in seqs if not in_context(place, seq)],
         searched,
@@ -127,16 +127,16 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
 
     def query(connection: Connection) -> tuple[Searched, Sequence[AnyRow]] | None:
         place = originals.place(connection, tenant_id, conversation_id)
-        if place is None:
-            return None
-        seqs = [*range(reference.first, reference.last + 1), *range(max(0, reference.first - 1), reference.first)]
-        return place, originals.chosen(connection, tenant_id, conversation_id, seqs)
+        return None if place is None else (place, _rows(connection, tenant_id, conversation_id, reference))
 
     if (found := await services.run(tenant_id, query)) is None:
         return None
     place, rows = found
-    every = await asyncio.to_thread(quoted, rows)
-    named = [original for seq, original in every.items() if reference.first <= seq <= reference.last]
+    if reference.is_context:
+        named = [*map(quoted_context, rows)]
+    else:
+        every = await asyncio.to_thread(quoted, rows)
+        named = [original for seq, original in every.items() if reference.first <= seq <= reference.last]
     texts = [
         part.text
         for original in named
@@ -150,6 +150,18 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
     packed = read(named, block=reference.block, offset=wanted.offset, max_tokens=wanted.max_tokens)
     missing = named[-1].seq < min(reference.last, place.next_seq - 1) and len(rows) < reference.last - reference.first
     return Recalled(place, packed._replace(more=packed.more or missing), len(named))
+
+
+def _rows(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, reference: references.Reference
+) -> Sequence[AnyRow]:
+    """Return what a reference names, and of messages the one before them for its calls."""
+    if reference.is_context:
+        position = reference.block or 0
+        row = originals.context_block(connection, tenant_id, conversation_id, reference.first, position)
+        return () if row is None else (row,)
+    seqs = [*range(reference.first, reference.last + 1), *range(max(0, reference.first - 1), reference.first)]
+    return originals.chosen(connection, tenant_id, conversation_id, seqs)
 
 
 async def _by_pattern(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
@@ -290,11 +302,11 @@ def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:
     place, packed, searched = recalled
     passages = [
         RecalledPassage(
-            ref=references.span(passage.first_seq, passage.last_seq),
+            ref=passage.ref,
             first_seq=passage.first_seq,
             last_seq=passage.last_seq,
             score=passage.score,
-            in_context=all(in_context(place, excerpt.original.seq) for excerpt in passage.excerpts),
+            in_context=is_shown(place, passage),
             parts=[part_of(excerpt) for excerpt in passage.excerpts],
         )
         for passage in packed.passages
@@ -316,6 +328,11 @@ def part_of(excerpt: Excerpt) -> RecalledPart:
         offset=excerpt.offset,
         characters=excerpt.characters,
     )
+
+
+def is_shown(place: Searched, passage: Passage) -> bool:
+    """Tell whether the context shows a passage as it came; a context block stands beside what it is made of."""
+    return bool(passage.seqs) and all(in_context(place, seq) for seq in passage.seqs)
 
 
 def in_context(place: Searched, seq: int) -> bool:

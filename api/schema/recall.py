@@ -26,8 +26,9 @@ _WITHOUT_CONTROLS: Final = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"
 
 
 class RecallIn(Strict):
-    """What to give back, by exactly one of `query` (words), `ref` (`m12`, `m12.1`, `m12-m18`) and `pattern` (RE2).
+    """What to give back, by exactly one of `query` (words), `ref` (a place, `m12`) and `pattern` (RE2).
 
+    A `ref` names a message (`m12`), a block of one (`m12.1`), a range (`m12-m18`) or a context block (`c12.0`).
     `max_tokens` bounds the texts, `limit` the passages, `from_seq` and `through_seq` the messages that are searched.
     `offset` is in characters, with the `ref` of one message or block. With `framed`, the answer has the text that a
     model is given as the tool's result.
@@ -61,7 +62,10 @@ class UserRecallIn(Strict):
 
 
 class RecalledPart(Struct):
-    """One block of an original: `text` stands at `offset` of its `characters`."""
+    """One block of an original: `text` stands at `offset` of its `characters`.
+
+    A context block has the kind `context_block`, and where it comes from as its `tool`.
+    """
 
     ref: str
     seq: int
@@ -75,7 +79,7 @@ class RecalledPart(Struct):
 
 
 class RecalledPassage(Struct):
-    """Messages in a row; `in_context` tells whether the context shows all of them as they are."""
+    """Messages in a row, or a context block; `in_context` tells whether the context shows all of it as it came."""
 
     ref: str
     first_seq: int
@@ -206,7 +210,8 @@ def recall_record_out(row: AnyRow) -> RecallRecordOut:
     for ref in row.refs:
         reference = parse(ref)
         steps = [step for seq, step in left.items() if reference.first <= seq <= reference.last]
-        refs.append(AskedRefOut(ref, in_context=not steps, left_by=list(dict.fromkeys(steps))))
+        shown = not steps and not reference.is_context
+        refs.append(AskedRefOut(ref, in_context=shown, left_by=list(dict.fromkeys(steps))))
     return RecallRecordOut(
         id=ids.external("rcl", row.id),
         kind=row.kind,

@@ -84,7 +84,9 @@ def recall(
     ] = None,
     words: Annotated[str | None, typer.Argument(help="What to search for.", show_default=False)] = None,
     user: Annotated[str | None, typer.Option(help="Search all conversations with this user_ref instead.")] = None,
-    ref: Annotated[str | None, typer.Option(help="A place instead: m12, m12.1 (a block) or m12-m18.")] = None,
+    ref: Annotated[
+        str | None, typer.Option(help="A place instead: m12, m12.1 (a block), m12-m18, c12.0 (context).")
+    ] = None,
     pattern: Annotated[str | None, typer.Option(help="A regular expression instead (RE2).")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of what is given back.", min=1, max=20_000)] = 2_000,
     offset: Annotated[int, typer.Option(help="Characters to skip, with --ref.", min=0)] = 0,

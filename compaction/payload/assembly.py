@@ -242,15 +242,20 @@ def fit_blocks(prior: Sequence[ContextBlock], turn: Sequence[ContextBlock], room
         if sum(weights) <= room:
             break
         short = summary or _outline(given[index], policy, max_read)
-        if len(short) < len(fitted[index].text):
-            fitted[index] = given[index]._replace(text=short, form="summary" if summary else "outline")
-            weights[index] = blocks_tokens([fitted[index]])
+        shorter = given[index]._replace(text=short, form="summary" if summary else "outline")
+        if _length(shorter) < _length(fitted[index]):
+            fitted[index] = shorter
+            weights[index] = blocks_tokens([shorter])
     oldest = 0
     while oldest < len(prior) and sum(weights[oldest:]) > room:
         oldest += 1
     gone = tuple(GivenWay(block.source, None) for block in given[:oldest])
-    shorter = tuple(GivenWay(block.source, block.form) for block in fitted[oldest:] if block.form != "whole")
-    return FittedBlocks(tuple(fitted[oldest : len(prior)]), tuple(fitted[len(prior) :]), (*gone, *shorter))
+    short_of = tuple(GivenWay(block.source, block.form) for block in fitted[oldest:] if block.form != "whole")
+    return FittedBlocks(tuple(fitted[oldest : len(prior)]), tuple(fitted[len(prior) :]), (*gone, *short_of))
+
+
+def _length(block: ContextBlock) -> int:
+    return len(block.text) + len(block.note)
 
 
 def _outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
@@ -260,9 +265,10 @@ def _outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
 
 
 def render_block(block: ContextBlock) -> str:
-    """Return a context block as text that its content cannot close."""
+    """Return a context block as text that its content cannot close; where it is not whole, with its handle."""
     text = _CLOSING.sub(f"<\\/{TAG}>", block.text)
-    return f"<{TAG} source={json_text(block.source)} title={json_text(block.title)}>\n{text}\n</{TAG}>"
+    note = block.note and f"\n{block.note}"
+    return f"<{TAG} source={json_text(block.source)} title={json_text(block.title)}>\n{text}{note}\n</{TAG}>"
 
 
 def _join(history: View, context: Sequence[ContextBlock], user: ViewMessage | None) -> View:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.payload.assembly import blocks_tokens
+from compaction.recall.handles import of_context_block
 from compaction.text.outline import ContextBlock, outline, read_share
 from compaction.tokens import CHARS_PER_TOKEN
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.policy import Policy
+
+_ANY_SEQ: Final = 9_999_999
+"""Stands for the seq that a block will have, which nobody knows before it is stored: as long as any."""
 
 
 class Prepared(NamedTuple):
@@ -28,19 +32,25 @@ class Prepared(NamedTuple):
 
 
 def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
-    """Return a turn's blocks with their outlines, each short enough to be carried over alone."""
+    """Return a turn's blocks with their outlines, each short enough to be carried over alone, with its handle."""
     max_read = read_share(len(block.text) for block in blocks)
     prepared = []
-    for block in blocks:
-        short = _short_outline(block, policy, max_read)
+    for position, block in enumerate(blocks):
+        tokens = blocks_tokens([block])
+        handle = of_context_block(_ANY_SEQ, position, tokens) if policy.recall_handles else ""
+        carried = block._replace(handle=handle, is_carried=True)
+        short = _short_outline(carried, policy, max_read)
+        outline_tokens = blocks_tokens([carried._replace(text=short)])
+        if handle and outline_tokens >= tokens:
+            short, outline_tokens = block.text, tokens
         prepared.append(
             Prepared(
                 block.source,
                 block.title,
                 block.text,
                 short,
-                blocks_tokens([block]),
-                blocks_tokens([block._replace(text=short)]),
+                tokens,
+                outline_tokens,
                 is_large=len(block.text) > policy.context_block_compact_chars,
             )
         )
@@ -54,7 +64,8 @@ def _short_outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
     limit = tokens * CHARS_PER_TOKEN
     text = outline(block.text, section_chars=section_chars, max_chars=limit, max_read=max_read)
     while text:
-        excess = blocks_tokens([block._replace(text=text)]) - tokens
+        shown = block._replace(handle="") if text == block.text else block._replace(text=text)
+        excess = blocks_tokens([shown]) - tokens
         if excess <= 0:
             return text
         # Where a character weighs more than one, so many fewer characters are more than is asked for: halve at most.

@@ -26,17 +26,14 @@ _NOTHING: Final = "(Nothing of this conversation matches.)"
 
 def framed(packed: Packed) -> str:
     """Return passages as the result of the tool, in a frame that no text in it can begin or end."""
-    named = [references.span(passage.first_seq, passage.last_seq) for passage in packed.passages]
+    named = [passage.ref for passage in packed.passages]
     blocks = [[*map(_line, passage.excerpts)] for passage in packed.passages]
     return _frame(named, _NOTE, blocks or _NOTHING, more=packed.more)
 
 
 def framed_of_user(passages: Sequence[tuple[str, Passage]], *, more: bool) -> str:
     """Return passages, each with its conversation, as the result of the tool."""
-    named = [
-        references.of_conversation(conversation, references.span(passage.first_seq, passage.last_seq))
-        for conversation, passage in passages
-    ]
+    named = [references.of_conversation(conversation, passage.ref) for conversation, passage in passages]
     blocks = [[f"{conversation}:", *map(_line, passage.excerpts)] for conversation, passage in passages]
     return _frame(named, _OF_USER, blocks or _NOTHING_OF_USER, more=more)
 
@@ -55,10 +52,11 @@ def _frame(named: Sequence[str], note: str, found: Sequence[Sequence[str]] | str
 
 def _line(excerpt: Excerpt) -> str:
     original, part = excerpt.original, excerpt.part
-    who = f"{original.role}, {part.kind} {part.tool}" if part.tool else original.role
+    # Clients choose names and sources: on one line, and no edge of the frame.
+    who = f"{original.role}, {part.kind} {' '.join(part.tool.split())}" if part.tool else original.role
     left = ""
     if len(excerpt.text) < excerpt.characters:
         end = excerpt.offset + len(excerpt.text)
         left = f", characters {excerpt.offset}-{end} of {excerpt.characters}"
     said = f"{original.created_at:%Y-%m-%d %H:%M}"
-    return f"[{excerpt.ref}, {who}, {said}{left}] {_EDGE.sub('&lt;', excerpt.text)}"
+    return _EDGE.sub("&lt;", f"[{excerpt.ref}, {who}, {said}{left}] {excerpt.text}")

@@ -25,6 +25,9 @@ WHERE: Final = r": recall [^\[\]\n]{1,30}"
 _PLAIN: Final = re.compile(r"[^\w .,:;/\\@#%&+*=?!()'<>|~^$-]+")
 
 
+_SHORTENED: Final = "[shortened from {tokens:,} tokens: recall {place}]"
+
+
 class StoredMessage(Protocol):
     """A message with the seq of its original, negative where compaction wrote it."""
 
@@ -109,6 +112,11 @@ class Handles:
 def _name(known: dict[int, tuple[Block, Handle]], block: Block, call: Block, where: str) -> None:
     if not tool.is_call(call) and not tool.is_framed(text_of(block.get("content", ""))):
         known[id(block)] = (block, Handle(described(call), where))
+
+
+def of_context_block(seq: int, position: int, tokens: int) -> str:
+    """Return the note behind the outline or the summary of a context block, of `tokens` by the estimate when whole."""
+    return _SHORTENED.format(tokens=tokens, place=references.context_block(seq, position))
 
 
 def described(call: Mapping[str, Any]) -> str:

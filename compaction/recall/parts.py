@@ -25,7 +25,9 @@ class QuotedPart(NamedTuple):
     kind: str
     text: str
     tool: str | None = None
-    """Name of the tool that was called, or that answered."""
+    """Name of the tool that was called, or that answered; of a context block, where it comes from."""
+    is_context: bool = False
+    """It is no block of the message, but a context block that came with it."""
 
 
 def call_names(content: Any) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from compaction.recall import references
-from compaction.recall.parts import call_names, parts_of
+from compaction.recall.parts import QuotedPart, call_names, parts_of
 from compaction.recall.segments import Searchable, segments
 from compaction.recall.words import tokens
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from compaction.recall.parts import QuotedPart
     from compaction.recall.ranking import Hit
     from compaction.recall.segments import Segment
 
@@ -35,6 +34,8 @@ _LEAST_WORDS: Final = 4
 """Words from which on messages can be duplicates; 'Thank you.' is one of nothing."""
 _COMPARED_CHARS: Final = 2_400
 """Characters at the beginning of messages by which duplicates are told."""
+CONTEXT_BLOCK: Final = "context_block"
+"""Kind of the part that a context block is."""
 _BOUNDARY_CHARS: Final = 60
 """Characters by which an excerpt is moved to begin where a line or a sentence does."""
 
@@ -63,6 +64,15 @@ def quoted(rows: Iterable[Any]) -> dict[int, QuotedMessage]:
     return found
 
 
+def quoted_context(row: Any) -> QuotedMessage:
+    """Return a context block as the one part of the message that it came with.
+
+    The row has seq, position, source, text, and created_at.
+    """
+    part = QuotedPart(row.position, CONTEXT_BLOCK, row.text, row.source, is_context=True)
+    return QuotedMessage(row.seq, "user", row.created_at, [part])
+
+
 def segments_of(messages: Mapping[int, QuotedMessage], after: int = -1) -> list[Segment]:
     """Return the segments of the messages with a seq over `after`."""
     return list(
@@ -86,7 +96,8 @@ class Excerpt(NamedTuple):
     @property
     def ref(self) -> str:
         """Return how it is named."""
-        return references.block(self.original.seq, self.part.block)
+        name = references.context_block if self.part.is_context else references.block
+        return name(self.original.seq, self.part.block)
 
 
 class Passage(NamedTuple):
@@ -96,6 +107,17 @@ class Passage(NamedTuple):
     last_seq: int
     score: float
     excerpts: list[Excerpt]
+
+    @property
+    def ref(self) -> str:
+        """Return how it is named; a context block is a passage by itself."""
+        first = self.excerpts[0]
+        return first.ref if first.part.is_context else references.span(self.first_seq, self.last_seq)
+
+    @property
+    def seqs(self) -> list[int]:
+        """Return the seqs of the messages in it, none for a context block."""
+        return list(dict.fromkeys(each.original.seq for each in self.excerpts if not each.part.is_context))
 
 
 class Packed(NamedTuple):

@@ -1,4 +1,7 @@
-"""References: how a place in a conversation is named, `m12`, `m12.1` (a block), `m12-m18` (a range)."""
+"""References: how a place in a conversation is named, `m12`, `m12.1` (a block), `m12-m18` (a range).
+
+A context block, which stands beside the messages, is named by the message that it came with: `c12.0` is the first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ from typing import Final, NamedTuple
 
 MOST_MESSAGES: Final = 1_000
 """Messages of a range."""
-_REFERENCE: Final = re.compile(r"\[?m(\d{1,9})(?:\.(\d{1,6})|\s?[-\u2013]\s?m?(\d{1,9}))?\]?", re.IGNORECASE)
+_REFERENCE: Final = re.compile(
+    r"\[?(?:m(?P<first>\d{1,9})(?:\.(?P<block>\d{1,6})|\s?[-\u2013]\s?m?(?P<last>\d{1,9}))?"
+    r"|c(?P<seq>\d{1,9})\.(?P<position>\d{1,6}))\]?",
+    re.IGNORECASE,
+)
 
 
 class BadReferenceError(ValueError):
@@ -15,11 +22,12 @@ class BadReferenceError(ValueError):
 
 
 class Reference(NamedTuple):
-    """The messages `first..last` (seqs, inclusive), or the block `block` of one."""
+    """The messages `first..last` (seqs, inclusive), the block `block` of one, or a context block that came with it."""
 
     first: int
     last: int
     block: int | None = None
+    is_context: bool = False
 
     @property
     def is_range(self) -> bool:
@@ -35,9 +43,12 @@ def is_written_like_one(text: str) -> bool:
 def parse(text: str) -> Reference:
     """Return the reference that `text` is; raise BadReferenceError with what is wrong with it."""
     if (found := _REFERENCE.fullmatch(text.strip())) is None:
-        raise BadReferenceError("Expected a reference: m12, m12.1 (a block of it) or m12-m18.")
-    first, block = int(found[1]), found[2]
-    last = int(found[3]) if found[3] else first
+        raise BadReferenceError("Expected a reference: m12, m12.1 (a block of it), m12-m18 or c12.0 (a context block).")
+    if found["seq"]:
+        seq = int(found["seq"])
+        return Reference(seq, seq, int(found["position"]), is_context=True)
+    first, block = int(found["first"]), found["block"]
+    last = int(found["last"]) if found["last"] else first
     if last < first:
         raise BadReferenceError("The range ends before it begins.")
     if last - first >= MOST_MESSAGES:
@@ -71,6 +82,11 @@ def message(seq: int) -> str:
 def block(seq: int, index: int) -> str:
     """Return the reference of a message's block."""
     return f"m{seq}.{index}"
+
+
+def context_block(seq: int, position: int) -> str:
+    """Return the reference of the context block at a position of those that came with a message."""
+    return f"c{seq}.{position}"
 
 
 def span(first: int, last: int) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.recall.handles import NO_HANDLE, WHERE
 from compaction.tokens import content_tokens
 from compaction.view import MARKER, View, ViewMessage, map_blocks
 
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from compaction.messages import Content
+    from compaction.recall.handles import Handles
 
+_HANDLE: Final = "\n[{hidden:,} more characters{where}]"
+_HANDLE_FOUND: Final = re.compile(rf"\n\[(?P<hidden>[0-9][0-9,]{{0,14}}) more characters{WHERE}\]\Z")
+_HANDLE_CHARS: Final = 80
+"""Characters; no handle is longer."""
 _CDATA: Final = "<![CDATA["
 _CDATA_END: Final = "]]>"
 _CODE: Final = re.compile(r"^[ \t>]*(?:(?P<fence>`{3,})|(?P<tilde>~{3,}))|(?P<run>`+)", re.MULTILINE)
@@ -42,13 +49,16 @@ class _Element(NamedTuple):
     end: int
 
 
-def cut_inline_results(text: str, tags: Collection[str], limit: int, note: str = MARKER) -> str:
+def cut_inline_results(
+    text: str, tags: Collection[str], limit: int, note: str = MARKER, *, where: str = NO_HANDLE.where
+) -> str:
     """Return `text` with the inner text of every element named in `tags` cut to `limit` characters and `note`.
 
     The tags themselves and all text outside such elements stay byte for byte; names are case-sensitive. Left alone:
     elements that are unclosed, that overlap or hold a named tag without its partner; those whose opening tag stands
     in a code fence, a code span or a CDATA section; and those already cut, so that a second run changes nothing.
-    Where the cut falls inside elements nested in the one cut, their closing tags follow `note`.
+    Where the cut falls inside elements nested in the one cut, their closing tags follow `note`. `where` says before it
+    how the rest can be had back.
     """
     names = sorted({tag for tag in tags if tag})
     if not names or "<" not in text:
@@ -62,28 +72,32 @@ def cut_inline_results(text: str, tags: Collection[str], limit: int, note: str =
     parts: list[str] = []
     done = 0
     for element in _outermost(text, _elements(_tokens(text, tag)), limit):
-        parts += (text[done : element.inner], _cut(text[element.inner : element.close], tag, limit, note))
+        parts += (text[done : element.inner], _cut(text[element.inner : element.close], tag, limit, note, where))
         done = element.close
     parts.append(text[done:])
     return "".join(parts)
 
 
-def cut_inline(view: Sequence[ViewMessage], tags: Collection[str], limit: int) -> View:
-    """Return `view` with inline results cut in the text of assistant messages; unchanged messages are the same."""
+def cut_inline(view: Sequence[ViewMessage], tags: Collection[str], limit: int, handles: Handles | None = None) -> View:
+    """Return `view` with inline results cut in the text of assistant messages; unchanged messages are the same.
 
-    def cut(block: dict[str, Any]) -> dict[str, Any]:
+    With `handles` a cut says how to have the rest back.
+    """
+
+    def cut(where: str, block: dict[str, Any]) -> dict[str, Any]:
         text = block.get("text")
         if block.get("type") != "text" or not isinstance(text, str):
             return block
-        shorter = cut_inline_results(text, tags, limit)
+        shorter = cut_inline_results(text, tags, limit, where=where)
         return block if shorter == text else {**block, "text": shorter}
 
     def shortened(message: ViewMessage) -> ViewMessage:
         if message.role != "assistant":
             return message
+        where = (NO_HANDLE if handles is None else handles.of_message(message)).where
         if not isinstance(message.content, str):
-            return map_blocks(message, cut)
-        shorter = cut_inline_results(message.content, tags, limit)
+            return map_blocks(message, partial(cut, where))
+        shorter = cut_inline_results(message.content, tags, limit, where=where)
         return message if shorter == message.content else message.with_content(shorter)
 
     return tuple(map(shortened, view)) if tags else tuple(view)
@@ -214,7 +228,7 @@ class _Code:
         return len(self._text) if end < 0 else end
 
 
-def _cut(inner: str, tag: re.Pattern[str], limit: int, note: str) -> str:
+def _cut(inner: str, tag: re.Pattern[str], limit: int, note: str, where: str) -> str:
     """Return the inner text of a well-formed element cut to `limit` characters, `note` and what has to be closed.
 
     What that would make no shorter stays as it is.
@@ -222,11 +236,19 @@ def _cut(inner: str, tag: re.Pattern[str], limit: int, note: str) -> str:
     if len(inner) <= limit:
         return inner
     tokens = list(_tokens(inner, tag))
-    if 0 <= _length_when_cut(inner, tokens, note) <= limit:
+    left = _length_when_cut(inner, tokens, note)
+    noted = _HANDLE_FOUND.search(inner, max(0, left - _HANDLE_CHARS), left) if left >= 0 else None
+    if 0 <= (noted.start() if noted else left) <= limit:
         return inner
     cut, closers = _boundary(inner, tokens, limit)
     # The marker begins with a bracket: after this it would open a section.
-    shown = inner[:cut].removesuffix(_CDATA[:-1]) + note + "".join(closers)
+    kept = inner[:cut].removesuffix(_CDATA[:-1])
+    # What an earlier note says is missing is missing still.
+    hidden = len(inner) - len(kept) - (len(note) if left >= 0 else 0)
+    if noted:
+        hidden += int(noted["hidden"].replace(",", "")) - len(noted[0])
+    handle = _HANDLE.format(hidden=hidden, where=where) if where else ""
+    shown = kept + handle + note + "".join(closers)
     return shown if len(shown) < len(inner) else inner
 
 

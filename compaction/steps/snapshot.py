@@ -180,7 +180,7 @@ def _mended(message: ViewMessage) -> ViewMessage:
 def _shortened(view: View, policy: Policy, handles: Handles | None) -> View:
     """Return `view` with tool results capped and inline ones cut."""
     capped = cap_results(view, policy.max_tool_result_chars, handles)
-    return cut_inline(capped, policy.inline_tool_tags, policy.tool_result_retention_chars)
+    return cut_inline(capped, policy.inline_tool_tags, policy.tool_result_retention_chars, handles)
 
 
 def _standing(working: Working) -> tuple[Pin, ...]:

@@ -34,6 +34,14 @@ class ContextBlock(NamedTuple):
     outline: str | None = None
     form: Form = "whole"
     """Which of its forms `text` is; of one that is carried over the outline is the whole."""
+    handle: str = ""
+    """What says how the whole can be had back, "" where it can't be or where there are no handles."""
+    is_carried: bool = False
+
+    @property
+    def note(self) -> str:
+        """Return what stands behind the text: the handle, unless the text is the whole."""
+        return self.handle if self.is_carried or self.form != "whole" else ""
 
 
 def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_read: int | None = None) -> str:

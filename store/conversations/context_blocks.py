@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import Connection, case, exists, func, insert, literal, select, text, tuple_, update
 
+from compaction.recall.handles import of_context_block
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.bytes_held import announce
@@ -103,18 +104,25 @@ def new_blocks(prepared: Iterable[Prepared], policy: Policy) -> NewBlocks:
     return NewBlocks(context, tuple(run_ids))
 
 
-def stored(connection: Connection, conversation_id: UUID, exchange: Exchange | None, *, max_tokens: int) -> Stored:
+def stored(
+    connection: Connection, conversation_id: UUID, exchange: Exchange | None, *, max_tokens: int, handles: bool = False
+) -> Stored:
     """Return what is carried over, as outlines, and the blocks of the current exchange, oldest first.
 
     Without an `exchange` the next message begins one, and nothing is of the current one. Its blocks over `max_tokens`,
-    which could not be shown whole, come as their summaries, or as their outlines while there is none.
+    which could not be shown whole, come as their summaries, or as their outlines while there is none. With `handles`
+    they say by what name the whole can be had back.
     """
     current = literal(False) if exchange is None else _b.seq >= exchange.request
     rows = connection.execute(
         select(
+            _b.seq,
+            _b.position,
             _b.source,
             _b.title,
+            _b.tokens,
             _b.outline,
+            (_named(current) if handles else literal(False)).label("is_named"),
             case((current & _usable(conversation_id, exchange), _b.summary)).label("summary"),
             case((current & (_b.tokens <= max_tokens), _b.text)).label("text"),
             current.label("is_current"),
@@ -123,15 +131,39 @@ def stored(connection: Connection, conversation_id: UUID, exchange: Exchange | N
         .order_by(_b.seq, _b.position)
     ).all()
     return Stored(
-        tuple(ContextBlock(row.source, row.title, row.outline) for row in rows if not row.is_current),
+        tuple(_carried(row) for row in rows if not row.is_current),
         tuple(_current(row) for row in rows if row.is_current),
     )
+
+
+def _named(current: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Tell blocks that have a handle: what is carried over of them is not the whole.
+
+    One of the current exchange has none if the model had been asked before it was stored: the call that it came with
+    knew no place of it, and what that call began with stays as it is.
+    """
+    asked_before = exists().where(
+        messages.c.conversation_id == _b.conversation_id,
+        messages.c.seq.between(_b.seq, _b.seq + 1),
+        messages.c.created_at == _b.created_at,
+        messages.c.role == "assistant",
+    )
+    # Texts of different lengths are told apart without being read.
+    return case((current, ~asked_before), else_=_b.outline != _b.text)
+
+
+def _handle(row: AnyRow) -> str:
+    return of_context_block(row.seq, row.position, row.tokens) if row.is_named else ""
+
+
+def _carried(row: AnyRow) -> ContextBlock:
+    return ContextBlock(row.source, row.title, row.outline, handle=_handle(row), is_carried=True)
 
 
 def _current(row: AnyRow) -> ContextBlock:
     form: Form = "whole" if row.text else "summary" if row.summary else "outline"
     text = row.text or row.summary or row.outline
-    return ContextBlock(row.source, row.title, text, row.summary, row.outline, form)
+    return ContextBlock(row.source, row.title, text, row.summary, row.outline, form, _handle(row))
 
 
 def summaries_of(

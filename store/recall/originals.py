@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from compaction.coverage import Coverage
 from compaction.recall.segments import MOST_CHARS, MOST_MESSAGES
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce, page_of_sizes
-from store.tables import conversations, messages, snapshots
+from store.tables import context_blocks, conversations, messages, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from store.tables import AnyRow
 
-_c, _m, _s = conversations.c, messages.c, snapshots.c
+_b, _c, _m, _s = context_blocks.c, conversations.c, messages.c, snapshots.c
 _TEXT: Final = (_m.seq, _m.role, _m.content, _m.created_at)
 
 
@@ -95,6 +95,17 @@ def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs:
             total += size
     announce(total)
     return connection.execute(select(*_TEXT).where(*own, _m.seq.in_(taken)).order_by(_m.seq)).all()
+
+
+def context_block(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, seq: int, position: int
+) -> AnyRow | None:
+    """Return the context block at a position of those that came with a message."""
+    own = (_b.tenant_id == tenant_id, _b.conversation_id == conversation_id, _b.superseded_at.is_(None))
+    place = (*own, _b.seq == seq, _b.position == position)
+    announce(connection.scalar(select(func.octet_length(_b.text)).where(*place)) or 0)
+    found = select(_b.seq, _b.position, _b.source, _b.text, _b.created_at).where(*place)
+    return connection.execute(found).one_or_none()
 
 
 def follows(connection: Connection, tenant_id: UUID, conversation_id: UUID, after: int, first: int) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.actions.recall import SEARCH_SECONDS, by_ref, hits_for, in_context, kind_of, part_of, reference_of
+from api.actions.recall import SEARCH_SECONDS, by_ref, hits_for, in_context, is_shown, kind_of, part_of, reference_of
 from api.actions.recalls.records import Returned, note
 from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecallIn, UserPassage, UserRecallOut
@@ -277,13 +277,12 @@ def _returned(found: _Found) -> list[Returned]:
         by_conversation[found.searched[-1]] = []
     returned = []
     for conversation, passages in by_conversation.items():
-        excerpts = [excerpt for passage in passages for excerpt in passage.excerpts]
-        seqs = list(dict.fromkeys(excerpt.original.seq for excerpt in excerpts))
+        seqs = [seq for passage in passages for seq in passage.seqs]
         shown = found.places.get(conversation)
         returned.append(
             Returned(
                 conversation,
-                [references.span(passage.first_seq, passage.last_seq) for passage in passages],
+                [passage.ref for passage in passages],
                 seqs,
                 [seq for seq in seqs if shown is None or not in_context(shown, seq)],
                 found.messages,
@@ -312,11 +311,11 @@ def _passage(shown: Searched | None, conversation: UUID, passage: Passage) -> Us
     identifier = ids.external("conv", conversation)
     parts = [part_of(excerpt) for excerpt in passage.excerpts]
     return UserPassage(
-        ref=references.of_conversation(identifier, references.span(passage.first_seq, passage.last_seq)),
+        ref=references.of_conversation(identifier, passage.ref),
         first_seq=passage.first_seq,
         last_seq=passage.last_seq,
         score=passage.score,
-        in_context=shown is not None and all(in_context(shown, part.seq) for part in parts),
+        in_context=shown is not None and is_shown(shown, passage),
         parts=[msgspec.structs.replace(part, ref=references.of_conversation(identifier, part.ref)) for part in parts],
         conversation_id=identifier,
     )

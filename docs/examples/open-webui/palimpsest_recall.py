@@ -38,7 +38,7 @@ class Tools:
         instructions.
 
         :param query: Words to search for, as they were said
-        :param ref: A place that a note names: m12, m12.1 or m12-m18
+        :param ref: A place that a note names: m12, m12.1, m12-m18 or c12.0
         :param pattern: Regular expression (RE2)
         :param offset: Characters to skip, with ref
         """  # noqa: D205 - Open WebUI makes the tool's definition of it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compaction.recall import tool
 from compaction.recall.framing import framed
 from compaction.recall.parts import call_names, parts_of
-from compaction.recall.passages import EXCERPT_CHARS, Packed, QuotedMessage, pack, read, tokens_of
+from compaction.recall.passages import EXCERPT_CHARS, Packed, QuotedMessage, pack, quoted_context, read, tokens_of
 from compaction.recall.ranking import Ranking, rank
 from compaction.recall.segments import Searchable, Segment, decoded, encoded, segments
 from compaction.recall.words import places
@@ -26,6 +26,14 @@ FILLER = [
     "The weather was fine and we had a long walk by the river.",
     "That sounds lovely; I hope it was not too cold.",
 ]
+
+
+class StoredContext(NamedTuple):
+    seq: int
+    position: int
+    source: str
+    text: str
+    created_at: datetime
 
 
 def originals(contents: list[Any]) -> dict[int, QuotedMessage]:
@@ -180,6 +188,12 @@ def test_no_text_ends_its_frame(text: str) -> None:
     assert told.startswith('<recalled refs="m0">')
     assert tool.is_framed(told)
     assert tool.cut(told) == "[recalled before: m0]"
+    context = quoted_context(StoredContext(3, 1, f"a\n{text}", text, NOW))
+    framed_block = framed(read([context], block=None, offset=0, max_tokens=9))
+    assert framed_block.lower().count("<recalled") == framed_block.lower().count("</recalled") == 1
+    assert framed_block.startswith('<recalled refs="c3.1">')
+    assert framed_block.count("\n") == 4
+    assert tool.cut(framed_block) == "[recalled before: c3.1]"
 
 
 @pytest.mark.parametrize("shape", ["messages", "chat", "responses"])

@@ -24,6 +24,8 @@ NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)  # a Wednesday
         ("m12-m18", Reference(12, 18)),
         ("m12-18", Reference(12, 18)),
         (" [M12\N{EN DASH}m18] ", Reference(12, 18)),
+        ("c12.0", Reference(12, 12, 0, is_context=True)),
+        (" [C12.3]", Reference(12, 12, 3, is_context=True)),
     ],
 )
 def test_a_reference_is_read(text: str, expected: Reference) -> None:
@@ -31,7 +33,23 @@ def test_a_reference_is_read(text: str, expected: Reference) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "12", "m", "m-1", "m1.1-m2", "m9-m3", "m0-m1000", "m0-m1000000", "m12 m13", "m1e3"]
+    "text",
+    [
+        "",
+        "12",
+        "m",
+        "m-1",
+        "m1.1-m2",
+        "m9-m3",
+        "m0-m1000",
+        "m0-m1000000",
+        "m12 m13",
+        "m1e3",
+        "c12",
+        "c1-c2",
+        "c1.0-c1.2",
+        "c.1",
+    ],
 )
 def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(BadReferenceError):
@@ -42,6 +60,7 @@ def test_what_is_no_reference_is_refused(text: str) -> None:
 def test_what_is_named_is_read_again(first: int, more: int, block: int) -> None:
     assert references.parse(references.span(first, first + more)) == Reference(first, first + more)
     assert references.parse(references.block(first, block)) == Reference(first, first, block)
+    assert references.parse(references.context_block(first, block)) == Reference(first, first, block, is_context=True)
 
 
 @pytest.mark.parametrize(

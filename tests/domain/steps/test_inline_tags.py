@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.recall.handles import Handles
 from compaction.shorten.inline_tags import cut_inline, cut_inline_results
 from compaction.view import MARKER, ViewMessage
 from tests.support.blocks import text_block
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 TAGS = ("localSearch", "readNote")
 NOTE = "…"
+WHERE = ": recall m1"
+HANDLE = re.compile(r"\n\[[\d,]+ more characters: recall m1\](?=…)")
 
 
 def cut(text: str, limit: int = 3) -> str:
@@ -156,14 +159,30 @@ FRAGMENTS = st.sampled_from(
 
 
 @pytest.mark.requirement("P17")
-@given(st.lists(FRAGMENTS, max_size=40).map("".join), st.integers(0, 30))
-def test_whatever_the_text_it_is_cut_inside_elements_only_and_once_P17(text: str, limit: int) -> None:
-    result = cut_inline_results(text, TAGS, limit, NOTE)
-    assert cut_inline_results(result, TAGS, limit, NOTE) == result
-    pieces = result.split(NOTE)
+@given(st.lists(FRAGMENTS, max_size=40).map("".join), st.integers(0, 30), st.sampled_from(["", WHERE]))
+def test_whatever_the_text_it_is_cut_inside_elements_only_and_once_P17(text: str, limit: int, where: str) -> None:
+    result = cut_inline_results(text, TAGS, limit, NOTE, where=where)
+    for then in ("", WHERE):
+        assert cut_inline_results(result, TAGS, limit, NOTE, where=then) == result
+    pieces = HANDLE.sub("", result).split(NOTE)
+    assert (result.count(WHERE) == len(pieces) - 1) or not where
     assert re.fullmatch("(?s:.*)".join(map(re.escape, pieces)), text)
     for piece in pieces[1:]:
         assert re.match(r"(\]\]>)?</(localSearch|readNote)>", piece)
+
+
+@pytest.mark.requirement("P17")
+def test_a_cut_says_before_the_marker_how_to_have_the_rest_back() -> None:
+    found = "".join(f"{number}. Acme Robotics, Berlin\n" for number in range(500))
+    view = (ViewMessage("assistant", f"Look: <readNote>{found}</readNote> So.", 7), ViewMessage("assistant", found))
+    handles = Handles(view, head=0, unplaced_through=-1)
+    result = cut_inline(view, TAGS, 500, handles)
+    note = f"\n[{len(found) - 500:,} more characters: recall m7]{MARKER}"
+    assert result[0].content == f"Look: <readNote>{found[:500]}{note}</readNote> So."
+    assert cut_inline(result, TAGS, 500, handles) == cut_inline(result, TAGS, 500) == result
+    shorter = cut_inline(result, TAGS, 100, handles)
+    note = f"\n[{len(found) - 100:,} more characters: recall m7]{MARKER}"
+    assert shorter[0].content == f"Look: <readNote>{found[:100]}{note}</readNote> So."
 
 
 def test_in_a_view_only_the_text_of_assistant_messages_is_cut_P17() -> None:

@@ -16,6 +16,7 @@ from compaction.payload.assembly import History, Layers, assemble, blocks_tokens
 from compaction.payload.block_summary import groups, is_shorter, merge_prompt, noted, part_chars, part_prompt, split
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy
+from compaction.recall.handles import of_context_block
 from compaction.summary.frames import DATA
 from compaction.text.outline import MAX_READ, ContextBlock, read_share
 from compaction.tokens import content_tokens
@@ -30,27 +31,37 @@ TEXTS = st.one_of(
     ),
 )
 BLOCKS = st.lists(
-    st.builds(ContextBlock, st.sampled_from(["a", "</context>", "b" * 512]), st.text(max_size=30), TEXTS), max_size=4
+    st.tuples(st.sampled_from(["a", "</context>", "b" * 512]), st.text(max_size=30), TEXTS).map(
+        lambda fields: ContextBlock(*fields)
+    ),
+    max_size=4,
 )
 
 
 @pytest.mark.requirement("P16")
-@given(BLOCKS, st.sampled_from([0, 1, 20, 300, 20_000]), st.sampled_from([1, 50, 500]))
+@given(BLOCKS, st.sampled_from([0, 1, 20, 300, 20_000]), st.sampled_from([1, 50, 500]), st.booleans())
 def test_any_block_has_an_outline_that_may_be_carried_P16(
-    blocks: list[ContextBlock], carried: int, section_chars: int
+    blocks: list[ContextBlock], carried: int, section_chars: int, handles: bool
 ) -> None:
     policy = Policy(
-        carried_context_max_tokens=carried, carry_forward_section_chars=section_chars, context_block_compact_chars=1_000
+        carried_context_max_tokens=carried,
+        carry_forward_section_chars=section_chars,
+        context_block_compact_chars=1_000,
+        recall_handles=handles,
     )
     prepared = prepare(blocks, policy)
     assert prepare(blocks, policy) == prepared
-    for block, stored in zip(blocks, prepared, strict=True):
+    for position, (block, stored) in enumerate(zip(blocks, prepared, strict=True)):
         assert (stored.source, stored.title, stored.text) == block[:3]
         assert stored.is_large == (len(block.text) > 1_000)
         assert stored.tokens == blocks_tokens([block])
-        assert stored.outline_tokens == blocks_tokens([block._replace(text=stored.outline)]) <= stored.tokens
+        handle = of_context_block(1, position, stored.tokens) if handles and stored.outline != block.text else ""
+        shown = block._replace(text=stored.outline, handle=handle, is_carried=True)
+        # What is counted has room for any seq.
+        assert blocks_tokens([shown]) <= stored.outline_tokens <= blocks_tokens([shown]) + 2 * bool(handle)
+        assert stored.outline_tokens <= stored.tokens
         name_alone = blocks_tokens([block._replace(text="")])
-        if carried > name_alone + 10:
+        if carried > name_alone + 10 + 12 * handles:
             assert stored.outline_tokens <= carried
 
 
@@ -103,6 +114,10 @@ def test_a_block_gives_way_to_its_summary_and_only_then_to_its_outline_P15() -> 
     assert "outline outline" in text
     assert made.blocks_shortened == 1
     assert "characters left out" in fitted(block._replace(summary=None, outline=None), 3_000)[0]
+    named = block._replace(handle="[shortened from 10,000 tokens: recall c0.0]")
+    assert "recall" not in fitted(named, 12_000)[0]
+    for budget in (3_000, 1_000):
+        assert fitted(named, budget)[0].endswith("\n[shortened from 10,000 tokens: recall c0.0]\n</context>")
 
 
 def test_context_stands_in_the_request_that_it_came_with() -> None:
