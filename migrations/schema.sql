@@ -1,4 +1,4 @@
--- The whole schema at revision 0103, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0104, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -219,7 +219,10 @@ create table conversations (
     last_count integer[],
     measured_seq integer not null default 0,
     restored_over_budget boolean not null default false,
+    shape text,
+    mixed_shapes boolean not null default false,
     constraint pk_conversations PRIMARY KEY (id),
+    constraint ck_conversations_shape CHECK ((shape = ANY (ARRAY['chat'::text, 'responses'::text]))),
     constraint fk_conversations_tenant_id_tenants FOREIGN KEY (tenant_id) REFERENCES tenants(id)
 ) with (fillfactor=70, toast_tuple_target=512, autovacuum_vacuum_scale_factor=0.02);
 alter table conversations alter column external_id set statistics 0, alter column user_ref set statistics 0, alter column model set statistics 0, alter column policy set statistics 0, alter column metadata set statistics 0, alter column open_calls set statistics 0, alter column left_out set statistics 0;
@@ -234,6 +237,7 @@ create policy background on conversations for all to palimpsest_background using
 create policy tenant on conversations for all to public using (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL))) with check (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL)));
 CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
+CREATE TRIGGER conversations_forget_sent_messages AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_sent_messages();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
 grant select (id, tenant_id, model, policy, revision, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
 grant insert, select, update on conversations to palimpsest_service;
@@ -618,6 +622,26 @@ CREATE TRIGGER runs_not_erased BEFORE INSERT ON public.runs FOR EACH ROW EXECUTE
 grant select (id, tenant_id, conversation_id, trigger, state, reason, request_id, attempts, worker, tokens_before, tokens_after, messages_before, messages_after, created_at, started_at, finished_at) on runs to palimpsest_auditor;
 grant delete, select (id, tenant_id, conversation_id, state, queue, reason, policy, attempts, lease_expires_at, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd), update (state, reason, error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens, reserved_cost_usd) on runs to palimpsest_background;
 grant insert, select, update on runs to palimpsest_service;
+
+create table sent_messages (
+    tenant_id uuid not null,
+    conversation_id uuid not null,
+    seq integer not null,
+    shape text not null,
+    sent json not null,
+    constraint pk_sent_messages PRIMARY KEY (conversation_id, seq),
+    constraint ck_sent_messages_shape CHECK ((shape = ANY (ARRAY['chat'::text, 'responses'::text])))
+);
+alter table sent_messages alter column sent set statistics 0;
+alter table sent_messages enable row level security;
+alter table sent_messages force row level security;
+create policy background_erases on sent_messages for all to palimpsest_background using (true) with check (true);
+create policy tenant on sent_messages for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER sent_messages_append_only BEFORE DELETE OR UPDATE ON public.sent_messages FOR EACH ROW EXECUTE FUNCTION guard_sent_messages();
+CREATE TRIGGER sent_messages_no_truncate BEFORE TRUNCATE ON public.sent_messages FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
+CREATE TRIGGER sent_messages_not_erased AFTER INSERT ON public.sent_messages FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant delete, select (conversation_id) on sent_messages to palimpsest_background;
+grant insert, select on sent_messages to palimpsest_service;
 
 create table snapshot_parts (
     tenant_id uuid not null,
@@ -1014,6 +1038,26 @@ begin
                         and a.state in ('queued', 'running'));
 end $$;
 
+create function append_sent_turn(p_shape text, p_sent json[], p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
+language plpgsql as $$
+begin
+    select a.* into outcome, first_seq, last_seq, context_tokens, queued
+    from public.append_turn(p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from, p_key, p_body_hash,
+                            p_messages, p_facts, p_usage, p_context, p_limits) as a;
+    if outcome <> 'appended' then
+        return;
+    end if;
+    insert into public.sent_messages (tenant_id, conversation_id, seq, shape, sent)
+    select p_tenant, p_conversation, append_sent_turn.first_seq + m.place::integer - 1, p_shape, m.sent
+    from unnest(p_sent) with ordinality as m (sent, place);
+    if first_seq = 0 then
+        update public.conversations as c set shape = p_shape where c.id = p_conversation;
+    else
+        update public.conversations as c set mixed_shapes = true
+            where c.id = p_conversation and not c.mixed_shapes and c.shape is distinct from p_shape;
+    end if;
+end $$;
+
 create function append_turn(p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
 language plpgsql as $$
 declare
@@ -1220,6 +1264,33 @@ $$;
 alter function clear_checks(uuid[],bigint[]) owner to palimpsest_background;
 revoke execute on function clear_checks(uuid[],bigint[]) from public;
 grant execute on function clear_checks(uuid[],bigint[]) to palimpsest_service;
+
+create function context_in_shape(p_tenant uuid, p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], p_is_read boolean, OUT shape text, OUT mixed_shapes boolean, OUT sent text, OUT is_whole boolean)
+language plpgsql stable as $$
+declare
+    v_served text;
+begin
+    if p_is_read is not true then
+        return;
+    end if;
+    select coalesce(c.shape, 'messages'), c.mixed_shapes into shape, mixed_shapes
+        from public.conversations as c where c.id = p_conversation and c.tenant_id = p_tenant;
+    v_served := coalesce(p_shape, shape);
+    if v_served = 'messages' then
+        is_whole := shape = 'messages' and not mixed_shapes;
+        return;
+    end if;
+    select '[' || string_agg('[' || s.seq || ',' || s.sent::text || ']', ',' order by s.seq) || ']' into sent
+    from public.sent_messages as s
+        join public.messages as m on m.conversation_id = s.conversation_id and m.seq = s.seq and m.superseded_at is null
+    where s.conversation_id = p_conversation and s.shape = v_served
+      and (s.seq > p_covers_through or s.seq = any (p_head_seqs));
+    is_whole := not exists (
+        select from public.messages as m
+        where m.conversation_id = p_conversation and m.seq > p_covers_through and m.superseded_at is null
+          and not exists (select from public.sent_messages as s
+                          where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = v_served));
+end $$;
 
 create function count_model_usage() returns trigger
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -1561,6 +1632,15 @@ begin
     return new;
 end $$;
 
+create function forget_sent_messages() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    perform set_config('palimpsest.erasure', new.id::text, true);
+    delete from public.sent_messages as s where s.conversation_id = new.id;
+    perform set_config('palimpsest.erasure', '', true);
+    return new;
+end $$;
+
 create function guard_erased() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
@@ -1641,6 +1721,16 @@ begin
         return old;
     end if;
     raise exception 'messages are append-only' using errcode = 'restrict_violation';
+end $$;
+
+create function guard_sent_messages() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    if tg_op = 'DELETE' and current_user = 'palimpsest_background'
+        and current_setting('palimpsest.erasure', true) = old.conversation_id::text then
+        return old;
+    end if;
+    raise exception 'sent messages are append-only' using errcode = 'restrict_violation';
 end $$;
 
 create function guard_sessions() returns trigger

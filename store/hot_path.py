@@ -62,6 +62,14 @@ class TurnContext(NamedTuple):
     """The policy of the runs that summarize them, as JSON text."""
 
 
+class SentTurn(NamedTuple):
+    """What came in another shape than that of the Messages API."""
+
+    shape: str
+    messages: Sequence[str]
+    """The JSON text of each, as it came."""
+
+
 class _Messages(NamedTuple):
     roles: Sequence[str]
     contents: Sequence[str]
@@ -120,21 +128,22 @@ def _call(function: str, **arguments: str | None) -> str:
     return f"select * from {function}({', '.join(places)})"  # noqa: S608 - constants
 
 
-_APPEND: Final = _call(
-    "append_turn",
-    tenant=None,
-    conversation=None,
-    request=None,
-    key=None,
-    body_hash=None,
-    expected_seq=None,
-    replace_from=None,
-    messages="turn_messages",
-    facts="turn_facts",
-    usage="turn_usage",
-    context="turn_context",
-    limits="context_limits",
-)
+_TURN: Final[Mapping[str, str | None]] = {
+    "tenant": None,
+    "conversation": None,
+    "request": None,
+    "key": None,
+    "body_hash": None,
+    "expected_seq": None,
+    "replace_from": None,
+    "messages": "turn_messages",
+    "facts": "turn_facts",
+    "usage": "turn_usage",
+    "context": "turn_context",
+    "limits": "context_limits",
+}
+_APPEND: Final = _call("append_turn", **_TURN)
+_APPEND_SENT: Final = _call("append_sent_turn", **_TURN, shape=None, sent=None)
 _READ: Final = _call(
     "read_context",
     tenant=None,
@@ -148,6 +157,11 @@ _READ: Final = _call(
     read_bytes=None,
     most_bytes=None,
 )
+_READ_IN_SHAPE: Final = f"""
+    select r.*, s.* from ({_READ}) as r
+        left join lateral context_in_shape($1, $2, $13, r.covers_through, r.head_seqs, r.gap is not null) as s on true
+"""  # noqa: S608 - constants
+"""The tenant and the conversation are those that are read; the shape comes after all that the read is told."""
 
 
 class Appended(NamedTuple):
@@ -190,6 +204,14 @@ class ContextRead(NamedTuple):
     context_bytes: int
     """Bytes of the whole context as it is stored, read or not."""
     withheld: bool | None
+    shape: str | None = None
+    """That of the conversation's first turn."""
+    mixed_shapes: bool | None = None
+    """Whether later turns came in others."""
+    sent: str | None = None
+    """What came in the shape that is served, as an array of [seq, message]; None for the Messages API's."""
+    is_whole: bool | None = None
+    """Whether all of the tail came in that shape."""
 
 
 class KeyRow(NamedTuple):
@@ -239,8 +261,11 @@ async def append_turn(
     hidden: Sequence[int] | None = None,
     context: TurnContext | None = None,
     policy: Policy | None = None,
+    sent: SentTurn | None = None,
 ) -> Appended:
     """Append a turn; `contents` are the messages' contents as the JSON text that came in.
+
+    What came in another shape stands in the inner form in `contents`, and in `sent` as it came.
 
     `hidden` has the tokens of each message that inline tool results hide in the view. `policy` is the tenant's: by its
     budget, or the conversation's own, what the model saw had been fitted before; None = never.
@@ -250,7 +275,7 @@ async def append_turn(
     if hidden is not None:
         shown = [tokens - less for tokens, less in zip(shown, hidden, strict=True)]
     sizes = [(len(content) if content.isascii() else len(content.encode())) + MESSAGE_OVERHEAD for content in contents]
-    arguments = (
+    arguments: tuple[Any, ...] = (
         tenant_id,
         conversation_id,
         request_id,
@@ -293,14 +318,17 @@ async def append_turn(
             reserved_output_tokens=policy.reserved_output_tokens if policy else None,
         ),
     )
+    call = _APPEND
+    if sent is not None:
+        call, arguments = _APPEND_SENT, (*arguments, *sent)
     try:
-        done = Appended(*await pool.fetchrow(_APPEND, *arguments))
+        done = Appended(*await pool.fetchrow(call, *arguments))
     except asyncpg.UniqueViolationError:
         may_be_stored = True
     else:
         may_be_stored = idempotency_key is not None and done.outcome == "out_of_order"
     # A request with the same idempotency key may have committed in between: this time its answer is found.
-    return Appended(*await pool.fetchrow(_APPEND, *arguments)) if may_be_stored else done
+    return Appended(*await pool.fetchrow(call, *arguments)) if may_be_stored else done
 
 
 async def read_context(
@@ -313,12 +341,14 @@ async def read_context(
     room: int | None = None,
     policy_digest: str = "",
     take: Callable[[int], None] | None = None,
+    shape: str | None = None,
 ) -> ContextRead | None:
     """Read what the context is made of, None for no such conversation; of messages the newest MOST_READ_BYTES.
 
     `policy` is the tenant's and `policy_digest` stands for it in the ETag; the conversation's own overrides are applied
     there. `room` tokens are left for history; None = what the policy leaves beside the stored system prompt and tools.
-    `take` is told of the bytes of a large context before they are read; it raises what is too much.
+    `take` is told of the bytes of a large context before they are read; it raises what is too much. `shape` is what is
+    served; None = the conversation's own.
     """
     arguments = (
         tenant_id,
@@ -331,10 +361,10 @@ async def read_context(
         LEAST_CHARS // CHARS_PER_TOKEN,
         MOST_READ_BYTES,
     )
-    row = await pool.fetchrow(_READ, *arguments, None if take is None else UNASKED_BYTES)
+    row = await pool.fetchrow(_READ_IN_SHAPE, *arguments, None if take is None else UNASKED_BYTES, shape)
     if take is not None and row["withheld"]:
         take(min(row["context_bytes"], MOST_READ_BYTES))
-        row = await pool.fetchrow(_READ, *arguments, None)
+        row = await pool.fetchrow(_READ_IN_SHAPE, *arguments, None, shape)
     return ContextRead(*row) if row["etag"] is not None else None
 
 

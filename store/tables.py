@@ -183,6 +183,9 @@ conversations = Table(
     Column("last_count", ARRAY(Integer)),
     Column("measured_seq", Integer, nullable=False, server_default=ZERO),
     Column("restored_over_budget", Boolean, nullable=False, server_default=_FALSE),
+    Column("shape", Text),
+    Column("mixed_shapes", Boolean, nullable=False, server_default=_FALSE),
+    CheckConstraint("shape in ('chat', 'responses')", name="shape"),
     Index(
         "uq_conversations_external_id",
         "tenant_id",
@@ -219,6 +222,18 @@ messages = Table(
     Column("superseded_at", TIME),
     PrimaryKeyConstraint("conversation_id", "seq"),
     CheckConstraint("role in ('user', 'assistant')", name="role"),
+)
+
+sent_messages = Table(
+    "sent_messages",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid),
+    Column("seq", Integer),
+    Column("shape", Text, nullable=False),
+    Column("sent", JSONText, nullable=False),
+    PrimaryKeyConstraint("conversation_id", "seq"),
+    CheckConstraint("shape in ('chat', 'responses')", name="shape"),
 )
 
 idempotency_keys = Table(

@@ -35,7 +35,7 @@ _NAMED: Final[Mapping[str, ids.Prefix]] = {
     "left_in": "run",
 }
 _BREAK: Final = re.compile(r"[\r\n]")
-_RAW: Final = {("message", "content"), ("snapshot", "messages")}
+_RAW: Final = {("message", "content"), ("sent_message", "sent"), ("snapshot", "messages")}
 """Columns that hold JSON as the text it came as."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from api.schema.types import ContextTokens, SnapshotRef
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last
 from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
+from compaction.shapes import serving
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.shorten.trimming import exchanges, last_answer, rounds
 from compaction.steps.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from api.actions.caller import Caller
     from compaction.policy import Policy
+    from compaction.shapes.inner import Shape
     from compaction.shorten.fitting import Fitted
     from compaction.steps.snapshot import Working
     from compaction.view import View
@@ -53,8 +55,15 @@ class ContextAnswer(NamedTuple):
         return {"etag": f'"{self.etag}"', "cache-control": "private, no-cache"}
 
 
-async def read_context(caller: Caller, conversation: UUID, etags: Sequence[str] = ()) -> ContextAnswer:
-    """Return the context; raise the problem that there is no such conversation. `etags` are those the caller has."""
+async def read_context(
+    caller: Caller, conversation: UUID, etags: Sequence[str] = (), *, shape: Shape | None = None
+) -> ContextAnswer:
+    """Return the context; raise the problem that there is no such conversation. `etags` are those the caller has.
+
+    `shape` is the one to serve; None = that of the conversation.
+    """
+    suffix = f"-{shape}" if shape else ""
+    etags = [each.removesuffix(suffix) for each in etags if each == "*" or each.endswith(suffix)]
     services, principal = caller.services, caller.principal
     read = partial(
         hot_path.read_context,
@@ -62,26 +71,37 @@ async def read_context(caller: Caller, conversation: UUID, etags: Sequence[str] 
         tenant_id=caller.tenant_id,
         conversation_id=conversation,
         policy_digest=principal.policy_digest,
+        shape=shape,
     )
     # Of one entity tag the database tells whether it is current, without reading the messages.
     etag = etags[0] if len(etags) == 1 else None
     stored = or_not_found(await read(etag=etag, policy=principal.policy, take=caller.hold.take))
     if stored.not_modified or stored.etag in etags or "*" in etags:
         services.metrics.contexts["not_modified"].inc()
-        return ContextAnswer(None, stored.etag)
+        return ContextAnswer(None, stored.etag + suffix)
     services.metrics.contexts["plain" if stored.plain else "mended"].inc()
     policy, _, ignored = principal.policy_of(stored.policy, stored.model)
     etag = stored.etag
-    if ignored:
-        # The database has reckoned with overrides that are not in force.
+    if ignored or (stored.plain and not _is_as_served(stored, shape)):
+        # The database has reckoned with overrides that are not in force, or the messages are needed one by one.
         stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
     size = 0 if stored.plain else len(stored.head or "") + len(stored.tail or "")
     marks = 0 if stored.plain else await _fixed_marks(caller, conversation, stored)
-    served = await aside(size, partial(serve, fixed_marks=marks), stored, policy, ignored)
+    served = await aside(size, partial(serve, fixed_marks=marks, shape=shape), stored, policy, ignored)
     if (fitted := served.fitted) is not None and fitted.gave_way:
         record = _record(caller.tenant_id, conversation, stored.head_version, policy, fitted, served.warnings)
         services.assemblies.add(record, caller.request_id)
-    return ContextAnswer(served.body, etag)
+    return ContextAnswer(served.body, etag + suffix)
+
+
+def _is_as_served(stored: ContextRead, shape: Shape | None) -> bool:
+    """Tell whether what was read is passed on: all came in the shape, and no snapshot is to be encoded."""
+    return bool(stored.is_whole) and (stored.head is None or shape_served(stored, shape) == "messages")
+
+
+def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:
+    """Return the shape that is asked for, or else that of the conversation."""
+    return wanted or cast("Shape", stored.shape or "messages")
 
 
 async def _fixed_marks(caller: Caller, conversation: UUID, stored: ContextRead) -> int:
@@ -138,19 +158,38 @@ class Served(NamedTuple):
     fitted: FittedContext | None
 
 
-def serve(stored: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, fixed_marks: int = 0) -> Served:
+def serve(
+    stored: ContextRead,
+    policy: Policy,
+    ignored: Sequence[str] = (),
+    *,
+    fixed_marks: int = 0,
+    shape: Shape | None = None,
+) -> Served:
     """Return the answer; what is stored sound is passed on without being parsed.
 
     `ignored` tells what of the conversation's policy is not in force, `fixed_marks` how many marks for the prompt cache
     system prompt and tools have.
     """
     fitted = None if stored.plain else _fit(stored, policy)
+    served = shape_served(stored, shape)
+    warnings: list[Any] = []
     if fitted is None:
-        messages, warnings, tokens_served = context_json(stored.head, stored.tail), [], stored.context_tokens
+        of_messages = served == "messages"
+        messages = context_json(stored.head, stored.tail) if of_messages else serving.as_sent(stored.sent)
+        tokens_served = stored.context_tokens
     else:
-        marked = keep_last(Marked(None, None, fitted.history.view), MAX_MARKS - fixed_marks)
-        messages, warnings = dump_messages(marked.messages), list(fitted.warnings)
         tokens_served = fitted.fixed + fitted.history.tokens
+        warnings += fitted.warnings
+        view = fitted.history.view
+        if served == "messages":
+            view = keep_last(Marked(None, None, view), MAX_MARKS - fixed_marks).messages
+        if served == "messages" and stored.is_whole:
+            messages = dump_messages(view)
+        else:
+            encoded = serving.in_shape(view, served, stored.sent)
+            messages = _encode(encoded.messages).decode()
+            warnings += serving.warnings_of(encoded)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
     warnings += [*fixed_warnings(fixed, policy), *ignored, *dropped_before(stored)]
     room = policy.context_limit_tokens
@@ -162,7 +201,8 @@ def serve(stored: ContextRead, policy: Policy, ignored: Sequence[str] = (), *, f
     head = SnapshotRef(stored.head_version, stored.covers_through) if stored.head_version else None
     tokens = ContextTokens(tokens_served, stored.measured_input_tokens, policy.total_token_budget)
     rest = _encode({"snapshot": head, "last_seq": stored.last_seq, "tokens": tokens, "warnings": warnings})
-    return Served(b'{"messages":' + messages.encode() + b"," + rest[1:], len(warnings), fitted)
+    key = serving.KEYS[served].encode()
+    return Served(b'{"' + key + b'":' + messages.encode() + b"," + rest[1:], len(warnings), fitted)
 
 
 def dropped_before(stored: ContextRead) -> list[str]:

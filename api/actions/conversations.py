@@ -117,6 +117,7 @@ def conversation_out(row: AnyRow, principal: Principal) -> ConversationOut:
         external_id=row.external_id,
         user_ref=row.user_ref,
         model=row.model,
+        shape=row.shape or "messages",
         policy=msgspec.to_builtins(policy),
         policy_overrides=row.policy,
         warnings=[*ignored, *policy_warnings(policy)],

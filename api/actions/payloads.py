@@ -6,19 +6,22 @@ What the request does not say of its context layers, the conversation stores.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from api.actions.contexts import dropped_before, history_of, working_view
-from api.http.bodies import aside, check_content, check_size
-from api.http.problems import invalid, or_not_found
+from api.http.bodies import aside, check_size
+from api.http.problems import invalid, or_not_found, step_into
+from api.http.turn_bodies import check_content
 from api.schema.types import PayloadHistory, PayloadLayers, PayloadOut
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last
 from compaction.messages import blocks, count_marks, is_blank, is_request
 from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens
+from compaction.shapes import codecs, serving
+from compaction.shapes.inner import SentMessage, Shape, ShapeError, opaque
 from compaction.text.outline import ContextBlock
-from compaction.view import ViewMessage
+from compaction.view import WRITTEN, ViewMessage
 from store import hot_path
 from store.conversations import context_blocks, conversations
 from store.conversations.assemblies import AssemblyRecord
@@ -45,11 +48,14 @@ async def assemble_payload(caller: Caller, conversation_id: UUID | None, wanted:
     limits = caller.services.strict.limits
     for name, given in (("prior_context", wanted.prior_context), ("turn_context", wanted.turn_context)):
         check_size(len(given or ()), limits.context_blocks, "context blocks", f"/{name}")
-    user = _user_message(wanted.user_message, limits)
+    likely = wanted.shape or codecs.shape_of({"messages": [wanted.user_message]}) or "messages"
+    asked = _asked(wanted.user_message, likely, limits)
     identifier = or_not_found(conversation_id)
     row = or_not_found(await caller.run(conversations.get, identifier))
+    shape: Shape = wanted.shape or row.shape or "messages"
+    asked = asked if shape == likely else _asked(wanted.user_message, shape, limits)
     policy, _, ignored = caller.principal.in_force(row.policy, row.model)
-    layers = await _layers(caller, row, wanted, user, policy)
+    layers = await _layers(caller, row, wanted, asked.message, policy)
     stored = await hot_path.read_context(
         caller.services.pool,
         tenant_id=caller.tenant_id,
@@ -59,6 +65,7 @@ async def assemble_payload(caller: Caller, conversation_id: UUID | None, wanted:
         # What the guard will leave to history at the most; it reckons exactly.
         room=policy.total_token_budget,
         take=caller.hold.take,
+        shape=shape,
     )
     stored = or_not_found(stored)
     size = body_bytes + len(stored.head or "") + len(stored.tail or "")
@@ -68,7 +75,8 @@ async def assemble_payload(caller: Caller, conversation_id: UUID | None, wanted:
     count = len(warnings) + len(assembly.warnings)
     record = _record(caller.tenant_id, identifier, stored.head_version, assembly, count)
     caller.services.assemblies.add(record, caller.request_id)
-    return await aside(size, _answer, layers, assembly, (*warnings, *ignored))
+    payload = await aside(size, _payload, layers, assembly, shape, stored, asked.sent)
+    return await aside(size, _answer, payload, assembly, (*warnings, *ignored))
 
 
 async def _layers(caller: Caller, row: AnyRow, wanted: PayloadIn, user: ViewMessage | None, policy: Policy) -> Layers:
@@ -158,14 +166,33 @@ def _unstored(row: AnyRow, layers: Layers, factor: float) -> int:
     return left
 
 
-def _answer(layers: Layers, assembly: Assembly, warnings: Sequence[str]) -> bytes:
-    fitted = assembly.fitted
+def _payload(
+    layers: Layers, assembly: Assembly, shape: Shape, stored: ContextRead, asked: SentMessage | None
+) -> _Payload:
+    """Return what is sent to the model, in a shape."""
+    if shape != "messages":
+        view = assembly.messages
+        if asked is not None and view[-1].seq == WRITTEN:
+            view = (*view[:-1], ViewMessage(view[-1].role, view[-1].content, serving.ASKED))
+        encoded = serving.in_shape(view, shape, stored.sent, asked)
+        return _Payload(None, serving.with_system(encoded.messages, layers.system), shape, serving.warnings_of(encoded))
+    view, system = assembly.messages, layers.system
+    if not stored.is_whole:
+        view, system = serving.system_apart(view, system)
     # Whoever reads this sends the tools too, with their marks.
-    marked = keep_last(Marked(None, layers.system, assembly.messages), MAX_MARKS - count_marks(layers.tools))
+    marked = keep_last(Marked(None, system, view), MAX_MARKS - count_marks(layers.tools))
+    if stored.is_whole:
+        return _Payload(marked.system, [message.as_message() for message in marked.messages], shape, [])
+    encoded = serving.in_shape(marked.messages, shape, None)
+    return _Payload(marked.system, encoded.messages, shape, serving.warnings_of(encoded))
+
+
+def _answer(payload: _Payload, assembly: Assembly, warnings: Sequence[str]) -> bytes:
+    fitted = assembly.fitted
     return _encode(
         PayloadOut(
-            system=marked.system,
-            messages=[message.as_message() for message in marked.messages],
+            system=payload.system,
+            **{serving.KEYS[payload.shape]: payload.messages},
             layers=PayloadLayers(
                 assembly.system_tokens,
                 assembly.prior_tokens,
@@ -182,9 +209,41 @@ def _answer(layers: Layers, assembly: Assembly, warnings: Sequence[str]) -> byte
                 assembly.exchanges_dropped,
                 fitted.cut,
             ),
-            warnings=[*warnings, *assembly.warnings],
+            warnings=[*warnings, *assembly.warnings, *payload.warnings],
         )
     )
+
+
+class _Asked(NamedTuple):
+    """The user's message of a request, and that as it came in another shape than the Messages API's."""
+
+    message: ViewMessage | None
+    sent: SentMessage | None = None
+
+
+class _Payload(NamedTuple):
+    """What is sent to the model."""
+
+    system: Any
+    messages: list[Any]
+    shape: Shape
+    warnings: list[Any]
+
+
+def _asked(given: Any, shape: Shape, limits: Limits) -> _Asked:
+    """Return the user's message that a request brings in a shape."""
+    if given is None or shape == "messages":
+        return _Asked(_user_message(given, limits))
+    try:
+        sent = serving.given_message(given, shape)
+    except ShapeError as error:
+        path = error.path if isinstance(given, dict) else error.path[1:]
+        raise invalid(error.detail, step_into("/user_message", *path)) from None
+    content = sent.decoded.content
+    check_size(len(blocks(content)), limits.message_blocks, "content parts", "/user_message")
+    if all(is_blank(block) or block == opaque("nothing") for block in blocks(content)):
+        raise invalid("The user's message is empty.", "/user_message")
+    return _Asked(ViewMessage("user", content), sent)
 
 
 def _user_message(given: Any, limits: Limits) -> ViewMessage | None:

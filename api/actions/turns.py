@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from api.actions.caller import Caller
-    from api.http.bodies import Turn
+    from api.http.turn_bodies import Turn
     from store.conversations.context_blocks import NewBlocks
     from store.hot_path import Appended, TurnContext
 
@@ -71,6 +71,7 @@ async def store_turn(
         body_hash=hashlib.sha256(body).digest() if idempotency_key else None,
         context=context,
         policy=policy,
+        sent=turn.sent,
     )
 
 

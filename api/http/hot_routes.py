@@ -84,7 +84,9 @@ class HotRoutes:
         try:
             for guard in route.guards:
                 await guard(request, route.handler)
-            response = await route.function(request, conversation)
+            # The guards have refused what the route does not have; the path's own is not to be named again.
+            asked = {name: value for name, value in request.query_params.items() if name != "conversation_id"}
+            response = await route.function(request, conversation, **asked)
         except Exception as error:  # noqa: BLE001 - every one is answered, as the framework would
             response = answer_to(request, error)
         await send(_start_of(response, response.status_code or route.status))

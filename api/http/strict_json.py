@@ -76,15 +76,15 @@ class StrictJson:
             object_pairs_hook=self._object, parse_float=_float, parse_int=_int, parse_constant=_refuse
         ).decode
 
-    def read(self, body: bytes, decode: Callable[[bytes], T]) -> tuple[T, Any]:
-        """Return a body as `decode` types it, and as plain values; raise the problem that it has."""
+    def read(self, body: bytes, decode: Callable[[bytes, Any], T]) -> T:
+        """Return what `decode` makes of a body and its plain values; raise the problem that it has."""
         if self._may_be_crowded(body) and self._too_many(body):
             raise invalid(f"A body has at most {self.limits.body_values:,} values, brackets and commas counted.", "")
         try:
             value = self._parse(body.decode())
             if self._needs_a_look(body) and (fault := self._find(value, self.limits.json_depth)):
                 raise _problem(fault)
-            return decode(body), value
+            return decode(body, value)
         except msgspec.ValidationError as error:
             raise from_msgspec(error) from None
         except (ValueError, *_JSON_ERRORS) as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from litestar import Request, Response, get, post
 from litestar.openapi.spec import OpenAPIType, Schema
+from litestar.params import QueryParameter
 
 from api.actions import contexts, payloads
 from api.actions.caller import caller_of
@@ -13,15 +14,21 @@ from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.bodies import read_body
 from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
+from api.http.problems import id_or_not_found, invalid
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
 from api.schema.types import ContextOut, PayloadIn, PayloadOut
+from compaction.shapes.codecs import SHAPES
+from compaction.shapes.inner import Shape
 from runtime import ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ContextShape = Annotated[
+    Shape | None,
+    QueryParameter(description="The API whose messages are served; by default that of the conversation's first turn."),
+]
 IF_NONE_MATCH: Final = Schema(
     type=OpenAPIType.STRING, description="The `ETag` of the context that the caller has, or several."
 )
@@ -40,10 +47,13 @@ IF_NONE_MATCH: Final = Schema(
         **problems("not_found"),
     },
 )
-async def read_context(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
+async def read_context(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId, shape: ContextShape = None
+) -> Response[bytes]:
     """Answer with the head snapshot and the tail; no model, worker or broker has a part in it."""
     etags = _etags(request.headers.getall("if-none-match", []))
-    answer = await contexts.read_context(caller_of(request), id_or_not_found("conv", conversation_id), etags)
+    conversation, wanted = id_or_not_found("conv", conversation_id), _known(shape)
+    answer = await contexts.read_context(caller_of(request), conversation, etags, shape=wanted)
     if answer.body is None:
         return Response(b"", status_code=304, headers=answer.headers)
     return Response(answer.body, media_type="application/json", headers=answer.headers)
@@ -68,6 +78,16 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     wanted, size = await read_body(request, PayloadIn), len(await request.body())
     body = await payloads.assemble_payload(caller_of(request), ids.parse("conv", conversation_id), wanted, size)
     return Response(body, media_type="application/json")
+
+
+def _known(shape: str | None) -> Shape | None:
+    """Return a shape; raise the problem that there is no such one. A hot route's parameters come as they were sent."""
+    if shape is None:
+        return None
+    for known in SHAPES:
+        if shape == known:
+            return known
+    raise invalid(f"Expected one of {', '.join(SHAPES)}.", "shape")
 
 
 def _etags(headers: Sequence[str]) -> list[str]:

@@ -39,6 +39,6 @@ async def report_overflow(request: Request[Principal, Any, Any], conversation_id
     wanted = await read_body(request, OverflowIn, if_empty=b"{}")
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
     run_id = await shrink_context(caller, conversation, wanted)
-    answer = await read_context(caller, conversation)
+    answer = await read_context(caller, conversation, shape=wanted.shape)
     headers = answer.headers | ({} if run_id is None else {"run-id": ids.external("run", run_id)})
     return Response(answer.body or b"", media_type="application/json", headers=headers)

@@ -19,7 +19,7 @@ from api.http.problem_types import EVERY_BODY
 from api.http.problems import id_or_not_found, named, not_found
 from api.schema import examples
 from api.schema.documentation import AnyUserRef, ConversationId, UserRef, answers, operation, problems
-from api.schema.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, Shape, UserRecallIn, UserRecallOut
+from api.schema.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, ToolShape, UserRecallIn, UserRecallOut
 from compaction.recall.tool import definition
 from runtime import ids
 
@@ -123,6 +123,6 @@ async def list_recalls(
         **problems(),
     },
 )
-async def read_recall_tool(shape: Shape = "messages") -> Response[bytes]:
+async def read_recall_tool(shape: ToolShape = "messages") -> Response[bytes]:
     """Answer with the tool's definition as the Messages API, Chat Completions or Responses take it: the same bytes."""
     return Response(_encode(definition(shape)), media_type="application/json")

@@ -12,9 +12,10 @@ from api.actions import turns
 from api.actions.caller import caller_of
 from api.auth.guards import requires
 from api.auth.principals import Principal
-from api.http.bodies import aside, read_turn
+from api.http.bodies import aside
 from api.http.problem_types import EVERY_BODY
 from api.http.problems import ProblemError, id_or_not_found
+from api.http.turn_bodies import read_turn
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
 from api.schema.types import TurnIn, TurnOut

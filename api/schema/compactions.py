@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from api.schema.types import Number, Strict
+from compaction.shapes.inner import Shape
 
 Instructions = Annotated[str, Meta(min_length=1, max_length=2_000)]
 ErrorText = Annotated[str, Meta(max_length=200_000)]
@@ -77,7 +78,9 @@ class OverflowIn(Strict):
     """A call that the model refused as too long.
 
     `snapshot_version` is the version it was made with, `error` what the model's API answered: its text, or its JSON.
+    `shape` is that of the answer.
     """
 
     snapshot_version: Number | None = None
     error: ErrorText | dict[str, Any] | None = None
+    shape: Shape | None = None

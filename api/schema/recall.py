@@ -12,6 +12,7 @@ from api.schema.types import Number, Page, Strict
 from compaction.policy import Policy
 from compaction.recall.patterns import MOST_CHARS as PATTERN_CHARS
 from compaction.recall.references import message, parse
+from compaction.shapes.inner import Shape
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -135,10 +136,7 @@ class RecallToolOut(Struct):
     function: dict[str, Any] | UnsetType = UNSET
 
 
-Shape = Annotated[
-    Literal["messages", "chat", "responses"],
-    QueryParameter(description="The API that the tool is declared to."),
-]
+ToolShape = Annotated[Shape, QueryParameter(description="The API that the tool is declared to.")]
 
 
 class AskedRefOut(Struct):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from compaction.shapes.inner import Shape
+
 if TYPE_CHECKING:
     from decimal import Decimal
 
@@ -59,15 +61,63 @@ class ContextBlockIn(Strict):
 ContextBlocks = Annotated[list[ContextBlockIn], Meta(max_length=100)]
 
 
-class TurnIn(Strict):
-    """The messages of one turn, what the model call that made them counted, and the context of its request."""
+class TurnBase(Strict, kw_only=True):
+    """What a turn says beside its messages, in every shape."""
 
-    messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=1_000)]
-    usage: UsageIn | None = None
     snapshot_version: Number | None = None
     expected_next_seq: Number | None = None
     replace_from: Number | None = None
     context: ContextBlocks = []
+
+
+class TurnIn(TurnBase, kw_only=True):
+    """The messages of one turn, what the model call that made them counted, and the context of its request."""
+
+    messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=1_000)]
+    usage: UsageIn | None = None
+    shape: Literal["messages"] = "messages"
+
+
+SentMessages = Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=1_000)]
+"""Messages or items of another shape, kept exactly as they are sent."""
+
+
+class ReasoningTokens(Struct, kw_only=True):
+    """What a model thought, as a part of its output; what else is told of that is ignored."""
+
+    reasoning_tokens: TokenCount | None = None
+
+
+class ChatUsageIn(Struct, kw_only=True):
+    """Chat Completions' `usage` object, of which `prompt_tokens` include what was cached; the rest is ignored."""
+
+    prompt_tokens: TokenCount | None = None
+    completion_tokens: TokenCount | None = None
+    completion_tokens_details: ReasoningTokens | None = None
+
+
+class ItemsUsageIn(Struct, kw_only=True):
+    """Responses' `usage` object, of which `input_tokens` include what was cached; the rest is ignored."""
+
+    input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    output_tokens_details: ReasoningTokens | None = None
+
+
+class ChatTurnIn(TurnBase, kw_only=True):
+    """A turn whose messages are those of Chat Completions; any role, a tool's result is one message."""
+
+    messages: SentMessages
+    usage: ChatUsageIn | None = None
+    shape: Literal["chat"] = "chat"
+
+
+class ItemsTurnIn(TurnBase, kw_only=True):
+    """A turn whose messages are Responses items, those of the input and those of the output alike."""
+
+    messages: SentMessages
+    usage: ItemsUsageIn | None = None
+    shape: Literal["responses"] = "responses"
 
 
 PolicyPreset = Annotated[str, Meta(min_length=1, max_length=512)] | Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -171,6 +221,15 @@ class PayloadIn(Strict):
     turn_context: ContextBlocks | None = None
     user_message: str | list[dict[str, Any]] | dict[str, Any] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    shape: Shape | None = None
+
+
+class LeftOutOut(Struct):
+    """What of messages has no counterpart in the shape that is served."""
+
+    code: Literal["left_out"]
+    seqs: list[int]
+    what: str
 
 
 class PayloadLayers(Struct):
@@ -192,17 +251,22 @@ class PayloadHistory(Struct):
     responses_truncated: int
 
 
-class PayloadOut(Struct):
-    """A payload for the Messages API and what it weighs; `total` is its input, without the reserved output."""
+class PayloadOut(Struct, kw_only=True):
+    """A payload and what it weighs; `total` is its input, without the reserved output.
+
+    `items` for Responses, else `messages`. `system` stands apart for the Messages API alone; it is the first of the
+    others' messages.
+    """
 
     system: Any
-    messages: list[dict[str, Any]]
+    messages: list[Any] | UnsetType = UNSET
+    items: list[Any] | UnsetType = UNSET
     layers: PayloadLayers
     budget: int
     reserved_output: int
     total: int
     history: PayloadHistory
-    warnings: list[str]
+    warnings: list[str | LeftOutOut]
 
 
 class TurnOut(Struct):
@@ -243,6 +307,7 @@ class ConversationOut(Struct, kw_only=True):
     external_id: str | None
     user_ref: str | None
     model: str | None
+    shape: Shape
     policy: dict[str, Any]
     policy_overrides: dict[str, Any]
     warnings: list[str]
@@ -287,14 +352,15 @@ class ContextTokens(Struct):
     budget: int
 
 
-class ContextOut(Struct):
-    """What a chat backend sends as `messages`, and what it should know of it."""
+class ContextOut(Struct, kw_only=True):
+    """What a chat backend sends to its model, and what it should know of it: `items` for Responses, else `messages`."""
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] | UnsetType = UNSET
+    items: list[dict[str, Any]] | UnsetType = UNSET
     snapshot: SnapshotRef | None
     last_seq: int
     tokens: ContextTokens
-    warnings: list[str]
+    warnings: list[str | LeftOutOut]
 
 
 class Lineage(Struct):
@@ -306,7 +372,11 @@ class Lineage(Struct):
 
 
 class MessageOut(Struct, kw_only=True):
-    """An original, its content byte for byte as it came. `lineage` has every change of fate, oldest first."""
+    """An original, its content byte for byte as it came. `lineage` has every change of fate, oldest first.
+
+    One of another shape than the Messages API's stands whole in `original`, as it came, and `content` has it as every
+    step works on it.
+    """
 
     seq: int
     role: str
@@ -314,6 +384,8 @@ class MessageOut(Struct, kw_only=True):
     tokens: int
     created_at: datetime
     superseded_at: datetime | None
+    shape: Shape = "messages"
+    original: msgspec.Raw | UnsetType = UNSET
     fate: Literal["kept", "truncated", "summarized", "dropped", "superseded"] | UnsetType = UNSET
     lineage: list[Lineage] | UnsetType = UNSET
 
@@ -348,6 +420,8 @@ def message_out(row: AnyRow, **more: Any) -> MessageOut:
         tokens=row.tokens,
         created_at=row.created_at,
         superseded_at=row.superseded_at,
+        shape=row.shape or "messages",
+        original=UNSET if row.sent is None else msgspec.Raw(row.sent),
         **more,
     )
 

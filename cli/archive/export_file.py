@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from api.http.bodies import check_content
 from api.http.problems import ProblemError
 from api.http.strict_json import WITHOUT_SETTINGS
+from api.http.turn_bodies import check_content
 from cli.archive.exports import FORMAT, VERSION
 from cli.client.types import UNCOMPACTED
 from compaction.messages import message_facts, turn_facts
+from compaction.shapes import codecs
+from compaction.shapes.inner import Decoded, ShapeError
+from compaction.tokens import json_text
 from store.archive.import_rows import read_row
 
 if TYPE_CHECKING:
@@ -22,10 +25,10 @@ if TYPE_CHECKING:
 
     from compaction.messages import MessageFacts
 
-KINDS: Final = ("message", "snapshot", "context_block", "pin", "run", "run_step")
+KINDS: Final = ("message", "sent_message", "snapshot", "context_block", "pin", "run", "run_step")
 STAYS_BEHIND: Final = "recall"
 """The kind of rows that are not taken over: who asked what back is the audit of where it was asked."""
-_ORDER: Final[Mapping[str, str]] = {"message": "seq", "snapshot": "version"}
+_ORDER: Final[Mapping[str, str]] = {"message": "seq", "sent_message": "seq", "snapshot": "version"}
 """What rows of a kind ascend by."""
 
 Row = dict[str, Any]
@@ -105,6 +108,8 @@ class _Reader:
         self._ids: dict[str, dict[UUID, Row]] = {kind: {} for kind in ("run", "context_block", "pin")}
         self._steps: list[Row] = []
         self._facts: list[MessageFacts] = []
+        self._inner: dict[int, bytes] = {}
+        """What a message is to every step, hashed, by seq."""
         self._named: list[tuple[int, str, UUID]] = []
         """References that may be to a later row: where, to what kind, and to which."""
 
@@ -183,9 +188,13 @@ class _Reader:
             if row[by] <= self._last.get(kind, -1):
                 raise self._error(f"{by} {row[by]} is out of order")
             self._last[kind] = row[by]
-        found: Callable[[Row], None] | None = {"message": self._message, "snapshot": self._snapshot}.get(kind)
-        if found is not None:
-            found(row)
+        checks: Mapping[str, Callable[[Row], None]] = {
+            "message": self._message,
+            "sent_message": self._sent_message,
+            "snapshot": self._snapshot,
+        }
+        if kind in checks:
+            checks[kind](row)
         elif kind == "run_step":
             self._steps.append(row)
             if row["run_id"] not in self._ids["run"]:
@@ -200,9 +209,20 @@ class _Reader:
             raise self._error(f"seq {row['seq']} is beyond the conversation's end")
         if row["seq"] != self._counts["message"] - 1:
             raise self._error(f"seq {row['seq']} follows a message that is missing")
-        facts = self._facts_of({"role": row["role"], "content": msgspec.json.decode(row["content"])})
+        decoded = Decoded(row["role"], msgspec.json.decode(row["content"]))
+        facts = self._facts_of(decoded._asdict())
+        self._inner[row["seq"]] = _digest(decoded)
         if row.get("superseded_at") is None:
             self._facts.append(facts)
+
+    def _sent_message(self, row: Row) -> None:
+        """Check what came in another shape: every step works on what it is, and it is served as it came."""
+        try:
+            decoded = codecs.decode(row["shape"], msgspec.json.decode(row["sent"]))
+        except ShapeError as error:
+            raise self._error(f"sent: {error.detail}") from None
+        if self._inner.get(row["seq"]) != _digest(decoded):
+            raise self._error(f"this is not message {row['seq']} as it was sent")
 
     def _facts_of(self, message: Any) -> MessageFacts:
         """Return the facts of a message that the API would take: what is imported is served like what came there."""
@@ -217,8 +237,9 @@ class _Reader:
         shown = msgspec.json.decode(row["messages"], type=list[_Shown])
         if len(shown) != len(row["seqs"]):
             raise self._error("seqs are not one for each of messages")
-        facts = [self._facts_of({"role": each.role, "content": msgspec.json.decode(each.content)}) for each in shown]
-        if facts and not (turn_facts(facts).sound and facts[0].role == "user" and not facts[0].results):
+        decoded = [Decoded(each.role, msgspec.json.decode(each.content)) for each in shown]
+        facts = [self._facts_of(message._asdict()) for message in decoded]
+        if facts and not (codecs.facts_of(decoded).sound and facts[0].role == "user" and not facts[0].results):
             raise self._error("the messages of a snapshot begin with the user and have each call's result behind it")
 
     def _snapshot(self, row: Row) -> None:
@@ -231,3 +252,7 @@ class _Reader:
 
     def _error(self, detail: str) -> ExportFileError:
         return ExportFileError(self.number, detail)
+
+
+def _digest(message: Decoded) -> bytes:
+    return hashlib.sha256(json_text([message.role, message.content]).encode()).digest()

@@ -51,11 +51,13 @@ def _shape_of_message(message: Any) -> Literal["chat", "responses"] | None:
     if not isinstance(message, Mapping):
         return None
     parts = message.get("content")
-    kinds = {part.get("type") for part in parts if isinstance(part, Mapping)} if isinstance(parts, list) else set()
-    if "type" in message or any(isinstance(kind, str) and kind in _ITEM_PARTS for kind in kinds):
+    given = [part.get("type") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    kinds = {kind for kind in given if isinstance(kind, str)}
+    if "type" in message or not kinds.isdisjoint(_ITEM_PARTS):
         return "responses"
-    has_chat_part = any(isinstance(kind, str) and kind in _CHAT_PARTS for kind in kinds)
-    if message.get("role") in _CHAT_ROLES or has_chat_part or not _CHAT_KEYS.isdisjoint(message):
+    has_chat_part = not kinds.isdisjoint(_CHAT_PARTS)
+    role = message.get("role")
+    if (isinstance(role, str) and role in _CHAT_ROLES) or has_chat_part or not _CHAT_KEYS.isdisjoint(message):
         return "chat"
     return None
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from sqlalchemy import Connection, func, literal, select
+from sqlalchemy import Connection, Text, cast, func, literal, select
 
 from store.bytes_held import page_of_sizes
-from store.tables import context_blocks, conversations, messages, pins, recall_requests, run_steps, runs, snapshots
+from store.tables import (
+    context_blocks,
+    conversations,
+    messages,
+    pins,
+    recall_requests,
+    run_steps,
+    runs,
+    sent_messages,
+    snapshots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-Kind = Literal["message", "snapshot", "context_block", "pin", "run", "run_step", "recall"]
+Kind = Literal["message", "sent_message", "snapshot", "context_block", "pin", "run", "run_step", "recall"]
 
 
 class _Source(NamedTuple):
@@ -30,6 +40,7 @@ class _Source(NamedTuple):
 
 _SOURCES: Final[Mapping[Kind, _Source]] = {
     "message": _Source(messages, messages.c.seq, messages.c.bytes),
+    "sent_message": _Source(sent_messages, sent_messages.c.seq, func.octet_length(cast(sent_messages.c.sent, Text))),
     "snapshot": _Source(snapshots, snapshots.c.version, snapshots.c.bytes),
     "context_block": _Source(context_blocks, context_blocks.c.id, func.octet_length(context_blocks.c.text)),
     "pin": _Source(pins, pins.c.id, func.octet_length(pins.c.text)),

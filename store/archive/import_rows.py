@@ -15,7 +15,17 @@ from sqlalchemy.dialects.postgresql import REAL
 from compaction.coverage import Coverage
 from compaction.pins.pinned import Pin
 from compaction.steps.runs import RunKind, RunTrigger
-from store.tables import JSONText, context_blocks, conversations, messages, pins, run_steps, runs, snapshots
+from store.tables import (
+    JSONText,
+    context_blocks,
+    conversations,
+    messages,
+    pins,
+    run_steps,
+    runs,
+    sent_messages,
+    snapshots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +36,7 @@ if TYPE_CHECKING:
 TABLES: Final[Mapping[str, Table]] = {
     "conversation": conversations,
     "message": messages,
+    "sent_message": sent_messages,
     "snapshot": snapshots,
     "context_block": context_blocks,
     "pin": pins,
@@ -40,7 +51,9 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("conversation", "policy"): _Object,
     ("conversation", "metadata"): _Object,
     ("run", "policy"): _Object,
+    ("conversation", "shape"): Literal["chat", "responses"],
     ("message", "role"): Literal["user", "assistant"],
+    ("sent_message", "shape"): Literal["chat", "responses"],
     ("run", "state"): Literal["queued", "running", "committed", "skipped", "failed", "dead"],
     ("run", "queue"): Literal["checks", "summaries"],
     ("run", "kind"): RunKind,

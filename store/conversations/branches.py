@@ -13,7 +13,7 @@ from store.conversations import context_blocks, pins
 from store.conversations.conversations import ESTIMATED_TOKENS, STORED_TOKENS, restored_hold
 from store.conversations.snapshots import move_head
 from store.runs.requested import overtake, record
-from store.tables import conversations, messages, snapshots
+from store.tables import conversations, messages, sent_messages, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,26 @@ HOLD_FACTOR: Final = 10
 
 _MOST_BYTES: Final = 2**31 - 1
 
-_c, _m, _s = conversations.c, messages.c, snapshots.c
+_c, _m, _s, _sent = conversations.c, messages.c, snapshots.c, sent_messages.c
+_KEPT: Final = (
+    "user_ref",
+    "model",
+    "system",
+    "tools",
+    "policy",
+    "metadata",
+    "fixed_tokens",
+    "token_ratio",
+    "ratio_samples",
+    "unstored_tokens",
+    "shape",
+    "mixed_shapes",
+    # A part of fixed_tokens, until it is counted anew.
+    "carried_tokens",
+    "counted_cap",
+    "last_version",
+)
+"""What a fork has of its conversation's row."""
 _EMPTY: Final[Mapping[str, Any]] = {
     "covers_through": -1,
     "messages": "[]",
@@ -155,30 +174,30 @@ def fork(
     if row is None or not connection.scalar(select(exists().where(*live, _m.seq == through_seq))):
         return None
     new = ids.new_id()
-    kept = ("external_id", "user_ref", "model", "system", "tools", "policy", "metadata", "fixed_tokens", "token_ratio")
-    made = connection.execute(
+    inserted = connection.execute(
         upsert(conversations)
         .values(
-            **{name: row._mapping[name] for name in kept[1:]},  # noqa: SLF001 - SQLAlchemy's public name for it
+            **{name: row._mapping[name] for name in _KEPT},  # noqa: SLF001 - SQLAlchemy's public name for it
             id=new,
             tenant_id=tenant_id,
             external_id=external_id,
-            ratio_samples=row.ratio_samples,
-            unstored_tokens=row.unstored_tokens,
             next_seq=through_seq + 1,
-            last_version=row.last_version,
             broken_through=min(row.broken_through, through_seq),
-            # A part of fixed_tokens, until it is counted anew.
-            carried_tokens=row.carried_tokens,
-            counted_cap=row.counted_cap,
             check_due_at=func.now(),
             check_request_id=request_id,
         )
         .on_conflict_do_nothing(index_elements=[_c.tenant_id, _c.external_id], index_where=_c.external_id.is_not(None))
     )
-    if not made.rowcount:
+    if not inserted.rowcount:
         raise ExternalIdTakenError
     _copy(connection, messages, [*live, _m.seq <= through_seq], {"conversation_id": new})
+    copied = select(_m.seq).where(*live, _m.seq <= through_seq)
+    _copy(
+        connection,
+        sent_messages,
+        [_sent.conversation_id == conversation_id, _sent.seq.in_(copied)],
+        {"conversation_id": new},
+    )
     context_blocks.copy(connection, conversation_id, new, through_seq)
     pins.copy(connection, conversation_id, new, through_seq)
     found = connection.execute(_FOR_FORK, {"conversation": conversation_id, "through": through_seq}).all()

@@ -35,6 +35,7 @@ _SUMMARY: Final = (
     _c.external_id,
     _c.user_ref,
     _c.model,
+    _c.shape,
     _c.policy,
     _c.metadata.label("metadata"),
     _c.created_at,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
-from api.http.bodies import read_turn
 from api.http.problems import ProblemError
+from api.http.turn_bodies import read_turn
 from tests.support.blocks import image_block
 from tests.support.strategies import any_conversations
 

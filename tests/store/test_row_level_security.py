@@ -24,6 +24,7 @@ from store.console import sessions
 from store.conversations import assemblies, context_blocks, conversations, messages, pins, snapshots
 from store.conversations.context_blocks import Exchange
 from store.engine import transaction
+from store.hot_path import SentTurn
 from store.operations import operator_actions
 from store.recall import requests as recall_requests
 from store.recall import segments as recall_segments
@@ -79,6 +80,7 @@ OF_NO_TENANT = {"processes"}
 TABLES = sorted(set(metadata.tables) - OF_NO_TENANT)
 CONTENT = {
     "messages": {"content"},
+    "sent_messages": {"sent"},
     "snapshot_parts": {"messages", "part", "summary", "coverage"},
     "conversations": {"system", "tools", "metadata", "external_id", "user_ref"},
     "idempotency_keys": {"key", "body_hash"},
@@ -139,6 +141,8 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         turn += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
         calls.append(conversation, *turn, key=f"key {number}")
     blocks = prepare([ContextBlock("doc", "Doc", "# Part\n" + "word " * 200)], Policy())
+    as_chat = SentTurn("chat", ['{"role":"user","name":"ann","content":"As chat."}'])
+    calls.at_once([{**calls.turn(conversation, {"role": "user", "content": "As chat."}), "sent": as_chat}])
     turn_with_context = calls.turn(conversation, {"role": "user", "content": "And this?"})
     calls.at_once([{**turn_with_context, "context": context_blocks.new_blocks(blocks, Policy()).context}])
     work(settings, conversation)
@@ -278,6 +282,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "webhook_deliveries",
         "model_batches",
         "messages",
+        "sent_messages",
         "context_blocks",
         "pins",
         "recall_segments",

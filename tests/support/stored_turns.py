@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from api.http.bodies import Turn, usage_of
+from api.http.turn_bodies import Turn, usage_of
 from api.schema.types import TurnIn
 from compaction.messages import message_facts, turn_facts
 from compaction.text.outline import ContextBlock

@@ -13,7 +13,7 @@ import structlog
 
 from api.actions.turns import store_turn, wake_up
 from api.console.demo.story import job_search
-from api.http.bodies import read_turn
+from api.http.turn_bodies import read_turn
 from store.conversations import messages
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ export interface ContextBlockRef {
 }
 
 export interface ContextOut {
+  items?: Record<string, unknown>[];
   last_seq: number;
-  messages: Record<string, unknown>[];
+  messages?: Record<string, unknown>[];
   snapshot: SnapshotRef | null;
   tokens: ContextTokens;
-  warnings: string[];
+  warnings: (string | LeftOutOut)[];
 }
 
 export interface ContextTokens {
@@ -50,6 +51,7 @@ export interface ConversationOut {
   pending_version: number | null;
   policy: Record<string, unknown>;
   policy_overrides: Record<string, unknown>;
+  shape: "messages" | "chat" | "responses";
   system?: unknown;
   tools?: unknown;
   user_ref: string | null;
@@ -104,6 +106,12 @@ export interface LastAssembly {
   warnings: number;
 }
 
+export interface LeftOutOut {
+  code: string;
+  seqs: number[];
+  what: string;
+}
+
 export interface Lineage {
   fate: "kept" | "truncated" | "summarized" | "dropped";
   run_id: string | null;
@@ -115,8 +123,10 @@ export interface MessageOut {
   created_at: string;
   fate?: "kept" | "truncated" | "summarized" | "dropped" | "superseded";
   lineage?: Lineage[];
+  original?: unknown;
   role: string;
   seq: number;
+  shape?: "messages" | "chat" | "responses";
   superseded_at: string | null;
   tokens: number;
 }
@@ -146,12 +156,13 @@ export interface PayloadLayers {
 export interface PayloadOut {
   budget: number;
   history: PayloadHistory;
+  items?: unknown[];
   layers: PayloadLayers;
-  messages: Record<string, unknown>[];
+  messages?: unknown[];
   reserved_output: number;
   system: unknown;
   total: number;
-  warnings: string[];
+  warnings: (string | LeftOutOut)[];
 }
 
 export interface PinList {
@@ -461,6 +472,7 @@ export interface Operations {
         role: "assistant" | "user";
       }[];
       replace_from?: number | null;
+      shape?: "messages";
       snapshot_version?: number | null;
       usage?: {
         cache_creation_input_tokens?: number | null;
@@ -474,7 +486,9 @@ export interface Operations {
     headers: "cache-control" | "idempotency-replayed" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/context": {
-    query: Record<string, never>;
+    query: {
+      shape?: "messages" | "chat" | "responses" | null;
+    };
     body: undefined;
     answer: ContextOut;
     requestHeaders: "if-none-match";
@@ -489,6 +503,7 @@ export interface Operations {
         text: string;
         title?: string;
       }[] | null;
+      shape?: "chat" | "messages" | "responses" | null;
       system?: string | Record<string, unknown>[] | null;
       turn_context?: {
         source: string;
@@ -505,6 +520,7 @@ export interface Operations {
     query: Record<string, never>;
     body: {
       error?: string | Record<string, unknown> | null;
+      shape?: "chat" | "messages" | "responses" | null;
       snapshot_version?: number | null;
     };
     answer: ContextOut;

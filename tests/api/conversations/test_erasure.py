@@ -40,6 +40,7 @@ POLICY: Final = {
 }
 REMOVED: Final = {
     "messages",
+    "sent_messages",
     "snapshot_parts",
     "context_blocks",
     "pins",
@@ -60,6 +61,7 @@ WORDLESS: Final = {
     "conversations": {
         "left_out": "seqs of messages",
         "last_count": "what the API counted last, and what was estimated of it",
+        "shape": "a word of ours",
     },
     "runs": {
         "kind": "a word of ours",
@@ -104,6 +106,7 @@ OUR_WORDS: Final = {
     ("erasures", "asked_for"),
     ("erasures", "proof"),
     ("messages", "role"),
+    ("sent_messages", "shape"),
     ("operator_actions", "action"),
     ("operator_actions", "outcome"),
     ("processes", "host"),
@@ -209,6 +212,7 @@ def converse(service: Service, word: str, user: str, client: httpx2.Client | Non
         append(number, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]})
         work(service.settings, path)
     assert client.post(f"{path}/pins", json={"seq": 0, "text": f"Find {word}."}).status_code == 201
+    append(30, {"role": "user", "name": "ann", "content": f"As chat: {word}."}, shape="chat")
     for number in range(4, 10):
         answer = {"role": "assistant", "content": f"It was {word} for the {number}th time. " * 10}
         append(number, answer, {"role": "user", "content": f"And {word} again?"})
@@ -419,8 +423,8 @@ def test_once_more_is_the_same(service: Service) -> None:
     first, second = service.client.delete(path), service.client.delete(path)
     assert (second.status_code, second.json()) == (200, first.json())
     told = first.json()
-    assert told["erased"]["messages"] == 20
-    assert told["erased"]["idempotency_keys"] == 11
+    assert told["erased"]["messages"] == 21
+    assert told["erased"]["idempotency_keys"] == 12
     assert min(told["erased"][name] for name in ("snapshots", "runs", "steps", "context_blocks", "pins")) > 0
     assert told["asked_for"] == "conversation"
     assert told["request_id"] == first.headers["request-id"]

@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "too many levels": (call("[" * 250 + "]" * 250), INPUT + "/0" * 193),
     "too many levels of objects": (call('{"a":' * 250 + "1" + "}" * 250), INPUT + "/a" * 193),
-    "unknown role": (b'{"messages":[{"role":"system","content":"a"}]}', "/messages/0/role"),
+    "unknown role": (b'{"messages":[{"role":"robot","content":"a"}]}', "/messages/0/role"),
     "no role": (b'{"messages":[{"content":"a"}]}', "/messages/0/role"),
     "role of another type": (b'{"messages":[{"role":["user"],"content":"a"}]}', "/messages/0/role"),
     "result without an id": (message('[{"type":"tool_result","content":"a"}]'), f"{CONTENT}/0/tool_use_id"),

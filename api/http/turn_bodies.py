@@ -1,0 +1,203 @@
+"""A turn in a body: its messages as every step works on them, and as they were sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from api.http.bodies import check_size
+from api.http.problems import invalid, step_into
+from api.http.strict_json import WITHOUT_SETTINGS, StrictJson
+from api.schema.types import ChatTurnIn, ChatUsageIn, ItemsTurnIn, TurnIn
+from compaction.messages import TurnFacts, blocks, is_blank, message_facts, turn_facts
+from compaction.policy import Policy
+from compaction.shapes import codecs
+from compaction.shapes.inner import ShapeError
+from compaction.shorten.inline_tags import hidden_tokens
+from compaction.text.outline import ContextBlock
+from compaction.tokens import json_text
+from store.hot_path import SentTurn, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from api.http.strict_json import Limits
+    from api.schema.types import ContextBlockIn, ItemsUsageIn
+    from compaction.shapes.inner import Decoded
+
+_DEFAULT_POLICY: Final = Policy()
+_turn: Final = msgspec.json.Decoder(TurnIn).decode
+_CHAT_TURN: Final = msgspec.json.Decoder(ChatTurnIn).decode
+_ITEMS_TURN: Final = msgspec.json.Decoder(ItemsTurnIn).decode
+_REQUIRED: Final[dict[str, tuple[tuple[str, type], ...]]] = {
+    "text": (("text", str),),
+    "tool_use": (("id", str), ("name", str), ("input", dict)),
+    "tool_result": (("tool_use_id", str),),
+    "thinking": (("thinking", str),),
+}
+_NOT_EMPTY: Final = {"id", "name", "tool_use_id"}
+_JSON_NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object"}
+
+
+class Turn(NamedTuple):
+    """A turn, ready to be appended: its contents as they came, and everything that is kept about them."""
+
+    contents: list[str]
+    facts: TurnFacts
+    usage: Usage
+    expected_seq: int | None
+    replace_from: int | None
+    hidden: list[int] | None = None
+    """Tokens of each message that inline tool results hide in the view; None for none."""
+    context: tuple[ContextBlock, ...] = ()
+    sent: SentTurn | None = None
+    """What came in another shape than that of the Messages API, as it came."""
+
+
+def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson = WITHOUT_SETTINGS) -> Turn:
+    """Return the turn in a body; raise the problem that it has, with a pointer to the field.
+
+    `policy` is the tenant's; its `inline_tool_tags` decide what of the messages counts.
+    """
+    turn, value = strict.read(body, lambda given, value: (_read(given, value), value))
+    check_size(len(turn.messages), strict.limits.turn_messages, "messages", "/messages")
+    check_size(len(turn.context), strict.limits.context_blocks, "context blocks", "/context")
+    context = _context_blocks(turn.context) if turn.context else ()
+    if not isinstance(turn, TurnIn):
+        return _of_other_shape(turn, value, policy, strict.limits, context)
+    contents: list[str] = []
+    facts = []
+    hidden: list[int] = []
+    tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
+    for index, (message, given) in enumerate(zip(turn.messages, value["messages"], strict=True)):
+        content, pointer = given["content"], f"/messages/{index}/content"
+        check_content(content, pointer, strict.limits)
+        if all(map(is_blank, blocks(content))):
+            raise invalid("A message needs content: text that is not blank, or a block of another type.", pointer)
+        contents.append(bytes(message.content).decode())
+        facts.append(message_facts(message.role, content))
+        if tags:
+            hidden.append(hidden_tokens(message.role, content, tags, limit))
+    return Turn(
+        contents,
+        turn_facts(facts),
+        usage_of(turn),
+        turn.expected_next_seq,
+        turn.replace_from,
+        hidden if any(hidden) else None,
+        context,
+    )
+
+
+def _read(body: bytes, value: Any) -> TurnIn | ChatTurnIn | ItemsTurnIn:
+    """Return a turn in the shape that it names, or can only have."""
+    if isinstance(value, dict):
+        shape = value.get("shape") or codecs.shape_of(value)
+        if shape in ("chat", "responses"):
+            _refuse_stored(value)
+            return _ITEMS_TURN(body) if shape == "responses" else _CHAT_TURN(body)
+    return _turn(body)
+
+
+def _refuse_stored(value: Mapping[str, Any]) -> None:
+    try:
+        codecs.refuse_stored(value)
+    except ShapeError as error:
+        raise invalid(error.detail, step_into("", *error.path)) from None
+
+
+def _of_other_shape(
+    turn: ChatTurnIn | ItemsTurnIn,
+    value: Mapping[str, Any],
+    policy: Policy,
+    limits: Limits,
+    context: tuple[ContextBlock, ...],
+) -> Turn:
+    decoded = [_decoded(turn, message, f"/messages/{index}", limits) for index, message in enumerate(value["messages"])]
+    facts = codecs.facts_of(decoded)
+    tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
+    hidden = [hidden_tokens(message.role, message.content, tags, limit) for message in decoded] if tags else []
+    return Turn(
+        [json_text(message.content) for message in decoded],
+        facts,
+        _usage_in_shape(turn, has_thinking=any(message.has_thinking for message in facts.messages)),
+        turn.expected_next_seq,
+        turn.replace_from,
+        hidden if any(hidden) else None,
+        context,
+        SentTurn(turn.shape, [bytes(message).decode() for message in turn.messages]),
+    )
+
+
+def _decoded(turn: ChatTurnIn | ItemsTurnIn, message: Any, pointer: str, limits: Limits) -> Decoded:
+    if not isinstance(message, dict):
+        raise invalid("A message is an object.", pointer)
+    for field in ("content", "output"):
+        if isinstance(parts := message.get(field), list):
+            check_size(len(parts), limits.message_blocks, "content parts", f"{pointer}/{field}")
+    try:
+        return codecs.decode(turn.shape, message)
+    except ShapeError as error:
+        raise invalid(error.detail, step_into(pointer, *error.path)) from None
+
+
+def _context_blocks(given: Sequence[ContextBlockIn]) -> tuple[ContextBlock, ...]:
+    for index, block in enumerate(given):
+        if not block.text.strip():
+            raise invalid("A context block needs text.", f"/context/{index}/text")
+    return tuple(ContextBlock(block.source, block.title, block.text) for block in given)
+
+
+def check_content(content: Any, pointer: str, limits: Limits) -> None:
+    """Check a message's content for what every later step relies on; raise the problem that it has."""
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise invalid("Expected a string or a list of content blocks.", pointer)
+    check_size(len(content), limits.message_blocks, "content blocks", pointer)
+    for index, block in enumerate(content):
+        _check_block(block, f"{pointer}/{index}")
+
+
+def _check_block(block: Any, pointer: str) -> None:
+    if not isinstance(block, dict):
+        raise invalid("A content block is an object.", pointer)
+    kind = block.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise invalid("A content block needs a `type`.", f"{pointer}/type")
+    for field, expected in _REQUIRED.get(kind, ()):
+        value = block.get(field)
+        if not isinstance(value, expected) or (value == "" and field in _NOT_EMPTY):
+            raise invalid(f"A {kind} block needs `{field}`: {_JSON_NAMES[expected]}.", f"{pointer}/{field}")
+
+
+def usage_of(turn: TurnIn) -> Usage:
+    """Return what the API counted for the call that a turn came from."""
+    usage = turn.usage
+    if usage is None:
+        return Usage(None, 0, turn.snapshot_version)
+    read_tokens = (
+        (usage.input_tokens or 0) + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    )
+    # 0 means that nothing was counted, never that nothing was sent (requirement K2).
+    return Usage(read_tokens or None, usage.output_tokens or 0, turn.snapshot_version)
+
+
+def _usage_in_shape(turn: ChatTurnIn | ItemsTurnIn, *, has_thinking: bool) -> Usage:
+    """Return what the API counted; what was read from a cache is in it, unlike in the Messages API's count.
+
+    Reasoning that is not sent again is no part of the next call.
+    """
+    counted = _counts(turn.usage) if turn.usage is not None else (0, 0, 0)
+    read_tokens, written, reasoned = (count or 0 for count in counted)
+    return Usage(read_tokens or None, written if has_thinking else max(0, written - reasoned), turn.snapshot_version)
+
+
+def _counts(usage: ChatUsageIn | ItemsUsageIn) -> tuple[int | None, int | None, int | None]:
+    """Return the tokens of the input, of the output, and of the reasoning in it."""
+    if isinstance(usage, ChatUsageIn):
+        counted, details = (usage.prompt_tokens, usage.completion_tokens), usage.completion_tokens_details
+    else:
+        counted, details = (usage.input_tokens, usage.output_tokens), usage.output_tokens_details
+    return (*counted, details.reasoning_tokens if details else None)

@@ -1,0 +1,84 @@
+"""What is served of a view in a shape: as it was sent where it can be, and what of it could not be carried over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from compaction.messages import INSTRUCTION, blocks
+from compaction.shapes import codecs
+from compaction.shapes.chat import INSTRUCTS
+from compaction.shapes.inner import SentMessage, ShapeError
+from compaction.shapes.spoken import spoken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from compaction.shapes.codecs import Encoded
+    from compaction.shapes.inner import Shape
+    from compaction.view import View, ViewMessage
+
+_sent: Final = msgspec.json.Decoder(list[tuple[int, msgspec.Raw]]).decode
+KEYS: Final[Mapping[Shape, str]] = {"messages": "messages", "chat": "messages", "responses": "items"}
+"""What the list is called in an answer."""
+ASKED: Final = -2
+"""Stands for the seq of a message that is not stored: the one that a request brings."""
+
+
+def as_sent(sent: str | None) -> str:
+    """Return a tail that came in the shape it is served in, as a JSON array."""
+    return "[" + ",".join(bytes(message).decode() for _, message in _sent(sent or "[]")) + "]"
+
+
+def in_shape(view: View, shape: Shape, sent: str | None, asked: SentMessage | None = None) -> Encoded:
+    """Return a view in a shape; `sent` is what came in that shape, as an array of [seq, message].
+
+    `asked` is what the request brings: the message of the view with the seq ASKED.
+    """
+    every: dict[int, SentMessage] = {} if asked is None else {ASKED: asked}
+    if shape != "messages":
+        every |= {seq: codecs.read_sent(bytes(message).decode(), shape) for seq, message in _sent(sent or "[]")}
+    return codecs.encode(shape, view, every)
+
+
+def warnings_of(encoded: Encoded) -> list[dict[str, Any]]:
+    """Return what an answer says of what could not be carried over."""
+    return [{"code": "left_out", "seqs": list(left.seqs), "what": left.what} for left in encoded.left_out]
+
+
+def given_message(given: Any, shape: Shape) -> SentMessage:
+    """Return the user's message that a request brings: a text, content parts, or a whole message of the shape.
+
+    Raises ShapeError.
+    """
+    message = given if isinstance(given, dict) else {"role": "user", "content": given}
+    decoded = codecs.decode(shape, message)
+    if decoded.role != "user" or message.get("role", "user") in INSTRUCTS:
+        raise ShapeError("Expected a message of the user's.", "role")
+    return SentMessage(msgspec.json.encode(message).decode(), message, decoded)
+
+
+def with_system(messages: Sequence[Any], system: Any) -> list[Any]:
+    """Return messages behind a system prompt, for a shape in which it is one of them."""
+    text = _joined(spoken(block) for block in blocks(system or ""))
+    return [*([{"role": "system", "content": text}] if text else []), *messages]
+
+
+def system_apart(view: View, system: Any) -> tuple[View, Any]:
+    """Return a view without the instructions it begins with, and a system prompt that ends with them."""
+    count = next((at for at, message in enumerate(view) if not _instructs(message)), len(view))
+    text = _joined(str(block.get("text") or "") for message in view[:count] for block in blocks(message.content))
+    if not text:
+        return view, system
+    if isinstance(system, list):
+        return view[count:], [*system, {"type": "text", "text": text}]
+    return view[count:], _joined([system or "", text])
+
+
+def _instructs(message: ViewMessage) -> bool:
+    return all(block.get("type") == INSTRUCTION for block in blocks(message.content))
+
+
+def _joined(texts: Iterable[str | None]) -> str:
+    return "\n\n".join(text for text in texts if text and text.strip())

@@ -1,0 +1,23 @@
+"""Messages of other shapes, as they were sent.
+
+Revision ID: 0104
+Revises: 0103
+"""
+
+from __future__ import annotations
+
+from migrations.scripts import run_concurrently, run_script
+
+revision = "0104"
+down_revision = "0103"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    run_script("0104_shapes.sql")
+    run_concurrently("0104_validate.sql")
+
+
+def downgrade() -> None:
+    run_script("0104_down.sql")
