@@ -221,6 +221,7 @@ create table conversations (
     restored_over_budget boolean not null default false,
     shape text,
     mixed_shapes boolean not null default false,
+    other_model_through integer not null default '-1'::integer,
     constraint pk_conversations PRIMARY KEY (id),
     constraint ck_conversations_shape CHECK ((shape = ANY (ARRAY['chat'::text, 'responses'::text]))),
     constraint fk_conversations_tenant_id_tenants FOREIGN KEY (tenant_id) REFERENCES tenants(id)
@@ -1265,7 +1266,7 @@ alter function clear_checks(uuid[],bigint[]) owner to palimpsest_background;
 revoke execute on function clear_checks(uuid[],bigint[]) from public;
 grant execute on function clear_checks(uuid[],bigint[]) to palimpsest_service;
 
-create function context_in_shape(p_tenant uuid, p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], p_is_read boolean, OUT shape text, OUT mixed_shapes boolean, OUT sent text, OUT is_whole boolean)
+create function context_in_shape(p_tenant uuid, p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], p_is_read boolean, OUT shape text, OUT mixed_shapes boolean, OUT sent text, OUT is_whole boolean, OUT other_model_through integer)
 language plpgsql stable as $$
 declare
     v_served text;
@@ -1273,7 +1274,7 @@ begin
     if p_is_read is not true then
         return;
     end if;
-    select coalesce(c.shape, 'messages'), c.mixed_shapes into shape, mixed_shapes
+    select coalesce(c.shape, 'messages'), c.mixed_shapes, c.other_model_through into shape, mixed_shapes, other_model_through
         from public.conversations as c where c.id = p_conversation and c.tenant_id = p_tenant;
     v_served := coalesce(p_shape, shape);
     if v_served = 'messages' then
@@ -1753,6 +1754,14 @@ begin
     raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
 end $$;
 
+create function is_reasoning_alone(p_conversation uuid, p_seq integer) returns boolean
+language sql stable as $$
+    select coalesce(bool_and(case when m.has_thinking then not exists (
+            select from json_array_elements(m.content) as block
+            where block ->> 'type' not in ('thinking', 'redacted_thinking')) else false end), false)
+    from public.messages as m where m.conversation_id = p_conversation and m.seq = p_seq
+$$;
+
 create function is_there(p_conversation uuid) returns boolean
 language plpgsql as $$
 begin
@@ -1869,7 +1878,10 @@ language sql as $$
     from (select covers_through, tokens, message_count, bytes, exchanges,
                  (select string_agg(case when span ->> 0 = span ->> 1 then span ->> 0
                                          else (span ->> 0) || '-' || (span ->> 1) end, ', ' order by (span ->> 0)::integer)
-                  from jsonb_array_elements(coverage) as span where span ->> 2 = 'dropped') as left_out
+                  from jsonb_array_elements(coverage) as span
+                  where span ->> 2 = 'dropped'
+                    and not (span ->> 0 = span ->> 1
+                             and public.is_reasoning_alone(p_conversation, (span ->> 0)::integer))) as left_out
           from public.snapshot_parts where conversation_id = p_conversation and version = p_version
           union all select -1, 0, 0, 0, 0, null where p_version = 0) as s,
          lateral (select coalesce(sum(public.shown_tokens(m.tokens, m.view_tokens, m.result_chars, own.counted_cap)), 0)

@@ -212,6 +212,8 @@ class ContextRead(NamedTuple):
     """What came in the shape that is served, as an array of [seq, message]; None for the Messages API's."""
     is_whole: bool | None = None
     """Whether all of the tail came in that shape."""
+    other_model_through: int | None = None
+    """The seq up to which another model answered than the present one."""
 
 
 class KeyRow(NamedTuple):

@@ -185,6 +185,7 @@ conversations = Table(
     Column("restored_over_budget", Boolean, nullable=False, server_default=_FALSE),
     Column("shape", Text),
     Column("mixed_shapes", Boolean, nullable=False, server_default=_FALSE),
+    Column("other_model_through", Integer, nullable=False, server_default=_NONE),
     CheckConstraint("shape in ('chat', 'responses')", name="shape"),
     Index(
         "uq_conversations_external_id",

@@ -120,7 +120,11 @@ def _plan(stored: StoredVersion) -> RestorePlanOut:
     material, policy = stored.material, stored.policy
     ratio = material.token_ratio
     working = build(
-        material.snapshot, material.tail, policy, strip_thinking_through=len(material.tail) and material.tail[-1].seq
+        material.snapshot,
+        material.tail,
+        policy,
+        strip_thinking_through=len(material.tail) and material.tail[-1].seq,
+        other_model_through=material.other_model_through,
     )
     fixed = math.ceil((material.fixed_tokens - stored.carried_tokens) * ratio)
     fitted = fit_history(

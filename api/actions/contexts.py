@@ -95,8 +95,11 @@ async def read_context(
 
 
 def _is_as_served(stored: ContextRead, shape: Shape | None) -> bool:
-    """Tell whether what was read is passed on: all came in the shape, and no snapshot is to be encoded."""
-    return bool(stored.is_whole) and (stored.head is None or shape_served(stored, shape) == "messages")
+    """Tell whether what was read is passed on: all came in the shape, and nothing in a snapshot is to be encoded."""
+    if stored.head is None:
+        return bool(stored.is_whole)
+    is_one_models = stored.other_model_through == -1
+    return bool(stored.is_whole) and shape_served(stored, shape) == "messages" and is_one_models
 
 
 def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:
@@ -272,7 +275,13 @@ def working_view(stored: ContextRead, policy: Policy) -> Working:
     )
     # What was thought with more before it was signed for that.
     changed_through = stored.last_seq if stored.gap else stored.strip_thinking_through
-    return build(snapshot, tail, policy, strip_thinking_through=changed_through)
+    return build(
+        snapshot,
+        tail,
+        policy,
+        strip_thinking_through=changed_through,
+        other_model_through=-1 if stored.other_model_through is None else stored.other_model_through,
+    )
 
 
 def _before_gap(messages: View, tail: Sequence[Original], *, has_summary: bool) -> View:

@@ -39,7 +39,7 @@ UNREAD: Final = '""'
 """Content of an original that a hard limit left unread: no view shows it, and a snapshot that covers it dropped it."""
 _INSTRUCTED: Final = "instruction-"
 """Begins the id of a pin that is a whole system or developer message."""
-STRIPPED: Final = "signed thinking from before the last compaction is left out: what it was signed for has changed"
+STRIPPED: Final = "reasoning from before the last compaction or change of model is left out: it is valid no longer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +137,24 @@ def build(
     policy: Policy,
     *,
     strip_thinking_through: int = -1,
+    other_model_through: int = -1,
     pinned: Sequence[Pin] | None = None,
     broken_through: int | None = None,
 ) -> Working:
     """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
 
-    Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since. For a view to
-    be compacted, `pinned` has what people pinned: the frame of pins is taken off, to be put on again when the new view
-    is settled. For one to be served it is None. Up to `broken_through` (None = throughout) repair may have moved blocks
-    of the snapshot: there handles name no place.
+    Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since; so is that of
+    another model in the snapshot, up to `other_model_through`. For a view to be compacted, `pinned` has what people
+    pinned: the frame of pins is taken off, to be put on again when the new view is settled. For one to be served it is
+    None. Up to `broken_through` (None = throughout) repair may have moved blocks of the snapshot: there handles name
+    no place.
     """
     stored = tuple([ViewMessage(role, _loads(content), seq) for seq, role, content in tail])
     current = strip_thinking(stored, strip_thinking_through)
-    warnings = [] if current == stored else [STRIPPED]
-    before = snapshot.messages if pinned is None else without_pins(snapshot.messages, snapshot.pins)
+    before = strip_thinking(snapshot.messages, other_model_through)
+    warnings = [] if (before, current) == (snapshot.messages, stored) else [STRIPPED]
+    if pinned is not None:
+        before = without_pins(before, snapshot.pins)
     handles = None
     if policy.recall_handles:
         # What repair would mend is mended first, so that a block is the same before and after it.

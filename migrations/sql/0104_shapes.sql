@@ -18,7 +18,9 @@ create policy tenant on sent_messages
     with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
 grant select, insert on sent_messages to palimpsest_service;
 
-alter table conversations add column shape text, add column mixed_shapes boolean not null default false;
+-- Up to other_model_through another model answered than the present one: what it thought is for nobody else.
+alter table conversations add column shape text, add column mixed_shapes boolean not null default false,
+    add column other_model_through integer not null default -1;
 alter table conversations add constraint ck_conversations_shape check (shape in ('chat', 'responses')) not valid;
 
 create trigger sent_messages_not_erased after insert on sent_messages for each row execute function guard_erased();
@@ -80,7 +82,7 @@ end $$;
 -- that shape and no other. Nothing is read of a conversation of messages alone, served as such.
 create function context_in_shape(
     p_tenant uuid, p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], p_is_read boolean,
-    out shape text, out mixed_shapes boolean, out sent text, out is_whole boolean
+    out shape text, out mixed_shapes boolean, out sent text, out is_whole boolean, out other_model_through integer
 ) language plpgsql stable as $$
 declare
     v_served text;
@@ -88,7 +90,7 @@ begin
     if p_is_read is not true then
         return;
     end if;
-    select coalesce(c.shape, 'messages'), c.mixed_shapes into shape, mixed_shapes
+    select coalesce(c.shape, 'messages'), c.mixed_shapes, c.other_model_through into shape, mixed_shapes, other_model_through
         from public.conversations as c where c.id = p_conversation and c.tenant_id = p_tenant;
     v_served := coalesce(p_shape, shape);
     if v_served = 'messages' then
@@ -106,3 +108,53 @@ begin
           and not exists (select from public.sent_messages as s
                           where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = v_served));
 end $$;
+
+-- Whether a message holds nothing but reasoning: an item of its own in Responses. That it is not shown once what it was signed
+-- for has changed is said of all reasoning at once.
+create function is_reasoning_alone(p_conversation uuid, p_seq integer) returns boolean language sql stable as $$
+    select coalesce(bool_and(case when m.has_thinking then not exists (
+            select from json_array_elements(m.content) as block
+            where block ->> 'type' not in ('thinking', 'redacted_thinking')) else false end), false)
+    from public.messages as m where m.conversation_id = p_conversation and m.seq = p_seq
+$$;
+
+-- Make a snapshot the head. The one place where the head moves: the counters are counted anew from the snapshot and
+-- the tail, the API's token count is stale from here on, and so is signed thinking in what is stored already.
+create or replace function move_head(p_conversation uuid, p_version integer) returns void language sql as $$
+    update public.conversations as c
+    set head_version = p_version,
+        last_version = greatest(c.last_version, p_version),
+        pending_version = null,
+        covers_through = s.covers_through,
+        context_tokens = s.tokens + tail.tokens,
+        context_messages = s.message_count + tail.messages,
+        context_bytes = s.bytes + tail.bytes,
+        context_exchanges = s.exchanges + tail.exchanges,
+        head_moved_at = c.next_seq,
+        strip_thinking_through = c.next_seq - 1,
+        -- The hold of a restore is one on the restored head.
+        tool_results_hold = case when c.held_by_restore then 0 else c.tool_results_hold end,
+        summary_hold = case when c.held_by_restore then 0 else c.summary_hold end,
+        trim_hold = case when c.held_by_restore then 0 else c.trim_hold end,
+        held_by_restore = false,
+        left_out = s.left_out,
+        revision = c.revision + 1
+    from (select covers_through, tokens, message_count, bytes, exchanges,
+                 (select string_agg(case when span ->> 0 = span ->> 1 then span ->> 0
+                                         else (span ->> 0) || '-' || (span ->> 1) end, ', ' order by (span ->> 0)::integer)
+                  from jsonb_array_elements(coverage) as span
+                  where span ->> 2 = 'dropped'
+                    and not (span ->> 0 = span ->> 1
+                             and public.is_reasoning_alone(p_conversation, (span ->> 0)::integer))) as left_out
+          from public.snapshot_parts where conversation_id = p_conversation and version = p_version
+          union all select -1, 0, 0, 0, 0, null where p_version = 0) as s,
+         lateral (select coalesce(sum(public.shown_tokens(m.tokens, m.view_tokens, m.result_chars, own.counted_cap)), 0)
+                             ::integer as tokens,
+                         count(*)::integer as messages,
+                         coalesce(sum(m.bytes), 0) as bytes,
+                         (count(*) filter (where m.is_request))::integer as exchanges
+                  from public.messages as m join public.conversations as own on own.id = m.conversation_id
+                  where m.conversation_id = p_conversation and m.seq > s.covers_through
+                    and m.superseded_at is null) as tail
+    where c.id = p_conversation
+$$;

@@ -6,7 +6,7 @@ Revises: 0103
 
 from __future__ import annotations
 
-from migrations.scripts import run_concurrently, run_script
+from migrations.scripts import restore_function, run_concurrently, run_script
 
 revision = "0104"
 down_revision = "0103"
@@ -20,4 +20,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    restore_function("0100_head.sql", "move_head")
     run_script("0104_down.sql")

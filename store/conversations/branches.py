@@ -41,6 +41,7 @@ _KEPT: Final = (
     "unstored_tokens",
     "shape",
     "mixed_shapes",
+    "other_model_through",
     # A part of fixed_tokens, until it is counted anew.
     "carried_tokens",
     "counted_cap",

@@ -155,6 +155,8 @@ def change(
 ) -> AnyRow | None:
     """Change what a conversation was made with; a new policy lifts the holds that the old one set.
 
+    Another model can read nothing of what the one before it thought.
+
     `result_cap` are the characters of a tool result that the view shows from now on: the context is counted anew by
     it. `view_changes` tells that the view is another one for other reasons; that is counted by the next snapshot.
     """
@@ -171,6 +173,13 @@ def change(
             results_cut_through=-1,
             held_by_restore=False,
             check_due_at=func.coalesce(_c.check_due_at, func.now()),
+        )
+    if "model" in values:
+        switched = _c.model.is_not(None) & _c.model.is_distinct_from(values["model"])
+        statement = statement.values(
+            other_model_through=case((switched, _c.next_seq - 1), else_=_c.other_model_through),
+            strip_thinking_through=case((switched, _c.next_seq - 1), else_=_c.strip_thinking_through),
+            loop_has_thinking=_c.loop_has_thinking & ~switched,
         )
     if view_changes:
         statement = statement.values(

@@ -72,6 +72,7 @@ class Material(NamedTuple):
     head_version: int
     last_version: int
     strip_thinking_through: int
+    other_model_through: int
     token_ratio: float
     fixed_tokens: int
     stored_tokens: int
@@ -97,6 +98,7 @@ class Material(NamedTuple):
             self.tail,
             policy,
             strip_thinking_through=self.strip_thinking_through,
+            other_model_through=self.other_model_through,
             pinned=self.pinned,
             broken_through=self.broken_through,
         )
@@ -148,6 +150,7 @@ def load(
         _c.last_version,
         _c.covers_through,
         _c.strip_thinking_through,
+        _c.other_model_through,
         _c.token_ratio,
         _c.fixed_tokens,
         _c.unstored_tokens,
@@ -189,6 +192,7 @@ def load(
         head_version=row.head_version,
         last_version=row.last_version,
         strip_thinking_through=row.strip_thinking_through,
+        other_model_through=row.other_model_through,
         token_ratio=row.token_ratio,
         fixed_tokens=row.fixed_tokens + round(row.unstored_tokens / row.token_ratio),
         stored_tokens=row.fixed_tokens + row.context_tokens,
