@@ -11,6 +11,7 @@ from cli.conversations.commands import conversation_commands
 from cli.failures import Commands
 from cli.installation.commands import installation_commands
 from cli.options import OPERATE, RUN, Json, Key, Url, Yes, read_settings
+from compaction.shapes.inner import Shape
 from runtime.release import VERSION
 from runtime.settings import Settings, summarizer_names
 
@@ -45,6 +46,7 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(help="Port of its own GET /metrics, instead of PALIMPSEST_METRICS_PORT.", min=0, max=65_535),
 ]
+AnyShape = Annotated[Shape, typer.Option(help="The API whose messages it is played in.")]
 Expires = Annotated[str | None, typer.Option(help="When it expires: 90d, 12h, or a time as 2030-01-31T00:00:00Z.")]
 
 
@@ -72,11 +74,12 @@ def demo(
     keep: Annotated[bool, typer.Option(help="Leave the service up afterwards.")] = False,  # noqa: FBT002
     url: Annotated[str | None, typer.Option(help="An API to play it through, instead of one of its own.")] = None,
     key: Key = None,
+    shape: AnyShape = "messages",
 ) -> None:
     """Play a long tool-heavy conversation and watch it being compacted, on servers of its own."""
     from cli.demo.command import run_demo  # noqa: PLC0415
 
-    raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key))
+    raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key, shape=shape))
 
 
 @app.command(rich_help_panel=RUN)

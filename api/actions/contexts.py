@@ -96,10 +96,10 @@ async def read_context(
 
 def _is_as_served(stored: ContextRead, shape: Shape | None) -> bool:
     """Tell whether what was read is passed on: all came in the shape, and nothing in a snapshot is to be encoded."""
-    if stored.head is None:
-        return bool(stored.is_whole)
-    is_one_models = stored.other_model_through == -1
-    return bool(stored.is_whole) and shape_served(stored, shape) == "messages" and is_one_models
+    served = shape_served(stored, shape)
+    if not stored.is_whole or (served == "responses" and serving.is_unfinished(stored.sent)):
+        return False
+    return stored.head is None or (served == "messages" and stored.other_model_through == -1)
 
 
 def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cli.client.types import Message
+    from compaction.shapes.inner import Shape
 
 T = TypeVar("T")
 
@@ -212,16 +213,23 @@ class ServiceClient:
         usage: Any = None,
         snapshot_version: int | None = None,
         idempotency_key: str | None = None,
+        expected_next_seq: int | None = None,
+        shape: Shape | None = None,
     ) -> Appended:
         """Append one turn; with no `idempotency_key` given, one is made so that retries append once.
 
-        `usage` is the Messages API's object of the call that gave the turn's answer, `snapshot_version` the
-        version of the context that the call was made with.
+        `usage` is the API's object of the call that gave the turn's answer, `snapshot_version` the version of the
+        context that the call was made with.
         """
         response = self._send(
             "POST",
             f"/conversations/{conversation_id}/turns",
-            body={"messages": messages, **_given(usage=usage, snapshot_version=snapshot_version)},
+            body={
+                "messages": [message.as_sent for message in messages],
+                **_given(
+                    usage=usage, snapshot_version=snapshot_version, expected_next_seq=expected_next_seq, shape=shape
+                ),
+            },
             headers={"idempotency-key": idempotency_key or str(uuid.uuid4())},
             repeatable=True,
         )

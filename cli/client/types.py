@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from compaction.shapes.inner import Shape
+
 SETTLED_STATES: Final = frozenset({"committed", "skipped", "failed", "dead"})
 """The states in which a run no longer changes."""
 
@@ -16,10 +18,19 @@ CheckState = Literal["queued", "coalesced", "deferred"]
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One Messages API message; `content` is its JSON text, posted exactly as it is."""
+    """One message; `content` is its JSON text as the Messages API takes it, posted exactly as it is.
+
+    One of another shape stands whole in `original`, which is posted in its place.
+    """
 
     role: str
     content: msgspec.Raw
+    original: msgspec.Raw | None = None
+
+    @property
+    def as_sent(self) -> Any:
+        """The message as it is posted."""
+        return {"role": self.role, "content": self.content} if self.original is None else self.original
 
 
 class Assembly(msgspec.Struct, frozen=True):
@@ -98,18 +109,19 @@ class ContextTokens(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Head snapshot and tail, as they would be sent to the model; `messages` is JSON text."""
+    """Head snapshot and tail, as they would be sent to the model; `messages`, or Responses' `items`, are JSON text."""
 
-    messages: msgspec.Raw
     snapshot: SnapshotRef | None
     last_seq: int | None
     tokens: ContextTokens
+    messages: msgspec.Raw = msgspec.Raw()
+    items: msgspec.Raw = msgspec.Raw()
     warnings: list[Any] = []
     etag: str | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """One original, with the JSON text of its content as it came in."""
+    """One original, with the JSON text of its content as it came in; one of another shape is whole in `original`."""
 
     seq: int
     role: str
@@ -117,6 +129,8 @@ class StoredMessage(msgspec.Struct, frozen=True):
     tokens: int
     created_at: str | None = None
     superseded_at: str | None = None
+    shape: Shape = "messages"
+    original: msgspec.Raw = msgspec.Raw()
 
 
 class RunStep(msgspec.Struct, frozen=True):

@@ -20,19 +20,30 @@ from cli.demo.recollection import recollect
 from cli.demo.report import COMMITTED, SUMMARY_STEP, Event, Report, Survival, events_of, survival
 from cli.demo.scenario import Scenario, job_search
 from cli.demo.view import DemoView, Progress, print_report
-from cli.installation.accounting import Ledger, tokens_of
+from cli.installation.accounting import Ledger, tokens_of, usage_of
 from cli.local.own_service import UnavailableError, service_at
 from compaction.policy import FIELDS, Policy, merge
+from compaction.shapes.codecs import decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cli.client.types import Context, Run
     from cli.transcripts.readers import Turn
+    from compaction.shapes.inner import Shape
 
 
-def run_demo(*, as_json: bool = False, keep: bool = False, url: str | None = None, key: str | None = None) -> int:
+def run_demo(
+    *,
+    as_json: bool = False,
+    keep: bool = False,
+    url: str | None = None,
+    key: str | None = None,
+    shape: Shape = "messages",
+) -> int:
     """Play the conversation, show what is compacted, print before and after; return 1 if the service failed.
+
+    `shape` is what the turns are posted in, and what the context is read in.
 
     Without `url` the services are started and stopped here, on servers of their own whatever the environment names;
     `keep` leaves them up until Ctrl-C.
@@ -40,7 +51,7 @@ def run_demo(*, as_json: bool = False, keep: bool = False, url: str | None = Non
     err = Console(stderr=True)
     try:
         with service_at(url, key, own_environment()) as service, ServiceClient(service.url, service.key) as client:
-            scenario = job_search()
+            scenario = job_search(shape=shape)
             with DemoView(len(scenario.turns), err if as_json else Console()) as view:
                 report = Player(client, scenario, view).play()
             if as_json:
@@ -96,7 +107,7 @@ class Player:
         self._collect(len(self._scenario.turns), runs)
         context = self._context()
         self._view.measured(context.tokens.context)
-        final = _messages(context)
+        final = self._messages(context)
         return Report(
             conversation_id=self._id,
             turns=len(self._scenario.turns),
@@ -124,24 +135,26 @@ class Player:
 
     def _turn(self, number: int, label: str, turn: Turn) -> None:
         context = self._context()
-        *asked, answer = (
-            {"role": message.role, "content": msgspec.json.decode(message.content)} for message in turn.messages
-        )
-        usage = self._compacted.call([*_messages(context), *asked]) | {"output_tokens": tokens_of(answer)}
+        said = [{"role": message.role, "content": msgspec.json.decode(message.content)} for message in turn.messages]
+        begins = next(at for at, message in enumerate(said) if message["role"] == "assistant")
+        asked, answer = said[:begins], said[begins:]
+        usage = self._compacted.call([*self._messages(context), *asked])
+        output = sum(map(tokens_of, answer))
         self._whole.call([*self._originals, *asked])
         if self._window_passed_at is None and self._whole.largest > self._policy.model_context_tokens:
             self._window_passed_at = number
-        self._originals += [*asked, answer]
+        self._originals += said
         appended = self._client.append_turn(
             self._id,
             turn.messages,
-            usage=usage,
+            usage=usage_of(usage, output, self._scenario.shape),
             snapshot_version=context.snapshot.version if context.snapshot else UNCOMPACTED,
+            shape=self._scenario.shape,
         )
         stored = self._whole.fixed_tokens + sum(map(tokens_of, self._originals))
         self._view.advanced(Progress(number, label, appended.context_tokens, stored))
         # Under the budget nothing is due; over it, waiting shows the run beside the turn that caused it.
-        if max(sum(usage.values()), appended.context_tokens) > self._policy.input_token_budget:
+        if max(sum(usage.values()) + output, appended.context_tokens) > self._policy.input_token_budget:
             self._collect(number, self._client.wait_settled(self._id))
             self._view.measured(self._context().tokens.context)
 
@@ -155,7 +168,7 @@ class Player:
             self._view.happened(events)
             if any(event.step == SUMMARY_STEP and event.state == COMMITTED for event in events):
                 replaced = self._originals[: -self._policy.protected_tail_messages]
-                first = _messages(self._context())[:1]
+                first = self._messages(self._context())[:1]
                 self._in_summary = survival(self._scenario, first, replaced)
 
     def _context(self) -> Context:
@@ -164,9 +177,11 @@ class Player:
             raise ServiceError(httpx2.codes.NOT_MODIFIED, "not_modified", "a context was expected")
         return context
 
-
-def _messages(context: Context) -> list[Any]:
-    return msgspec.json.decode(context.messages, type=list[Any])
+    def _messages(self, context: Context) -> list[Any]:
+        """Return what a context shows, each message as every step works on it."""
+        shape = self._scenario.shape
+        served = msgspec.json.decode(context.items if shape == "responses" else context.messages, type=list[Any])
+        return served if shape == "messages" else [decode(shape, message)._asdict() for message in served]
 
 
 def _policy_of(stated: Mapping[str, Any]) -> Policy:

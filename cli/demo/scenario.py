@@ -11,7 +11,9 @@ from api.console.demo.pages import Vacancy
 from api.console.demo.texts import is_shortlisted, ranked
 from cli.client.types import Message
 from cli.transcripts.readers import Turn
+from cli.transcripts.shaped import in_shape
 from compaction.recall.tool import definition
+from compaction.shapes.inner import Shape
 
 
 class ScenarioTurn(msgspec.Struct, frozen=True):
@@ -30,6 +32,7 @@ class Scenario(msgspec.Struct, frozen=True):
     criteria: tuple[str, ...]
     refined_criteria: tuple[str, ...]
     scored: tuple[Vacancy, ...]
+    shape: Shape = "messages"
 
     @property
     def shortlist(self) -> tuple[Vacancy, ...]:
@@ -37,13 +40,15 @@ class Scenario(msgspec.Struct, frozen=True):
         return tuple(vacancy for vacancy in ranked(self.scored) if is_shortlisted(vacancy))
 
 
-def job_search(seed: int = story.SEED) -> Scenario:
-    """Return the conversation; the same seed always gives the same bytes."""
+def job_search(seed: int = story.SEED, shape: Shape = "messages") -> Scenario:
+    """Return the conversation in a shape; the same seed always gives the same bytes."""
     told = story.job_search(seed)
-    turns = tuple(ScenarioTurn(each.label, Turn(tuple(map(_message, each.messages)))) for each in told.turns)
+    turns = tuple(
+        ScenarioTurn(each.label, Turn(tuple(in_shape(map(_message, each.messages), shape)))) for each in told.turns
+    )
     # Declared from the first call on: a tool that comes later makes the prompt cache begin anew.
-    tools = (*told.tools, definition("messages"))
-    return Scenario(told.system, tools, turns, told.criteria, told.refined_criteria, told.scored)
+    tools = (*told.tools, definition(shape))
+    return Scenario(told.system, tools, turns, told.criteria, told.refined_criteria, told.scored, shape)
 
 
 def _message(message: dict[str, Any]) -> Message:

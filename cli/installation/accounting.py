@@ -10,7 +10,9 @@ import msgspec
 from compaction.tokens import content_weight, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from compaction.shapes.inner import Shape
 
 USD_PER_MILLION_INPUT: Final = Decimal(3)
 """Dollars for a million uncached input tokens: list price of a Sonnet-class model."""
@@ -23,6 +25,20 @@ CHARACTERS_PER_TOKEN: Final = 4
 def tokens_of(message: Any) -> int:
     """Return about what one message costs in input tokens."""
     return -(-content_weight(message["content"]) // CHARACTERS_PER_TOKEN)
+
+
+def usage_of(read: Mapping[str, int], output: int, shape: Shape) -> dict[str, Any]:
+    """Return the usage of a call as its API answers with it: what was `read` as the Messages API counts it."""
+    total, cached = sum(read.values()), read["cache_read_input_tokens"]
+    match shape:
+        case "chat":
+            details = {"prompt_tokens_details": {"cached_tokens": cached}}
+            return {"prompt_tokens": total, "completion_tokens": output, "total_tokens": total + output, **details}
+        case "responses":
+            details = {"input_tokens_details": {"cached_tokens": cached}}
+            return {"input_tokens": total, "output_tokens": output, "total_tokens": total + output, **details}
+        case _:
+            return {**read, "output_tokens": output}
 
 
 class Ledger(msgspec.Struct):

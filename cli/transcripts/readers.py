@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from cli.client.types import Message
 from cli.transcripts.claude_code_session import joined_messages
-from cli.transcripts.openai_messages import convert_messages, convert_tools, speaks_openai
 from cli.transcripts.raw_json import ABSENT, FieldError, field_error, join_path, present
+from cli.transcripts.shaped import json_path, sent_message
+from compaction.shapes import codecs
+from compaction.shapes.inner import Shape, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +23,8 @@ T = TypeVar("T")
 
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _USER_AND_ASSISTANT: Final = frozenset({"user", "assistant"})
+_LISTS: Final = ("messages", "items")
+"""Keys of what a conversation's object has its messages under."""
 
 
 class TranscriptError(Exception):
@@ -41,12 +46,13 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """One recorded conversation; system and tools as JSON text, in the Messages API's shapes."""
+    """One recorded conversation; system and tools as JSON text."""
 
     id: str
     system: msgspec.Raw | None
     tools: msgspec.Raw | None
     turns: tuple[Turn, ...]
+    shape: Shape = "messages"
 
     @property
     def messages(self) -> Iterator[Message]:
@@ -91,20 +97,22 @@ class _PlainMessage(msgspec.Struct):
 
 
 class _Conversation(msgspec.Struct):
-    messages: list[msgspec.Raw]
+    messages: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    items: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     id: str | None = None
     session_id: str | None = msgspec.field(default=None, name="sessionId")
     system: str | list[msgspec.Raw] | None = None
     system_prompt: str | None = None
+    instructions: str | None = None
     tools: list[msgspec.Raw] | None = None
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
     """Return the conversations of a file, in its order.
 
-    Formats: conversations in Anthropic or OpenAI messages (one JSON object, an array of messages, or one of
-    either a line), and Claude Code sessions (one event a line). Raises TranscriptError, and OSError when the
-    file cannot be read.
+    Formats: conversations in the Messages API's, Chat Completions' or Responses' shape (one JSON object, an array of
+    messages, or one of either a line), and Claude Code sessions (one event a line). Raises TranscriptError, and OSError
+    when the file cannot be read.
     """
     documents = _documents(path, path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     first = documents[0]
@@ -115,23 +123,24 @@ def read_transcripts(path: Path) -> list[Transcript]:
             for place, document in enumerate(documents)
             for transcript in _array(document, _name(path, place, len(documents)))
         ]
-    if "messages" in keys:
+    if not keys.isdisjoint(_LISTS):
         return [_conversation(document, _name(path, place, len(documents))) for place, document in enumerate(documents)]
     if "role" in keys:
-        entries, system = _entries(first, [document.value for document in documents], "$", documents)
-        return [_transcript(path.stem, entries, system, None)]
+        entries, shape = _entries(first, [document.value for document in documents], "$", documents)
+        return [_transcript(path.stem, entries, shape)]
     if "type" in keys:
         return [_session(path, documents)]
     raise first.error("$", "an object with `messages`, an array of messages or session events are expected")
 
 
-def split_turns(entries: Sequence[Entry]) -> tuple[Turn, ...]:
-    """Group messages as a chat backend posts them: a turn ends with an assistant message."""
+def split_turns(entries: Sequence[Entry], shape: Shape = "messages") -> tuple[Turn, ...]:
+    """Group messages as a chat backend posts them: a turn ends with an answer, which in Responses may be many items."""
     turns: list[Turn] = []
     pending: list[Message] = []
-    for entry in entries:
+    for entry, following in zip_longest(entries, entries[1:]):
         pending.append(entry.message)
-        if entry.message.role == "assistant":
+        goes_on = shape == "responses" and following is not None and following.message.role == "assistant"
+        if entry.message.role == "assistant" and not goes_on:
             turns.append(Turn(messages=tuple(pending), usage=entry.usage))
             pending = []
     if pending:
@@ -191,59 +200,60 @@ def _decode(document: _Document, value: msgspec.Raw, kind: type[T], at: str, lin
 def _array(document: _Document, name: str) -> Iterator[Transcript]:
     items = _decode(document, document.value, list[msgspec.Raw], "$")
     inner = [_Document(item, document.line_of(items, place), document.path) for place, item in enumerate(items)]
-    if inner and "messages" in (_keys(inner[0]) or ()):
+    if inner and not (_keys(inner[0]) or set()).isdisjoint(_LISTS):
         yield from (_conversation(item, f"{name}-{place:03d}") for place, item in enumerate(inner))
         return
-    entries, system = _entries(document, items, "$")
-    yield _transcript(name, entries, system, None)
+    yield _transcript(name, *_entries(document, items, "$"))
 
 
 def _conversation(document: _Document, name: str) -> Transcript:
-    found = _decode(document, document.value, _Conversation, "$")
-    entries, converted = _entries(document, found.messages, "$.messages")
-    system = found.system or found.system_prompt or converted
-    return _transcript(found.id or found.session_id or name, entries, system, _tools(document, found.tools))
+    given = _decode(document, document.value, _Conversation, "$")
+    at, messages = ("messages", given.messages) if given.messages is not msgspec.UNSET else ("items", given.items)
+    if messages is msgspec.UNSET:
+        raise document.error("$", "`messages` or `items` are expected")
+    entries, shape = _entries(document, messages, f"$.{at}")
+    system = given.system or given.system_prompt or given.instructions
+    tools = given.tools or []
+    for place, tool in enumerate(tools):
+        _decode(document, tool, dict[str, msgspec.Raw], f"$.tools[{place}]", document.line_of(tools, place))
+    return _transcript(given.id or given.session_id or name, entries, shape, system, tools)
 
 
-def _tools(document: _Document, tools: list[msgspec.Raw] | None) -> Any:
-    if not tools:
-        return None
-    first = _decode(document, tools[0], dict[str, msgspec.Raw], "$.tools[0]", document.line_of(tools, 0))
-    if "function" not in first:
-        return tools
-    try:
-        return convert_tools(tools)
-    except FieldError as error:
-        line = document.line_of(tools, error.index)
-        raise document.error(join_path(f"$.tools[{error.index}]", error.field), error.detail, line) from None
-
-
-def _transcript(name: str, entries: list[Entry], system: Any, tools: Any) -> Transcript:
+def _transcript(
+    name: str, entries: list[Entry], shape: Shape = "messages", system: Any = None, tools: Any = None
+) -> Transcript:
     return Transcript(
         id=name,
         system=msgspec.Raw(msgspec.json.encode(system)) if system else None,
         tools=msgspec.Raw(msgspec.json.encode(tools)) if tools else None,
-        turns=split_turns(entries),
+        turns=split_turns(entries, shape),
+        shape=shape,
     )
 
 
 def _entries(
     document: _Document, items: list[msgspec.Raw], at: str, documents: Sequence[_Document] = ()
-) -> tuple[list[Entry], str | None]:
-    """Read messages of either format; `documents` holds each item's own line where they are apart."""
+) -> tuple[list[Entry], Shape]:
+    """Read messages of the shape that they can only have; `documents` has each one's own line where they are apart."""
     if not items:
         raise document.error(at, "there are no messages")
-
+    shape = codecs.shape_of({"messages": [msgspec.json.decode(item) for item in items]}) or "messages"
     try:
-        if not speaks_openai(items):
-            return [_plain(item, index) for index, item in enumerate(items)], None
-        system, messages = convert_messages(items)
+        if shape == "messages":
+            return [_plain(item, index) for index, item in enumerate(items)], shape
+        return [Entry(_of_other_shape(item, index, shape)) for index, item in enumerate(items)], shape
     except FieldError as error:
         if documents:
             raise documents[error.index].error(join_path(at, error.field), error.detail) from None
         line = document.line_of(items, error.index)
         raise document.error(join_path(f"{at}[{error.index}]", error.field), error.detail, line) from None
-    return [Entry(message) for message in messages], system
+
+
+def _of_other_shape(item: msgspec.Raw, index: int, shape: Shape) -> Message:
+    try:
+        return sent_message(item, shape)
+    except ShapeError as error:
+        raise FieldError(index, json_path(error.path), error.detail) from None
 
 
 def _plain(item: msgspec.Raw, index: int) -> Entry:
@@ -269,4 +279,4 @@ def _session(path: Path, documents: list[_Document]) -> Transcript:
     if not messages:
         raise documents[0].error("$.type", "the session has no user or assistant message")
     entries = [Entry(message, usage) for message, usage in messages]
-    return _transcript(session_id or path.stem, entries, None, None)
+    return _transcript(session_id or path.stem, entries)

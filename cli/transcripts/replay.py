@@ -116,7 +116,9 @@ def play(
                 raise StoppedError
             # A recorded usage counted the whole history, so it says nothing once a snapshot shortens it.
             version = None if turn.usage is None else UNCOMPACTED
-            client.append_turn(conversation.id, turn.messages, usage=turn.usage, snapshot_version=version)
+            client.append_turn(
+                conversation.id, turn.messages, usage=turn.usage, snapshot_version=version, shape=transcript.shape
+            )
             outcome.turns += 1
             outcome.messages += len(turn.messages)
             progress.advance(task)
@@ -139,13 +141,14 @@ def play(
 def _compare(outcome: Outcome, sent: Iterator[Message], stored: Iterator[StoredMessage]) -> None:
     for seq, (mine, theirs) in enumerate(zip_longest(sent, stored)):
         outcome.tokens_before += theirs.tokens if theirs else 0
-        is_same = (
-            mine is not None
-            and theirs is not None
-            and (seq, mine.role, bytes(mine.content)) == (theirs.seq, theirs.role, bytes(theirs.content))
-        )
-        if not is_same:
+        if mine is None or theirs is None or seq != theirs.seq or not _is_same(mine, theirs):
             outcome.differing.append(seq)
+
+
+def _is_same(mine: Message, theirs: StoredMessage) -> bool:
+    if mine.original is not None:
+        return bytes(mine.original) == bytes(theirs.original)
+    return (mine.role, bytes(mine.content)) == (theirs.role, bytes(theirs.content))
 
 
 def _play_all(

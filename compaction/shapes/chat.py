@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields of an answer that go back to the model that made it, and to no other."""
-INSTRUCTS: Final = frozenset({"system", "developer"})
+INSTRUCTS: Final = ("system", "developer")
 _SAYS: Final = ("content", "tool_calls", "function_call", "refusal", "audio")
 FUNCTION: Final = "function:"
 """Begins the id of a call by the deprecated `function_call`, which has none of its own."""
@@ -34,13 +34,14 @@ FUNCTION: Final = "function:"
 def decode(message: Mapping[str, Any], path: Path = ()) -> Decoded:
     """Return a message in the inner form. Raises ShapeError for what the API would refuse."""
     role = message.get("role")
+    # Any JSON value may stand there: a set would ask for its hash.
     if role in INSTRUCTS:
         return inner.instruction("\n".join(_only_texts(message.get("content"), (*path, "content"))), str(role))
     if role == "user":
         return Decoded("user", inner.simplest(list(_parts(message.get("content"), (*path, "content")))))
     if role == "assistant":
         return Decoded("assistant", inner.simplest(_answer(message, path)))
-    if role in {"tool", "function"}:
+    if role in ("tool", "function"):
         name = "tool_call_id" if role == "tool" else "name"
         identifier = field(message, name, str, path)
         if not identifier:
@@ -153,7 +154,7 @@ def _calls(message: Mapping[str, Any], path: Path) -> list[Part]:
 
 
 def _function(identifier: str, function: Mapping[str, Any], path: Path) -> Part:
-    given = function.get("arguments") or ""
+    given = function.get("arguments")
     if not isinstance(given, str):
         raise ShapeError("Expected `arguments`: a string of JSON.", *path, "arguments")
     return inner.call(identifier, field(function, "name", str, path), inner.arguments(given))

@@ -23,7 +23,7 @@ _DECODE: Final = {"chat": chat.decode, "responses": responses.decode}
 _CHAT_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
 _CHAT_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "function_call", "refusal", *chat.REASONING})
 _CHAT_PARTS: Final = frozenset({"image_url", "input_audio", "refusal"})
-_ITEM_PARTS: Final = frozenset({"input_text", "output_text", "input_image", "input_file"})
+_ITEM_PARTS: Final = frozenset({"input_text", "output_text", "input_image", "input_file", "computer_screenshot"})
 _STORED: Final = ("previous_response_id", "conversation")
 
 
@@ -53,9 +53,11 @@ def _shape_of_message(message: Any) -> Literal["chat", "responses"] | None:
     parts = message.get("content")
     given = [part.get("type") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     kinds = {kind for kind in given if isinstance(kind, str)}
-    if "type" in message or not kinds.isdisjoint(_ITEM_PARTS):
+    # An answer of the Messages API has the type of an item, and parts that no item has.
+    is_message = message.get("type") == "message" and kinds <= {"refusal"}
+    if is_message or ("type" in message and "role" not in message) or not kinds.isdisjoint(_ITEM_PARTS):
         return "responses"
-    has_chat_part = not kinds.isdisjoint(_CHAT_PARTS)
+    has_chat_part = not kinds.isdisjoint(_CHAT_PARTS) or (parts is None and "content" in message)
     role = message.get("role")
     if (isinstance(role, str) and role in _CHAT_ROLES) or has_chat_part or not _CHAT_KEYS.isdisjoint(message):
         return "chat"

@@ -39,8 +39,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
 SEALED: Final = frozenset({"reasoning", "compaction", "compaction_summary"})
 """Items that only the provider that made them can read."""
 _APPROVED: Final = "approved"
-_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
-_INSTRUCTS: Final = frozenset({"system", "developer"})
+_ROLES: Final = ("user", "assistant", "system", "developer")
+"""Compared one by one: any JSON value may stand there, and a set would ask for its hash."""
+_INSTRUCTS: Final = ("system", "developer")
 _SAYS: Final = ("title", "url", "queries", "query", "code", "logs", "text", "output", "name", "error", "filename")
 """What is read of items that the API's own tools left; the rest of them is encoded, or for the API alone."""
 _MOST_SAID: Final = 20_000
@@ -165,12 +166,16 @@ def _printed(output: Any) -> Iterator[str]:
 
 
 def _content(output: Any, path: Path) -> Any:
-    if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in _PARTS for part in output):
+    if isinstance(output, list) and all(map(_is_part, output)):
         parts = list(_parts(output, path))
         return [part for part in parts if part["type"] != "text" or part["text"].strip()]
-    if isinstance(output, dict) and output.get("type") in _PARTS:
+    if _is_part(output):
         return list(_parts([output], path))
     return output if isinstance(output, str) else "" if output is None else json_text(output)
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] in _PARTS
 
 
 def _summary(item: Mapping[str, Any]) -> str:

@@ -16,9 +16,12 @@ from cli.installation.accounting import Ledger, tokens_of
 from compaction.policy import Policy
 from compaction.tokens import content_tokens
 from tests.support.messages_api import alternates, problems
+from tests.support.shapes import chat_api, responses_api
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from compaction.shapes.inner import Shape
 
 SCENARIO = job_search()
 
@@ -51,6 +54,15 @@ def test_every_prefix_that_is_sent_is_valid() -> None:
     assert MESSAGES[-1]["role"] == "assistant"
     for part in SCENARIO.turns:
         assert [message.role for message in part.turn.messages] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(("shape", "problems_of"), [("chat", chat_api.problems), ("responses", responses_api.problems)])
+def test_it_is_the_same_story_in_every_shape(shape: Shape, problems_of: Callable[[Any], list[str]]) -> None:
+    turns = job_search(shape=shape).turns
+    sent = [json.loads(bytes(message.original or b"")) for part in turns for message in part.turn.messages]
+    assert problems_of(sent) == []
+    assert [part.label for part in turns] == [part.label for part in SCENARIO.turns]
+    assert survival(SCENARIO, decoded(job_search(shape=shape)), MESSAGES) == survival(SCENARIO, MESSAGES, MESSAGES)
 
 
 def test_every_call_is_answered_in_the_next_message() -> None:

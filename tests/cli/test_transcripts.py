@@ -210,58 +210,65 @@ OPENAI: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "c2", "content": [text("one")]},
     {"role": "assistant", "content": "A cat."},
 ]
-CONVERTED = [
+INNER = [
+    [{"type": "instruction", "text": "Be brief.", "by": "system"}],
     [text("What is this?"), {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}],
     [
         {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": 1}},
         {"type": "tool_use", "id": "c2", "name": "list", "input": {}},
     ],
-    [
-        {"type": "tool_result", "tool_use_id": "c1", "content": "a cat"},
-        {"type": "tool_result", "tool_use_id": "c2", "content": [text("one")]},
-    ],
+    [{"type": "tool_result", "tool_use_id": "c1", "content": "a cat"}],
+    [{"type": "tool_result", "tool_use_id": "c2", "content": [text("one")]}],
     "A cat.",
+]
+ITEMS: list[dict[str, Any]] = [
+    {"role": "developer", "content": "Be brief."},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is this?"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+    {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "a cat"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A cat.", "annotations": []}]},
 ]
 
 
-class TestOpenAI:
+class TestOtherShapes:
     @pytest.mark.parametrize(
-        "document",
-        [json.dumps({"messages": OPENAI}), json.dumps(OPENAI, indent=2), "\n".join(map(json.dumps, OPENAI))],
-        ids=["object", "array", "one message a line"],
+        ("messages", "expected", "turns"),
+        [
+            (OPENAI, "chat", [["user", "user", "assistant"], ["user", "user", "assistant"]]),
+            (ITEMS, "responses", [["user", "user", "assistant", "assistant"], ["user", "assistant"]]),
+        ],
+        ids=["chat", "responses"],
     )
-    def test_chat_messages_become_anthropic_ones(self, tmp_path: Path, document: str) -> None:
+    @pytest.mark.parametrize("form", ["object", "array", "one message a line"])
+    def test_messages_stay_as_they_are(
+        self, tmp_path: Path, messages: list[Any], expected: str, turns: list[list[str]], form: str
+    ) -> None:
+        if form == "object":
+            document = json.dumps({"items" if expected == "responses" else "messages": messages})
+        else:
+            document = json.dumps(messages, indent=2) if form == "array" else "\n".join(map(json.dumps, messages))
         (found,) = read_transcripts(write(tmp_path, document))
-        assert found.system is not None
-        assert json.loads(bytes(found.system)) == "Be brief."
-        assert contents(found) == CONVERTED
-        assert shape(found) == [["user", "assistant"], ["user", "assistant"]]
+        assert found.shape == expected
+        assert [bytes(each.original or b"").decode() in document for each in found.messages] == [True] * 6
+        assert [json.loads(bytes(each.original or b"")) for each in found.messages] == messages
+        assert shape(found) == turns
 
-    def test_inline_images_and_text_beside_calls(self, tmp_path: Path) -> None:
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
-        messages = [
-            {"role": "user", "content": [image]},
-            {"role": "assistant", "content": "Let me see.", "tool_calls": OPENAI[2]["tool_calls"][1:]},
-        ]
-        (found,) = read_transcripts(jsonl(tmp_path, {"messages": messages}))
-        source = {"type": "base64", "media_type": "image/png", "data": "QUJD"}
-        assert contents(found) == [
-            [{"type": "image", "source": source}],
-            [text("Let me see."), {"type": "tool_use", "id": "c2", "name": "list", "input": {}}],
-        ]
+    def test_what_they_are_to_every_step(self, tmp_path: Path) -> None:
+        (found,) = read_transcripts(jsonl(tmp_path, {"messages": OPENAI}))
+        assert contents(found) == INNER
 
-    def test_a_later_system_message_is_kept_in_its_place(self, tmp_path: Path) -> None:
-        messages = [{"role": "user", "content": "hi"}, {"role": "developer", "content": "Use French."}]
-        (found,) = read_transcripts(jsonl(tmp_path, messages))
-        assert list(zip(roles(found), contents(found), strict=True)) == [("user", "hi"), ("user", "Use French.")]
-
-    def test_tools(self, tmp_path: Path) -> None:
+    def test_system_and_tools_are_those_of_the_file(self, tmp_path: Path) -> None:
         tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-        (found,) = read_transcripts(jsonl(tmp_path, {"messages": OPENAI, "tools": [tool]}))
+        (found,) = read_transcripts(jsonl(tmp_path, {"items": ITEMS, "instructions": "Be kind.", "tools": [tool]}))
         assert found.tools is not None
-        assert json.loads(bytes(found.tools)) == [
-            {"name": "look", "description": "", "input_schema": {"type": "object"}}
-        ]
+        assert found.system is not None
+        assert (json.loads(bytes(found.tools)), json.loads(bytes(found.system))) == ([tool], "Be kind.")
+
+    def test_an_answer_of_the_messages_api_is_no_item(self, tmp_path: Path) -> None:
+        answer = {"id": "msg_1", "type": "message", "role": "assistant", "content": [text("Hi.")], "usage": None}
+        (found,) = read_transcripts(jsonl(tmp_path, {"messages": [{"role": "user", "content": "Hi"}, answer]}))
+        assert (found.shape, contents(found)) == ("messages", ["Hi", [text("Hi.")]])
 
 
 GOOD = json.dumps({"messages": [{"role": "user", "content": "hi"}]})
@@ -300,13 +307,15 @@ class TestErrors:
                 "$.message.content[0]",
                 "type",
             ),
-            ('[{"role": "tool", "content": "x"}]', 1, "$[0].tool_call_id", "names the call"),
+            ('[{"role": "tool", "content": "x"}]', 1, "$[0].tool_call_id", "a string"),
             (
-                '[{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{"}}]}]',
+                '[{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": 5}}]}]',
                 1,
                 "$[0].tool_calls[0].function.arguments",
-                "not JSON",
+                "a string of JSON",
             ),
+            ('{"items": [\n{"type": "item_reference", "id": "msg_1"}]}', 2, "$.items[0].type", "send the item itself"),
+            ('{"messages": 5, "items": []}', 1, "$.messages", "array"),
         ],
     )
     def test_line_and_field_are_named(self, tmp_path: Path, document: str, line: int, field: str, detail: str) -> None:

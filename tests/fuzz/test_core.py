@@ -51,7 +51,7 @@ def test_an_invariant_holds_for_whatever_the_door_takes(name: str) -> None:
 def test_what_a_longer_search_has_found(service: Service, name: str) -> None:
     for size in (1, len(FOUND[name])):
         turns = [FOUND[name][start : start + size] for start in range(0, len(FOUND[name]), size)]
-        Turns(service).live([{}, *turns], 0)
+        Turns(service).live(["messages", {}, *turns], 0)
 
 
 @given(turns=lives_of_turns(), number=st.integers(0, 2**16))

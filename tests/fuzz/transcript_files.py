@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cli.transcripts.readers import TranscriptError, read_transcripts
 from tests.fuzz.structure import changed_bytes, changed_documents, json_lines
 from tests.fuzz.turns import as_json
+from tests.support.shapes.generated import chat_conversations, response_conversations
 from tests.support.strategies import any_conversations
 
 if TYPE_CHECKING:
@@ -37,27 +38,16 @@ def _events(conversation: list[Message]) -> list[Any]:
     ]
 
 
-def _chat(conversation: list[Message]) -> list[Any]:
-    """Return something like a conversation in OpenAI's messages, with a call and its result."""
-    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": json.dumps({"a": 1})}}
-    told: list[Any] = [{"role": "system", "content": "Be brief."}]
-    for message in conversation:
-        content = message["content"] if isinstance(message["content"], str) else "words"
-        told.append({"role": message["role"], "content": content})
-    told.insert(2, {"role": "assistant", "content": None, "tool_calls": [call]})
-    told.insert(3, {"role": "tool", "tool_call_id": "c1", "content": "seen"})
-    return told
-
-
 @st.composite
 def transcript_files(draw: DrawFn) -> bytes:
     """Draw files of each format that is read, some of them changed."""
     conversation: list[Message] = draw(any_conversations(max_chars=80, max_exchanges=3, max_rounds=2))
     whole = {"messages": conversation, "system": "Be brief.", "tools": [_TOOL], "id": "one"}
-    chat = {"messages": _chat(conversation), "tools": [{"type": "function", "function": {"name": "look"}}]}
+    chat, items = draw(chat_conversations()), draw(response_conversations())
+    others = [[{"messages": chat, "tools": [_TOOL]}], chat, [{"items": items}], [items]]
     lines: list[Any] = draw(
         st.sampled_from(
-            [[whole], [whole, whole], [conversation], conversation, _events(conversation), [chat], _chat(conversation)]
+            [[whole], [whole, whole], [conversation], conversation, _events(conversation), *others],
         )
     )
     changed = draw(changed_documents(st.just(lines)))
@@ -91,3 +81,4 @@ def reads_or_says_where(text: bytes) -> None:
             for message in turn.messages:
                 assert message.role in {"user", "assistant"}
                 as_json(json.loads(bytes(message.content)))
+                assert (message.original is None) == (transcript.shape == "messages")

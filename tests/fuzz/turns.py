@@ -141,7 +141,7 @@ def as_json(value: Any) -> bytes:
 def accepted(message: Any) -> bool:
     """Tell whether the door takes a message by itself."""
     try:
-        read_turn(as_json({"messages": [message]}))
+        read_turn(as_json({"shape": "messages", "messages": [message]}))
     except ProblemError:
         return False
     return True

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from palimpsest_client import Client, UnexpectedSeqError
 
+from cli.client.client import ServiceClient
 from compaction.policy import merge
 from tests.support.places import ROOT
 from tests.support.talk import exchanges
@@ -80,7 +81,7 @@ def test_a_table_is_brought_in_once(service: Service, client: Client, names: dic
             names["bring_in"](client, table)
 
 
-def test_a_log_is_brought_in_once(client: Client, names: dict[str, Any], tmp_path: Path) -> None:
+def test_a_log_is_brought_in_once(service: Service, client: Client, names: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "log.json"
     call = {"id": "c1", "function": {"name": "look", "arguments": "{}"}}
     said = [
@@ -91,8 +92,10 @@ def test_a_log_is_brought_in_once(client: Client, names: dict[str, Any], tmp_pat
         {"role": "assistant", "content": "A cat."},
     ]
     file.write_text(json.dumps({"id": "log-1", "messages": said}))
+    key = str(service.client.headers["authorization"]).removeprefix("Bearer ")
     for _ in range(2):
-        names["bring_in_file"](client, file)
-        assert [role for role, _ in stored(client, "log-1")] == ["user", "assistant"] * 2
-    (listed,) = client.list_conversations(external_id="log-1").data
-    assert client.get_conversation(listed["id"])["system"] == "Be brief."
+        with ServiceClient(service.api.url, key) as commands:
+            names["bring_in_file"](commands, file)
+        (listed,) = client.list_conversations(external_id="log-1").data
+        originals = service.client.get(f"/v1/conversations/{listed['id']}/messages?after=-1").json()["data"]
+        assert [each["original"] for each in originals] == said

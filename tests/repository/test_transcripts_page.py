@@ -42,7 +42,7 @@ def usages(transcript: Transcript) -> list[Any]:
 
 
 def test_conversations_in_anthropics_format(tmp_path: Path) -> None:
-    first, second = sample("Anthropic's format", tmp_path)
+    first, second = sample("The Messages API's shape", tmp_path)
     assert [first.id, second.id] == ["trip-1", "trip-2"]
     assert first.system is not None
     assert json.loads(bytes(first.system)) == "Be brief."
@@ -57,14 +57,14 @@ def test_a_claude_code_session(tmp_path: Path) -> None:
     assert usages(found) == [{"input_tokens": 900, "output_tokens": 42}, None]
 
 
-def test_a_conversation_in_openais_format(tmp_path: Path) -> None:
-    (found,) = sample("OpenAI's format", tmp_path)
-    assert found.system is not None
-    assert json.loads(bytes(found.system)) == "Be brief."
-    assert turns(found) == [["user", "assistant"]] * 2
-    calls, results = contents(found)[1:3]
-    assert [(block["name"], block["input"]["city"]) for block in calls] == [("weather", "Oslo"), ("weather", "Bergen")]
-    assert [block["tool_use_id"] for block in results] == ["c1", "c2"]
+def test_conversations_of_other_shapes(tmp_path: Path) -> None:
+    chat, responses = sample("Chat Completions and Responses", tmp_path)
+    assert (chat.shape, responses.shape) == ("chat", "responses")
+    assert [len(list(each.messages)) for each in (chat, responses)] == [6, 4]
+    assert turns(chat) == [["user", "user", "assistant"], ["user", "user", "assistant"]]
+    assert turns(responses) == [["user", "assistant"]] * 2
+    assert [block["input"]["city"] for block in contents(chat)[2]] == ["Oslo", "Bergen"]
+    assert contents(chat)[3][0]["tool_use_id"] == "c1"
 
 
 def test_there_are_rows_about_what_is_refused() -> None:
