@@ -84,8 +84,8 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
 
 def _target(served: int, fixed: int, overflows: int, refused: Refused | None) -> int:
     """Return the tokens that the history may have; always less than it had."""
-    if refused is not None:
-        estimated = served + fixed
+    estimated = served + fixed
+    if refused is not None and refused.tokens is not None:
         # In proportion, should the estimate be wrong; by the difference, should layers that are not history be large.
         # Where the two are far apart, the difference would leave next to nothing at the first try.
         share = estimated * refused.limit / refused.tokens
@@ -93,4 +93,8 @@ def _target(served: int, fixed: int, overflows: int, refused: Refused | None) ->
         target = room * MARGIN - fixed
     else:
         target = served * (NEXT_SHARE if overflows else FIRST_SHARE)
+        if refused is not None:
+            # By estimate alone, so that large layers may leave little, and an estimate that is wrong not everything.
+            least = served * refused.limit / max(1, estimated) * NEXT_SHARE
+            target = min(target, max(refused.limit * MARGIN - fixed, least))
     return max(0, min(int(target), served - 1))

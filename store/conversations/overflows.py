@@ -153,7 +153,10 @@ def overflow(
 
 
 def _detail(shrunk: Shrunk, refused: Refused | None) -> str:
-    said = f"{refused.tokens:,} tokens, {refused.limit:,} at most" if refused else "no numbers given"
+    said = "no numbers given"
+    if refused is not None:
+        counted = "" if refused.tokens is None else f"{refused.tokens:,} tokens, "
+        said = f"{counted}{refused.limit:,} at most"
     return (
         f"The model refused the prompt ({said}); dropped {shrunk.dropped:,} messages, cut {len(shrunk.truncated):,}; "
         f"{shrunk.served:,} tokens served before, {shrunk.tokens:,} now"

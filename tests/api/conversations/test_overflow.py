@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
 LONG = "prompt is too long: {} tokens > {} maximum"
+LIMIT_ALONE = "This model's maximum context length is 3000 tokens. Please reduce the length of the messages."
 POLICY: dict[str, Any] = {"min_savings_tokens": 100, "input_token_budget": 0, "max_conversation_messages": 1_000}
 
 
@@ -134,6 +135,18 @@ def test_the_error_may_come_as_json_or_not_at_all(service: Service, product: Cha
     assert "no numbers given" in silent.runs()[0]["steps"][0]["detail"]
     half = silent.shrink(error="Input is too long for requested model.")["tokens"]["context"]
     assert half <= 0.35 * 8_000
+
+
+@pytest.mark.requirement("O8")
+def test_an_error_that_names_the_limit_alone_is_held_to_it(service: Service, product: Chat) -> None:
+    small, large = (Talk(service, product) for _ in range(2))
+    for each in (small, large):
+        each.say(*exchanges(20, 200))
+    gemini = "The input token count exceeds the maximum number of tokens allowed ({})."
+    assert 0.95 * 4_000 - 400 < small.shrink(error=gemini.format(4_000))["tokens"]["context"] <= 0.95 * 4_000
+    assert "4,000 at most" in small.runs()[0]["steps"][0]["detail"]
+    # A limit that the estimate is under already says nothing of how much is too much.
+    assert 0.65 * 8_000 <= large.shrink(error=gemini.format(9_000))["tokens"]["context"] <= 0.7 * 8_000
 
 
 @pytest.mark.requirement("O8")
@@ -515,7 +528,7 @@ def test_any_conversation_again_and_again(service: Service, product: Chat, data:
     sound = sound and problems(messages) == []
     conversation = product.begin(POLICY | {"total_token_budget": data.draw(st.sampled_from([6_000, 128_000]))})
     product.append(conversation, messages)
-    error = data.draw(st.sampled_from([None, LONG.format(9_000, 8_000), LONG.format(90_000, 8_000)]))
+    error = data.draw(st.sampled_from([None, LONG.format(9_000, 8_000), LONG.format(90_000, 8_000), LIMIT_ALONE]))
     with product.database.transaction(product.tenant_id) as connection:
         view = snapshots.load(connection, product.tenant_id, conversation).stage(merge()).view
     for number in range(5):
