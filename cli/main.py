@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,10 @@ from cli.installation.commands import installation_commands
 from cli.options import OPERATE, RUN, Json, Key, Url, Yes, read_settings
 from compaction.shapes.inner import Shape
 from runtime.release import VERSION
-from runtime.settings import Settings, summarizer_names
+from runtime.summarizers import summarizer_names
+
+if TYPE_CHECKING:
+    from runtime.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,

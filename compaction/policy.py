@@ -18,9 +18,20 @@ TagName = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.:-]{0,99}\Z")]
 FieldName = Annotated[str, Meta(min_length=1, max_length=200)]
 StrategyName = Annotated[str, Meta(min_length=1, max_length=200)]
 ToolPattern = Annotated[str, Meta(min_length=1, max_length=200)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
+Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 MINIMUM_CONTEXT_WINDOW: Final = 16_000
 """Tokens. A smaller window leaves no room to compact into (requirement O5)."""
+
+
+class ModelPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """USD for a million tokens of each kind; a cache's are worked out from `input` where they are left out."""
+
+    input: Price
+    output: Price
+    cache_read: Price | None = None
+    cache_write: Price | None = None
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -85,6 +96,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Tokens of pinned texts that are repeated in the context once their own messages are gone."""
     summary_instructions: Annotated[str, Meta(max_length=2_000)] = ""
     """Wishes about what summaries should stress: data to the summarizer, which cannot change its rules."""
+    summarizer_model: Annotated[str, Meta(max_length=200)] = ""
+    """Model that summaries are asked of, by its name at the installation's summarizer; one of
+    `PALIMPSEST_SUMMARIZER_MODELS`. Not set: the installation's."""
+    model_prices: Annotated[dict[ModelName, ModelPrices], Meta(max_length=100)] = {}
+    """What models cost that neither the installation nor the list prices know, by the beginning of their names:
+    `{"my-model": {"input": 0.2, "output": 0.8}}`, USD for a million tokens; also `cache_read` and `cache_write`."""
     private_result_fields: Annotated[tuple[FieldName, ...], Meta(max_length=100)] = ()
     """Names of fields in tool results that are for the application alone: no summarizer sees them."""
     prune_soft_share: Share = 0.3

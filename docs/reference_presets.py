@@ -29,7 +29,8 @@ Every key that is not in the table is the same whatever the window.
 ## Windows that are known
 
 By the beginning of a model's name; names that clouds and gateways give to models are understood, and a size in the name
-itself (`[1m]`, `:200k`) wins. A model that is not here has what `model_context_tokens` says.
+itself (`[1m]`, `:200k`) wins. A model that is not here has what `model_context_tokens` says, and so should one whose
+server was started with less than its weights allow.
 
 | model | tokens |
 |---|---:|

@@ -101,6 +101,10 @@ def _default(value: Any) -> str:
             return f"`{value}`"
 
 
+def _value(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
 def _choices(annotation: Any) -> str:
     """Return the values of a Literal, also of an optional one, as a sentence; nothing for other types."""
     for candidate in (annotation, *get_args(annotation)):
@@ -114,6 +118,8 @@ def _range(annotation: Any) -> str:
         return ""
     kind, *extras = get_args(annotation)
     meta = next(extra for extra in extras if isinstance(extra, msgspec.Meta))
+    if get_origin(kind) is dict:
+        return f"up to {meta.max_length} names"
     if meta.max_length is not None and kind is str:
         return f"up to {meta.max_length:,} characters"
     if meta.max_length is not None:
@@ -139,7 +145,7 @@ def page() -> str:
     texts = docstrings(Policy)
     hints = get_type_hints(Policy, include_extras=True)
     policy_rows = [
-        f"| `{field.name}` | {_default(field.default)} | {_range(hints[field.name])} "
+        f"| `{field.name}` | {_default(_value(field))} | {_range(hints[field.name])} "
         f"| {_cell(texts.get(field.name, ''))} |"
         for field in msgspec.structs.fields(Policy)
     ]

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import os
 from decimal import Decimal
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import msgspec
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
+from runtime.summarizers import (
+    ANY_MODEL,
+    DEFAULT_MODELS,
+    Door,
+    Price,
+    Provider,
+    TokenPrices,
+    provider_of,
+    summarizer_names,
+)
 
 BATCH_RETENTION_LEAST_DAYS: Final = 3.0
 """Longer than the 48 hours after which a batch that cannot be found is given up."""
 LAST_PORT: Final = 65_535
-SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "extractive", "none")
-"""Those that come with the service; others are installed beside it."""
-SUMMARIZER_GROUP: Final = "palimpsest.summarizers"
-"""Entry points in this group name summarizers: callables that are given the settings and return one."""
-
-
-def summarizer_names() -> tuple[str, ...]:
-    """Return the names of the summarizers: the service's own, then those that are installed beside it."""
-    return (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
 
 
 def read_rate_limit(text: str) -> str:
@@ -44,42 +44,6 @@ def read_rate_limit(text: str) -> str:
     if min(allowed) < 1:
         raise ValueError("a rate limit allows one request at least")
     return text
-
-
-Price = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
-
-
-class TokenPrices(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """USD for a million tokens of each kind.
-
-    What is left out of the cache's prices follows the input's, as Claude's list prices do: writes at 1.25 times (five
-    minutes) and twice (an hour) of it, reads at a tenth. Prompts of more than `long_prompt_tokens` tokens, cached ones
-    counted, pay the prices of `long_prompt` throughout.
-    """
-
-    input: Price
-    output: Price
-    cache_write_5m: Price = Decimal(0)
-    cache_write_1h: Price = Decimal(0)
-    cache_read: Price = Decimal(0)
-    long_prompt_tokens: int | None = Field(default=None, ge=0)
-    long_prompt: TokenPrices | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _cache_follows_input(cls, values: Any) -> Any:
-        shares = {"cache_write_5m": "1.25", "cache_write_1h": "2", "cache_read": "0.1"}
-        try:
-            usual = {name: Decimal(str(values["input"])) * Decimal(share) for name, share in shares.items()}
-        except (ArithmeticError, KeyError, TypeError):
-            return values
-        return usual | values
-
-    @model_validator(mode="after")
-    def _long_prompts_are_whole(self) -> Self:
-        if (self.long_prompt is None) != (self.long_prompt_tokens is None):
-            raise ValueError("long_prompt and long_prompt_tokens come together")
-        return self
 
 
 class Settings(BaseSettings):
@@ -107,9 +71,13 @@ class Settings(BaseSettings):
     summarizer: str | None = None
     """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere. `anthropic-batch` has summaries
     made ahead of time at half price: docs/operations.md has its two watermarks. `anthropic-native` is the API's
-    own compaction, by the model of each conversation: docs/content.md says what the chat product has to send then."""
-    summarizer_model: str = "claude-haiku-4-5"
-    """Model that `anthropic` asks, and `anthropic-native` for conversations that name none."""
+    own compaction, by the model of each conversation: docs/content.md says what the chat product has to send then.
+    `openai` asks whatever speaks Chat Completions (docs/summarizers.md); needs the extra `openai`."""
+    summarizer_model: str | None = None
+    """Model that summaries are asked of, and by `anthropic-native` for conversations that name none. Not set:
+    `claude-haiku-4-5`, with `openai` `gpt-6-luna`."""
+    summarizer_models: list[str] = []
+    """Other models that the policy key `summarizer_model` may name, as JSON; `["*"]` for any."""
     summarizer_temperature: float | None = 0.0
     """0 as requirement S8 has it. A model that refuses it is asked without, once that is known; None leaves it
     out at once."""
@@ -130,6 +98,10 @@ class Settings(BaseSettings):
     """The SDK's own variable, without the prefix."""
     anthropic_base_url: str | None = Field(default=None, validation_alias=AliasChoices("ANTHROPIC_BASE_URL"))
     """The SDK's own variable: any server that speaks /v1/messages."""
+    openai_api_key: SecretStr | None = Field(default=None, validation_alias=AliasChoices("OPENAI_API_KEY"))
+    """The SDK's own variable, for `openai`. Servers of one's own take any, or none."""
+    openai_base_url: str | None = Field(default=None, validation_alias=AliasChoices("OPENAI_BASE_URL"))
+    """The SDK's own variable: any server that speaks /chat/completions, with its `/v1`."""
 
     host: str = "127.0.0.1"
     """Address the API listens on."""
@@ -301,6 +273,8 @@ class Settings(BaseSettings):
     def _summarizer_is_there(cls, value: str | None) -> str | None:
         if value is not None and value not in (known := summarizer_names()):
             raise ValueError(f"there are {', '.join(known)}")
+        if value == "openai" and not find_spec("openai"):
+            raise ValueError("the extra `openai` is not installed; in a checkout: pip install '.[openai]'")
         return value
 
     @field_validator("rate_limit_key", "rate_limit_tenant")
@@ -357,9 +331,31 @@ class Settings(BaseSettings):
         return self.summarizer or ("anthropic" if self.anthropic_api_key else "extractive")
 
     @property
+    def chosen_provider(self) -> Provider | None:
+        """Whose API the summarizer speaks, None for one that asks no model of ours."""
+        return provider_of(self.chosen_summarizer)
+
+    @property
     def chosen_model(self) -> str | None:
         """The model that the summarizer asks, None for one that asks none of ours."""
-        return self.summarizer_model if self.chosen_summarizer.startswith("anthropic") else None
+        provider = self.chosen_provider
+        return None if provider is None else self.model_of(provider)
+
+    def model_of(self, provider: Provider) -> str:
+        """Return the model that is asked by a provider's API, where no policy names another."""
+        return self.summarizer_model or DEFAULT_MODELS[provider]
+
+    def allows_model(self, name: str) -> bool:
+        """Tell whether a policy may have a model asked for summaries that is not the installation's own."""
+        return name in self.summarizer_models or ANY_MODEL in self.summarizer_models
+
+    def door(self, provider: Provider) -> Door:
+        """Return where a provider's API is."""
+        if provider == "openai":
+            key, url = self.openai_api_key, self.openai_base_url
+        else:
+            key, url = self.anthropic_api_key, self.anthropic_base_url
+        return Door(url or None, key.get_secret_value() if key else "")
 
 
 def _problems(policy: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram
 
 from compaction.steps.runs import RunReason
 from store.operations.statistics import tokens_saved
-from worker.summarizers.prices import listed_name
+from worker.summarizers.list_prices import listed_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,10 +76,8 @@ class WorkerMetrics:
         self._counter("model_calls", "Calls of models that steps recorded.", "model")
         self._counter("model_tokens", "Tokens that models billed.", "model", "direction")
         self._counter("model_cost_usd", "USD that model calls cost, where the price is known.", "model")
-        self._counter("model_requests", "Requests to the Messages API, each attempt for itself.", "model", "outcome")
-        self._histogram(
-            "model_request_duration_seconds", "Seconds until the Messages API answered.", _MODEL_SECONDS, "model"
-        )
+        self._counter("model_requests", "Requests to models, each attempt for itself.", "model", "outcome")
+        self._histogram("model_request_duration_seconds", "Seconds until a model answered.", _MODEL_SECONDS, "model")
         self._counter("guard_findings", "What the quality guard found wrong with summaries.", "reason")
         self._counter("webhook_attempts", "Attempts at webhook deliveries.", "outcome")
         self._counter("sweeps", "Sweeps.")
@@ -97,7 +95,8 @@ class WorkerMetrics:
 
     def name_models(self, settings: Settings) -> None:
         """Let the models that the settings name have their own values, beside those with a list price."""
-        self._models = frozenset({settings.summarizer_model, *settings.summarizer_prices})
+        own = filter(None, [settings.chosen_model, settings.summarizer_model])
+        self._models = frozenset({*own, *settings.summarizer_models, *settings.summarizer_prices})
 
     def name_parts(self, parts: Iterable[str]) -> None:
         """Count these parts of sweeps from 0 on: an alert sees the first failure of one as a change."""
@@ -143,7 +142,7 @@ class WorkerMetrics:
             self._add("model_cost_usd", model, amount=float(step.cost_usd or 0))
 
     def requested(self, model: str, outcome: str, seconds: float) -> None:
-        """Count a request to the Messages API; `outcome` is `ok` or a reason code."""
+        """Count a request to a model; `outcome` is `ok` or a reason code."""
         name = self.model(model)
         self._add("model_requests", name, outcome if outcome == "ok" else _known(outcome))
         self._add("model_request_duration_seconds", name, amount=seconds)

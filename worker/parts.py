@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from runtime.broker import BATCH_TASK, DELIVER_TASK
-from runtime.settings import SUMMARIZER_GROUP
+from runtime.summarizers import SUMMARIZER_GROUP
 from store.runs import batches
 from store.tenants import webhooks
 from worker.batches.part import MessageBatches
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from worker.summarizers.anthropic import AnthropicModel
     from worker.summarizers.base import Model, Summarizer
     from worker.summarizers.native import AnthropicNative
+    from worker.summarizers.openai import OpenAIModel
     from worker.summarizers.staged import StagedSummarizer
 
 
@@ -55,7 +56,9 @@ def choose_summarizer(settings: Settings) -> Callable[[], Summarizer] | None:
     """Return what makes the summarizer that the settings name, None for `none`."""
     match settings.chosen_summarizer:
         case "anthropic" | "anthropic-batch" | "anthropic-native":
-            return lambda: _anthropic(settings)
+            return lambda: _staged(_claude(settings))
+        case "openai":
+            return lambda: _staged(_openai(settings))
         case "extractive":
             return ExtractiveSummarizer
         case "none":
@@ -78,7 +81,13 @@ def _installed(name: str, settings: Settings) -> Summarizer:
 
 def choose_model(settings: Settings) -> Callable[[], Model] | None:
     """Return what makes the model that the settings name, None where no model is asked."""
-    return (lambda: _claude(settings)) if settings.chosen_summarizer.startswith("anthropic") else None
+    match settings.chosen_provider:
+        case "anthropic":
+            return lambda: _claude(settings)
+        case "openai":
+            return lambda: _openai(settings)
+        case None:
+            return None
 
 
 def summaries_ahead(
@@ -99,7 +108,7 @@ def summaries_ahead(
 
 def choose_batches(settings: Settings) -> Callable[[], AnthropicBatches] | None:
     """Return what has summaries made at half price, None where no provider is asked."""
-    return (lambda: _batches(settings)) if settings.chosen_summarizer.startswith("anthropic") else None
+    return (lambda: _batches(settings)) if settings.chosen_provider == "anthropic" else None
 
 
 def _claude(settings: Settings) -> AnthropicModel:
@@ -107,21 +116,28 @@ def _claude(settings: Settings) -> AnthropicModel:
     from worker.summarizers.anthropic import AnthropicModel  # noqa: PLC0415
     from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415
 
-    return AnthropicModel(settings, CircuitBreaker.of(settings))
+    return AnthropicModel(settings, CircuitBreaker.of(settings, "anthropic"))
 
 
-def _anthropic(settings: Settings, claude: AnthropicModel | None = None) -> StagedSummarizer:
+def _openai(settings: Settings) -> OpenAIModel:
+    from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415 - as above
+    from worker.summarizers.openai import OpenAIModel  # noqa: PLC0415 - as above, and only where the extra is there
+
+    return OpenAIModel(settings, CircuitBreaker.of(settings, "openai"))
+
+
+def _staged(model: Model) -> StagedSummarizer:
     from worker.summarizers.guard import QualityGuard  # noqa: PLC0415 - see _claude
     from worker.summarizers.staged import StagedSummarizer  # noqa: PLC0415
 
-    return StagedSummarizer(claude or _claude(settings), QualityGuard)
+    return StagedSummarizer(model, QualityGuard)
 
 
 def _batches(settings: Settings) -> AnthropicBatches:
     from worker.batches.provider import AnthropicBatches  # noqa: PLC0415 - as above
 
     claude = _claude(settings)
-    return AnthropicBatches(claude, _anthropic(settings, claude))
+    return AnthropicBatches(claude, _staged(claude))
 
 
 def _native(settings: Settings) -> AnthropicNative:

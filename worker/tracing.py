@@ -1,4 +1,4 @@
-"""What a worker traces: its tasks, and the runs in them. The requests to models are `worker.summarizers.anthropic`."""
+"""What a worker traces: its tasks, and the runs in them. The requests to models are `worker.summarizers.asking`."""
 
 from __future__ import annotations
 

@@ -103,23 +103,26 @@ def _unread_variables() -> Iterator[Finding]:
 
 
 def _model(settings: Settings) -> Finding:
-    if not settings.chosen_summarizer.startswith("anthropic"):
-        return ok("model", "no model is asked for summaries")
-    from worker.summarizers.anthropic import AnthropicModel  # noqa: PLC0415 - as above
+    from worker.parts import choose_model  # noqa: PLC0415 - as above
     from worker.summarizers.base import SummaryError  # noqa: PLC0415 - as above
 
-    model = AnthropicModel(settings.model_copy(update={"summarizer_deadline_seconds": _ANSWER_SECONDS}))
+    quick = {"summarizer_deadline_seconds": _ANSWER_SECONDS, "breaker_failures": 0}
+    make_model = choose_model(settings.model_copy(update=quick))
+    if make_model is None:
+        return ok("model", "no model is asked for summaries")
+    key = str(settings.chosen_provider).upper()
     try:
-        answer = model.ask("Answer with one word.", "Say: ready", max_tokens=16)
+        answer = make_model().ask("Answer with one word.", "Say: ready", max_tokens=16)
     except SummaryError as error:
         return problem(
             "model",
-            f"{settings.summarizer_model} gave no answer: {error}",
+            f"{settings.chosen_model} gave no answer: {error}",
             why="every summary falls back to a lower rung",
-            mend="check ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL, PALIMPSEST_SUMMARIZER_MODEL and the network",
+            mend=f"check {key}_API_KEY, {key}_BASE_URL, PALIMPSEST_SUMMARIZER_MODEL and the network",
         )
-    spent = answer.spent
-    return ok("model", f"{settings.summarizer_model} answers ({spent.input_tokens:,} + {spent.output_tokens:,} tokens)")
+    read, written = answer.spent.input_tokens, answer.spent.output_tokens
+    told = "tokens not told" if read is None or written is None else f"{read:,} + {written:,} tokens"
+    return ok("model", f"{settings.chosen_model} answers ({told})")
 
 
 class _Ready(msgspec.Struct):

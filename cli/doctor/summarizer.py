@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cli.doctor.findings import ok, problem, warning
 from runtime.broker import SUMMARIES
-from runtime.settings import SUMMARIZER_GROUP, SUMMARIZERS
+from runtime.summarizers import SUMMARIZER_GROUP, SUMMARIZERS, provider_of
 from store.engine import service_engine, transaction
 from store.operations import diagnosis
 from store.operations.processes import MISSED_BEATS
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cli.doctor.findings import Finding
     from runtime.settings import Settings
+    from runtime.summarizers import Provider
     from store.operations.diagnosis import ProcessSeen
 
 _NO_KEY = "the API refuses calls without a key, and every summary falls back to a lower rung"
@@ -32,8 +33,10 @@ def summarizer_findings(settings: Settings) -> Iterator[Finding]:
     else:
         yield _of_settings(settings)
         chosen = {settings.chosen_summarizer}
-    if any(name.startswith("anthropic") for name in chosen) and _may_call(settings):
-        yield _breaker(settings)
+    asked = {provider for each in chosen if (provider := provider_of(each)) is not None}
+    for provider in sorted(asked):
+        if settings.door(provider).is_open:
+            yield _breaker(settings, provider)
 
 
 def _workers(settings: Settings) -> list[ProcessSeen]:
@@ -48,10 +51,6 @@ def _workers(settings: Settings) -> list[ProcessSeen]:
         engine.dispose()
     patience = settings.heartbeat_seconds * MISSED_BEATS
     return [each for each in seen if SUMMARIES in each.queues and each.seen_seconds <= patience]
-
-
-def _may_call(settings: Settings) -> bool:
-    return settings.anthropic_api_key is not None or settings.anthropic_base_url is not None
 
 
 def _of_workers(workers: list[ProcessSeen]) -> Finding:
@@ -80,21 +79,30 @@ def _none(what: str) -> Finding:
 
 def _of_settings(settings: Settings) -> Finding:
     name, here = settings.chosen_summarizer, "by this environment, as no worker says"
+    provider = settings.chosen_provider
     if name == "none":
         return _none(f"there is no summarizer ({here})")
     if name not in SUMMARIZERS:
         return _installed(name)
-    if not name.startswith("anthropic"):
+    if provider is None:
         by_itself = "" if settings.summarizer else ", because ANTHROPIC_API_KEY is not set"
         return ok("summarizer", f"summaries are made by {name!r}, without a model{by_itself} ({here})")
-    if not _may_call(settings):
+    key = f"{provider.upper()}_API_KEY"
+    if not settings.door(provider).is_open:
         return problem(
             "summarizer",
-            f"{name!r} is chosen, and ANTHROPIC_API_KEY is not set ({here})",
+            f"{name!r} is chosen, and {key} is not set ({here})",
             why=_NO_KEY,
-            mend="set ANTHROPIC_API_KEY, or PALIMPSEST_SUMMARIZER=extractive",
+            mend=f"set {key}, or PALIMPSEST_SUMMARIZER=extractive",
         )
-    return ok("summarizer", f"summaries are made by {name!r} with {settings.summarizer_model} ({here})")
+    if provider == "openai" and settings.openai_base_url and not settings.summarizer_model:
+        return warning(
+            "summarizer",
+            f"{settings.openai_base_url} is asked for {settings.chosen_model}, since no model is named ({here})",
+            why="servers of one's own have models of other names, and refuse this one",
+            mend="set PALIMPSEST_SUMMARIZER_MODEL to a name that the server has",
+        )
+    return ok("summarizer", f"summaries are made by {name!r} with {settings.chosen_model} ({here})")
 
 
 def _installed(name: str) -> Finding:
@@ -111,10 +119,10 @@ def _installed(name: str) -> Finding:
     return ok("summarizer", f"summaries are made by {name!r}, of {found.value}")
 
 
-def _breaker(settings: Settings) -> Finding:
+def _breaker(settings: Settings, provider: Provider) -> Finding:
     from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415 - only where a model is asked
 
-    left = CircuitBreaker.of(settings).seconds_left()
+    left = CircuitBreaker.of(settings, provider).seconds_left()
     if left:
         return warning(
             "breaker",

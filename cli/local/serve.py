@@ -25,7 +25,7 @@ from cli.local.local_tenant import ROLE, ServiceError, api_key, console_ticket, 
 from cli.local.processes import Supervisor
 from cli.output import failed
 from migrations.run import upgrade
-from runtime.settings import Settings
+from runtime.summarizers import DEFAULT_MODELS, provider_of
 from store.tenants.logins import LoginError
 
 if TYPE_CHECKING:
@@ -265,10 +265,9 @@ def _default_summarizer(environ: Mapping[str, str]) -> str:
 
 
 def _describe_model(name: str, environ: Mapping[str, str]) -> str:
-    if name.startswith("anthropic"):
-        default = Settings.model_fields["summarizer_model"].default
-        model = environ.get("PALIMPSEST_SUMMARIZER_MODEL") or default
-        at = environ.get("ANTHROPIC_BASE_URL")
+    if (provider := provider_of(name)) is not None:
+        model = environ.get("PALIMPSEST_SUMMARIZER_MODEL") or DEFAULT_MODELS[provider]
+        at = environ.get(f"{provider.upper()}_BASE_URL")
         return f"{model}, a real model" + (f", at {at}" if at else "")
     if name == "extractive":
         return "extractive, no model is called (set ANTHROPIC_API_KEY for written summaries)"

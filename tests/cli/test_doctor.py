@@ -24,6 +24,7 @@ from store.engine import owner_engine
 from store.operations import processes
 from store.operations.processes import Activity, Process
 from tests.api.operations.test_pgbouncer import Pooler, pooled
+from tests.support.servers.loopback_chat import choice
 from tests.support.servers.loopback_model import LoopbackModel, ok, status
 from tests.support.service.command_line import own_logging
 from tests.support.service.running_api import running_api
@@ -393,7 +394,8 @@ def test_a_circuit_that_is_open(
         assert installation.faults(**asked) == {}
         for name, value in asked.items():
             monkeypatch.setenv(name, value)
-        breaker = CircuitBreaker.of(make_settings(broker_url=installation.settings.broker_url, summarizer="anthropic"))
+        settings = make_settings(broker_url=installation.settings.broker_url, summarizer="anthropic")
+        breaker = CircuitBreaker.of(settings, "anthropic")
         breaker.report(breaker.admit(), "model_auth")
         assert installation.faults(**asked) == {"breaker": "warning"}
         assert installation.faults(**asked) == {"breaker": "warning"}
@@ -412,6 +414,26 @@ def test_a_model_is_asked_once_where_that_is_wanted(installation: Installation) 
         found = installation.look("--model", **asked)
         assert (found["model"]["state"], "model_auth" in found["model"]["what"]) == ("problem", True)
     assert installation.look("--model")["model"]["what"] == "no model is asked for summaries"
+
+
+def test_a_server_of_chat_completions(installation: Installation) -> None:
+    chosen = {"PALIMPSEST_SUMMARIZER": "openai"}
+    without = installation.look(**chosen)["summarizer"]
+    assert (without["state"], "OPENAI_API_KEY" in without["mend"]) == ("problem", True)
+    assert "gpt-6-luna" in installation.look(**chosen, OPENAI_API_KEY="sk-x")["summarizer"]["what"]
+    with LoopbackModel() as model:
+        asked = chosen | {"OPENAI_BASE_URL": f"{model.url}/v1"}
+        found = installation.look("--model", **asked)
+        assert (found["summarizer"]["state"], found["breaker"]["state"]) == ("warning", "ok")
+        assert "PALIMPSEST_SUMMARIZER_MODEL" in found["summarizer"]["mend"]
+        asked |= {"PALIMPSEST_SUMMARIZER_MODEL": "ours"}
+        model.then(choice({"content": "ready"}, usage=None), choice({"content": None}, "length"), status(404))
+        found = installation.look("--model", **asked)
+        assert found["summarizer"]["state"] == "ok"
+        assert found["model"]["what"] == "ours answers (tokens not told)"
+        assert installation.look("--model", **asked)["model"]["state"] == "ok"  # it thought, and is there
+        refused = installation.look("--model", **asked)["model"]
+        assert (refused["state"], "OPENAI_BASE_URL" in refused["mend"]) == ("problem", True)
 
 
 def test_an_api_is_asked_whether_it_is_ready(installation: Installation) -> None:

@@ -17,7 +17,7 @@ from tests.faults.installation import installed
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_faults import FAULTS
 from tests.support.servers.loopback_steps import status, summary
-from worker.summarizers.anthropic import ATTEMPTS
+from worker.summarizers.asking import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

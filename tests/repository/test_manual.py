@@ -260,7 +260,7 @@ def test_the_policy_page_has_every_key_with_its_default() -> None:
         names, values = re.findall(r"`(\w+)`", keys), [value.strip() for value in defaults.split(",")]
         told |= dict(zip(names, values if len(values) == len(names) else values * len(names), strict=True))
     actual = {
-        field.name: {(): "none", "": "empty"}.get(field.default, str(field.default))
+        field.name: {(): "none", "": "empty", msgspec.NODEFAULT: "none"}.get(field.default, str(field.default))
         if not isinstance(field.default, bool)
         else str(field.default).lower()
         for field in msgspec.structs.fields(Policy)

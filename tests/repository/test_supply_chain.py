@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 FILES = ("constraints.txt", "requirements.txt", "requirements-build.txt")
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-SERVED: list[str] = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["otel"]]
-"""What the services need, traces included: PALIMPSEST_TRACING asks for no other image."""
+SERVED: list[str] = [
+    *PYPROJECT["project"]["dependencies"],
+    *(line for extra in ("otel", "openai") for line in PYPROJECT["project"]["optional-dependencies"][extra]),
+]
+"""What the services need, traces and every summarizer included: no setting asks for another image."""
 
 PERMISSIVE = {
     *("MIT", "MIT-0", "ISC", "0BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PSF-2.0", "Python-2.0"),

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec.structs import replace
 
 from compaction.steps import steps
 from compaction.steps.ladder import Step, growth_margin
@@ -90,8 +91,11 @@ class Answers:
                 record, RunReason.BATCH_OUTDATED, self._closing(batch, "discarded", RunReason.BATCH_OUTDATED)
             )
         request = self._summarizing.request(stage, zone, policy)._replace(canary=outline.canary)
+        asked = api.chosen_by(replace(policy, summarizer_model=outline.model or ""))
         try:
-            summary = self._wait(partial(api.summary, request, batch.answers, outline.part_ends, outline.answer_tokens))
+            summary = self._wait(
+                partial(asked.summary, request, batch.answers, outline.part_ends, outline.answer_tokens)
+            )
         except SummaryError as error:
             self.failure = error
             log.warning("batch.refused", batch_id=str(batch.id), reason=error.code, detail=error.detail)
@@ -175,7 +179,8 @@ def collect(database: Database, api: AnthropicBatches, batch: Batch, policy: Pol
     if not wait(lambda: api.status(provider_id)).ended:
         return batch
     parts, tokens = len(outline.part_ends), outline.answer_tokens
-    results = wait(lambda: api.results(provider_id, batch.id.hex, parts, tokens))
+    asked = api.chosen_by(replace(policy, summarizer_model=outline.model or ""))
+    results = wait(lambda: asked.results(provider_id, batch.id.hex, parts, tokens))
     costs = batches.Costs(*results.spent)
     trouble = results.trouble
     if trouble is not None:

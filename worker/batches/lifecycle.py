@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from compaction.overrides import in_force
 from compaction.steps import steps
@@ -137,6 +138,7 @@ class Lifecycle:
         reading = self._read(batch)
         if reading is None:
             return
+        api = api.chosen_by(reading.policy)
         try:
             plan = api.plan(reading.request)
         except SummaryError as error:
@@ -145,7 +147,7 @@ class Lifecycle:
         prompts = [plan.ask(part) for part in plan.parts]
         outline = _outline(reading, plan, api)
         with self._database.transaction(batch.tenant_id) as connection:
-            if not self._is_affordable(connection, batch, prompts, outline):
+            if not self._is_affordable(connection, batch, prompts, outline, reading.policy):
                 self._wait_for_budget(connection, batch, reading.policy)
                 return
             if not batches.sending(connection, batch, outline):
@@ -172,14 +174,14 @@ class Lifecycle:
             self._wait(lambda: api.cancel(status.id))
 
     def _is_affordable(
-        self, connection: Connection, batch: Batch, prompts: Sequence[Prompt], outline: batches.Outline
+        self, connection: Connection, batch: Batch, prompts: Sequence[Prompt], outline: batches.Outline, policy: Policy
     ) -> bool:
         """Reserve what the questions may cost; False if the tenant's budget of today is spent."""
         paying = self._resources.budgets
         if paying is None:
             return True
         read, written = sum(prompt.tokens(0) for prompt in prompts), outline.answer_tokens * len(prompts)
-        amount = paying.estimate(outline.model, read, written, batch=True)
+        amount = paying.estimate(outline.model, read, written, policy, batch=True)
         return paying.reserve_batch(connection, batch.tenant_id, batch.id, amount)
 
     def _wait_for_budget(self, connection: Connection, batch: Batch, policy: Policy) -> None:
@@ -230,8 +232,9 @@ class Lifecycle:
             self._postpone(batch, batch.wait_seconds)
             return
         outline = batch.outline
+        asked = api.chosen_by(replace(self._policy(batch), summarizer_model=outline.model or ""))
         results = self._wait(
-            lambda: api.results(provider_id, batch.id.hex, len(outline.part_ends), outline.answer_tokens)
+            lambda: asked.results(provider_id, batch.id.hex, len(outline.part_ends), outline.answer_tokens)
         )
         self._close_superseded(batch, batches.Costs(*results.spent))
 

@@ -16,7 +16,7 @@ from anthropic.types.messages import MessageBatch
 from compaction.steps.runs import RunReason
 from compaction.summary.transcript import PROMPT_VERSION
 from worker.batches.ahead import side_by_side
-from worker.summarizers.anthropic import answer_of
+from worker.summarizers.anthropic import answer_of, trouble_of
 from worker.summarizers.api_errors import failure
 from worker.summarizers.base import Spent, Summary, SummaryError
 from worker.summarizers.staged import finished
@@ -25,6 +25,7 @@ from worker.summarizers.writing import text_of, total
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from compaction.policy import Policy
     from compaction.summary.prompts import Prompt
     from compaction.summary.staging import Plan
     from worker.summarizers.anthropic import AnthropicModel
@@ -90,12 +91,17 @@ class AnthropicBatches:
         """Seconds after which a call to the provider has ended, however."""
         return self._model.deadline_seconds
 
+    def chosen_by(self, policy: Policy) -> AnthropicBatches:
+        """Return the same by the model, and with the prices, that a policy names."""
+        return AnthropicBatches(self._model.chosen_by(policy), self._staged.chosen_by(policy))
+
     def plan(self, request: SummaryRequest) -> Plan:
         """Return the questions that a summary takes; raise SummaryError if there can be none."""
         return self._staged.plan(request)
 
     def create(self, key: str, prompts: Sequence[Prompt], max_tokens: int) -> Status:
         """Send the questions; `key` and its place name each of them. Raises SummaryError, see NOT_TAKEN."""
+        self._model.check_allowed()
         requests: list[Any] = [
             {
                 "custom_id": _custom_id(key, number),
@@ -113,13 +119,13 @@ class AnthropicBatches:
         async def call(client: anthropic.AsyncAnthropic) -> object:
             try:
                 return await client.messages.batches.create(requests=requests)
-            except anthropic.APIStatusError as error:
-                if error.status_code < 500 or error.status_code == _OVERLOADED:  # noqa: PLR2004 - a server error
+            except (anthropic.APIStatusError, anthropic.APIConnectionError) as error:
+                trouble = trouble_of(error)
+                assert trouble is not None  # noqa: S101 - an error of the SDK
+                if 0 < trouble.status < 500 or trouble.status == _OVERLOADED:  # noqa: PLR2004 - a server error
                     raise
                 # It may have been taken all the same: not to be repeated before somebody has looked.
-                raise failure(error, 1) from None
-            except anthropic.APIConnectionError as error:
-                raise failure(error, 1) from None
+                raise failure(trouble, 1) from None
 
         return self._model.send(call, lambda answer, _: _status(answer))
 

@@ -14,7 +14,7 @@ from compaction.steps.runs import RunReason
 from store.tenants import budgets
 from store.tenants.budgets import Amount, Budget
 from worker.summarizers.base import SummaryError
-from worker.summarizers.prices import BilledTokens, cost
+from worker.summarizers.prices import BilledTokens, PriceTable, cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from compaction.policy import Policy
     from runtime.settings import Settings
     from store.runs.runs import Lease
     from worker.database import Database
@@ -33,16 +34,19 @@ class Budgets:
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
-        self._prices = settings.summarizer_prices
+        self._settings = settings
         self.default = Budget.of(settings)
 
     def purse(self, lease: Lease) -> RunPurse:
         """Return what one attempt at a run pays from."""
         return RunPurse(self, self._database, lease)
 
-    def estimate(self, model: str | None, input_tokens: int, output_tokens: int, *, batch: bool = False) -> Amount:
+    def estimate(
+        self, model: str | None, input_tokens: int, output_tokens: int, policy: Policy, *, batch: bool = False
+    ) -> Amount:
         """Return what a call may come to; a model of unknown price costs nothing, as in the audit."""
-        price = cost(model, BilledTokens(input_tokens, output_tokens), self._prices, batch=batch) if model else None
+        prices = PriceTable.of(self._settings, policy)
+        price = cost(model, BilledTokens(input_tokens, output_tokens), prices, batch=batch) if model else None
         return Amount(input_tokens + output_tokens, price or Decimal(0))
 
     def reserve_batch(self, connection: Connection, tenant_id: UUID, batch_id: UUID, amount: Amount) -> bool:
@@ -64,7 +68,7 @@ class RunPurse:
 
     def reserve(self, model: str | None, input_tokens: int, output_tokens: int) -> _Payment:
         """Set aside what a call may cost at most; see `worker.summarizers.paying.Purse`."""
-        payment = _Payment(self, self._owner.estimate(model, input_tokens, output_tokens))
+        payment = _Payment(self, self._owner.estimate(model, input_tokens, output_tokens, self._lease.policy))
         # One at a time: each writes what all of them hold together.
         with self._lock:
             reserve = partial(

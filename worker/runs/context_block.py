@@ -26,7 +26,7 @@ from worker.metrics import METRICS
 from worker.runs.journal import RunLostError
 from worker.runs.resources import StoppingError
 from worker.runs.summarizing import spend
-from worker.summarizers.base import SummaryError
+from worker.summarizers.base import SummaryError, chosen_by
 from worker.summarizers.parallel import all_answers
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class BlockSummary:
         if model is None:
             return self._end(block, "skipped", RunReason.OUTLINE_STANDS)
         try:
-            summary = self._wait(block, model)
+            summary = self._wait(block, chosen_by(model, self._lease.policy))
         except SummaryError as error:
             if error.code == RunReason.BUDGET_SPENT:
                 return self._end(block, "skipped", RunReason.BUDGET_SPENT)

@@ -14,7 +14,7 @@ from compaction.steps.snapshot import UNREAD
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import view_tokens
 from worker.runs.resources import StoppingError
-from worker.summarizers.base import SummaryError, SummaryRequest
+from worker.summarizers.base import SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.breaker import OUTAGE
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.paying import PayingSummarizer, pay
@@ -63,7 +63,9 @@ class Summarizing:
 
     @property
     def _summarizer(self) -> Summarizer:
-        return ExtractiveSummarizer() if self.lease.strategy == "extract" else self.resources.summarizer
+        if self.lease.strategy == "extract":
+            return ExtractiveSummarizer()
+        return chosen_by(self.resources.summarizer, self.lease.policy)
 
     def step(self, now: Reading) -> Result:
         """Put a summary into the place of the zone. Raises SummaryError, StoppingError."""

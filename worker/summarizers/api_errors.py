@@ -1,4 +1,7 @@
-"""What errors of the Messages API mean: their reason codes, whether to ask again, and how long to wait."""
+"""What errors of models' servers mean: their reason codes, whether to ask again, and how long to wait.
+
+The words are looked for whoever is asked: gateways pass on those of the server behind them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import math
 import re
 import time
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-import anthropic
-
+from compaction.steps.refusals import is_refused_for_length
 from compaction.steps.runs import RunReason
 from worker.summarizers.base import Spent, SummaryError
 
@@ -21,12 +24,17 @@ REQUEST_ID: Final = re.compile(r"[\w-]{1,64}")
 _PASSING: Final = frozenset({408, 409, 429})
 """The statuses below 500 that another attempt may mend (API reference, "Errors"); so may all from 500 on."""
 _TOO_LONG_STATUSES: Final = frozenset({400, 422, 500})
-_TOO_LONG: Final = re.compile(
-    r"too long"  # Claude: "prompt is too long: 210000 tokens > 200000 maximum"; Bedrock: "Input is too long"
-    r"|context[ _](?:size|length|window|limit)"  # Claude, llama.cpp (also with a 500), vLLM, SGLang, OpenAI's wording
-    r"|max(?:imum)?[ _]model[ _]len",  # vLLM
+_LARGER_THAN_A_MINUTE: Final = "request too large"
+"""OpenAI, with a 429: one request has more tokens than a whole minute allows, which no patience mends."""
+_UNPAID: Final = re.compile(
+    r"credit balance"  # Claude, with a 400
+    # OpenAI, with a 429 that no patience mends (docs, "Error codes": "You exceeded your current quota")
+    r"|insufficient_quota|exceeded your current quota|billing_not_active|billing_hard_limit_reached",
     re.IGNORECASE,
 )
+_UNPAID_STATUSES: Final = frozenset({400, 403, 429})
+_FILTERED: Final = re.compile(r"content_filter|content_policy_violation|responsible ?ai ?policy", re.IGNORECASE)
+"""Azure OpenAI and OpenAI where the prompt itself is refused, with a 400."""
 _CODES: Final = {
     401: RunReason.MODEL_AUTH,
     402: RunReason.MODEL_BILLING,
@@ -40,29 +48,70 @@ _ERROR_TEXT_CHARS: Final = 2_000
 """Characters of an error's text that are looked at: it may be a page."""
 
 
-def failure(error: anthropic.APIError, calls: int) -> SummaryError:
-    """Return what an error of the SDK is called; nothing of its text, which may quote the request."""
+class StatusError(Protocol):
+    """An error of an SDK that stands for a status; those of Anthropic and OpenAI are made alike."""
+
+    status_code: int
+    message: str
+    request_id: str | None
+
+    @property
+    def response(self) -> HasHeaders:
+        """The whole answer."""
+
+
+class HasHeaders(Protocol):
+    """An answer."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Its headers, by names in small letters."""
+
+
+class Trouble(NamedTuple):
+    """What went wrong with a request, whoever was asked."""
+
+    kind: Literal["status", "timeout", "unreachable", "garbage"]
+    name: str
+    """The error's class."""
+    status: int = 0
+    text: str = ""
+    """What the server said, in small letters, to look for words in; it goes nowhere else."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    request_id: str | None = None
+
+
+def trouble_of_status(error: StatusError) -> Trouble:
+    """Return what an SDK's error for a status says."""
+    text = f"{error.message!s:.{_ERROR_TEXT_CHARS}}".lower()
+    return Trouble("status", type(error).__name__, error.status_code, text, error.response.headers, error.request_id)
+
+
+def failure(trouble: Trouble, calls: int) -> SummaryError:
+    """Return what an error is called; nothing of its text, which may quote the request."""
     spent = Spent(calls)
-    if isinstance(error, anthropic.APIStatusError):
-        detail = f"status {error.status_code}"
-        if REQUEST_ID.fullmatch(error.request_id or ""):
-            detail += f", request {error.request_id}"
-        return SummaryError(_code(error), detail, spent)
-    if isinstance(error, anthropic.APITimeoutError):
-        return SummaryError(RunReason.MODEL_TIMEOUT, "the connection timed out", spent)
-    if isinstance(error, anthropic.APIConnectionError):
-        return SummaryError(RunReason.MODEL_UNREACHABLE, type(error).__name__, spent)
-    return SummaryError(RunReason.MODEL_GARBAGE, type(error).__name__, spent)
+    match trouble.kind:
+        case "status":
+            detail = f"status {trouble.status}"
+            if REQUEST_ID.fullmatch(trouble.request_id or ""):
+                detail += f", request {trouble.request_id}"
+            return SummaryError(_code(trouble), detail, spent)
+        case "timeout":
+            return SummaryError(RunReason.MODEL_TIMEOUT, "the connection timed out", spent)
+        case "unreachable":
+            return SummaryError(RunReason.MODEL_UNREACHABLE, trouble.name, spent)
+        case "garbage":
+            return SummaryError(RunReason.MODEL_GARBAGE, trouble.name, spent)
 
 
-def may_pass(error: anthropic.APIStatusError) -> bool:
+def may_pass(trouble: Trouble) -> bool:
     """Return whether the same request may be answered another time."""
-    if _is_too_long(error):
+    if is_too_long(trouble) or _is_unpaid(trouble):
         return False
-    said = error.response.headers.get("x-should-retry")
+    said = trouble.headers.get("x-should-retry")
     if said in {"true", "false"}:
         return said == "true"
-    return error.status_code in _PASSING or error.status_code >= 500  # noqa: PLR2004 - a server error
+    return trouble.status in _PASSING or trouble.status >= 500  # noqa: PLR2004 - a server error
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -80,24 +129,27 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _code(error: anthropic.APIStatusError) -> str:
-    status = error.status_code
-    if _is_too_long(error):
+def is_too_long(trouble: Trouble) -> bool:
+    """Return whether a smaller prompt is what the server asks for."""
+    if trouble.status == 413:  # noqa: PLR2004 - status codes name themselves
+        return True
+    if trouble.status == 429:  # noqa: PLR2004 - as above
+        return _LARGER_THAN_A_MINUTE in trouble.text
+    return trouble.status in _TOO_LONG_STATUSES and is_refused_for_length(trouble.text)
+
+
+def _is_unpaid(trouble: Trouble) -> bool:
+    return trouble.status in _UNPAID_STATUSES and _UNPAID.search(trouble.text) is not None
+
+
+def _code(trouble: Trouble) -> str:
+    status = trouble.status
+    if is_too_long(trouble):
         return RunReason.PROMPT_TOO_LONG
+    if _is_unpaid(trouble):
+        return RunReason.MODEL_BILLING
     if code := _CODES.get(status):
         return code
-    if status == 400 and "credit balance" in text_of(error):  # noqa: PLR2004 - status codes name themselves
-        return RunReason.MODEL_BILLING
+    if status == 400 and _FILTERED.search(trouble.text):  # noqa: PLR2004 - status codes name themselves
+        return RunReason.MODEL_REFUSED
     return RunReason.MODEL_ERROR if status >= 500 else RunReason.MODEL_REJECTED  # noqa: PLR2004 - as above
-
-
-def _is_too_long(error: anthropic.APIStatusError) -> bool:
-    """Return whether a smaller prompt is what the server asks for."""
-    if error.status_code == 413:  # noqa: PLR2004 - status codes name themselves
-        return True
-    return error.status_code in _TOO_LONG_STATUSES and _TOO_LONG.search(text_of(error)) is not None
-
-
-def text_of(error: anthropic.APIStatusError) -> str:
-    """Return the text to look for words in; it goes nowhere else."""
-    return f"{error.message!s:.{_ERROR_TEXT_CHARS}}".lower()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from compaction.view import ViewMessage
+
+
+T = TypeVar("T")
 
 
 class SummaryRequest(NamedTuple):
@@ -94,6 +97,14 @@ class Model(Protocol):
         """Return its answer of at most `max_tokens` tokens; raise SummaryError if there is none."""
 
 
+@runtime_checkable
+class Choosable(Protocol):
+    """A model, or a summarizer, of which a policy may choose another by its name, and say what its tokens cost."""
+
+    def chosen_by(self, policy: Policy) -> Self:
+        """Return the one that a policy names, itself where it names none."""
+
+
 class Summarizer(Protocol):
     """Makes summaries. Called outside any transaction, from many threads at once. See also `PayingSummarizer`."""
 
@@ -107,3 +118,8 @@ class Summarizer(Protocol):
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """Return a summary; raise SummaryError if none can be made."""
+
+
+def chosen_by(asked: T, policy: Policy) -> T:
+    """Return the model or summarizer that a policy names, `asked` where it names none or there is no choice."""
+    return asked.chosen_by(policy) if isinstance(asked, Choosable) else asked

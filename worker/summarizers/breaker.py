@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
     from runtime.settings import Settings
+    from runtime.summarizers import Provider
 
 log = structlog.get_logger()
 
@@ -124,12 +125,12 @@ class CircuitBreaker:
         self._without_redis_until = -math.inf
 
     @classmethod
-    def of(cls, settings: Settings) -> CircuitBreaker:
-        """Return the circuit of the installation's API key at its base URL."""
-        key = settings.anthropic_api_key.get_secret_value() if settings.anthropic_api_key else ""
+    def of(cls, settings: Settings, provider: Provider) -> CircuitBreaker:
+        """Return the circuit of the installation's key for a provider's API, at its base URL."""
+        door = settings.door(provider)
         return cls(
             settings.broker_url.get_secret_value(),
-            f"{settings.anthropic_base_url or ''}\0{key}",
+            f"{door.base_url or ''}\0{door.key}",
             failures=settings.breaker_failures,
             cooldown=settings.breaker_cooldown_seconds,
             longest=settings.breaker_max_cooldown_seconds,

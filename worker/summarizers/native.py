@@ -13,7 +13,8 @@ from compaction.cache_marks import Marked, keep_last
 from compaction.messages import is_signed_summary
 from compaction.steps.runs import RunReason
 from compaction.tokens import text_weight
-from worker.summarizers.anthropic import billed, storable
+from worker.summarizers.anthropic import billed
+from worker.summarizers.asking import storable
 from worker.summarizers.base import Spent, SummaryError
 from worker.summarizers.prices import BilledTokens, cost
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
     import anthropic
 
+    from compaction.policy import Policy
     from compaction.view import ViewMessage
-    from runtime.settings import TokenPrices
     from worker.summarizers.anthropic import AnthropicModel
+    from worker.summarizers.prices import PriceTable
 
 NAME: Final = "anthropic-native"
 BETA: Final = "compact-2026-09-04"
@@ -75,6 +77,10 @@ class AnthropicNative:
         self.model = claude.model
         """The model for conversations that name none."""
 
+    def chosen_by(self, policy: Policy) -> AnthropicNative:
+        """Return the same with what a policy says: the model for conversations that name none, and prices."""
+        return AnthropicNative(self._claude.chosen_by(policy))
+
     def sign(
         self,
         messages: Sequence[ViewMessage],
@@ -122,9 +128,7 @@ class _Answer(msgspec.Struct):
     usage: dict[str, Any] | None = None
 
 
-def block_of(
-    answer: object, model: str, prices: Mapping[str, TokenPrices], *, calls: int = 1
-) -> tuple[Spent, dict[str, Any]]:
+def block_of(answer: object, model: str, prices: PriceTable, *, calls: int = 1) -> tuple[Spent, dict[str, Any]]:
     """Return the signed block in an answer's bytes, and what it cost; raise SummaryError if there is none."""
     spent = Spent(calls)
     try:

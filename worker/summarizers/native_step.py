@@ -30,7 +30,8 @@ class NativeStep:
 
     def step(self, summarizing: Summarizing, now: Reading) -> Result:
         """Put the API's own summary into the place of what it was made from. Raises SummaryError, StoppingError."""
-        native, journal, policy = self.native, summarizing.journal, summarizing.lease.policy
+        journal, policy = summarizing.journal, summarizing.lease.policy
+        native = self.native.chosen_by(policy)
         now = now._replace(stage=steps.pin_first_request(now.stage))
         stage = now.stage
         sent = journal.sent_beside()

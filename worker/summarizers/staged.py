@@ -18,12 +18,13 @@ from compaction.summary.staging import WindowTooSmallError, joined, plan
 from compaction.summary.transcript import PROMPT_VERSION
 from compaction.summary.zone import REFERENCE, without_reference
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
-from worker.summarizers.base import Summary, SummaryError, SummaryRequest
+from worker.summarizers.base import Summary, SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.parallel import answers_in_order
 from worker.summarizers.paying import UNLIMITED
 from worker.summarizers.writing import Writer
 
 if TYPE_CHECKING:
+    from compaction.policy import Policy
     from compaction.quality.verdict import Verdict
     from compaction.summary.prompts import Prompt
     from compaction.summary.staging import Oversized, Part, Plan
@@ -91,6 +92,11 @@ class StagedSummarizer:
     def model(self) -> str:
         """The model it calls."""
         return self._model.model
+
+    def chosen_by(self, policy: Policy) -> StagedSummarizer:
+        """Return the same by the model that a policy names."""
+        model = chosen_by(self._model, policy)
+        return self if model is self._model else StagedSummarizer(model, self._guard)
 
     def plan(self, request: SummaryRequest) -> Plan:
         """Return the requests that it would make of the model; raise SummaryError if there can be none."""

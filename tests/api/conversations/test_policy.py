@@ -81,7 +81,7 @@ def test_a_preset_is_shown(service: Service, name: str, window: int) -> None:
 
 
 def test_a_preset_that_there_is_not(service: Service) -> None:
-    assert "tokens" in problem(service.client.get("/v1/policy-presets/gpt-6"), 404, "not_found")["detail"]
+    assert "tokens" in problem(service.client.get("/v1/policy-presets/gpt-9"), 404, "not_found")["detail"]
     found = problem(service.client.get("/v1/policy-presets/15999"), 422, "invalid", "window_or_model")
     assert "16,000" in found["detail"]
 
@@ -127,7 +127,7 @@ def test_auto_goes_by_the_model_there_will_be(service: Service) -> None:
     assert service.client.patch(path, json=body).json()["policy"]["total_token_budget"] == 128_000
 
 
-@pytest.mark.parametrize("wanted", ["gpt-6", "", "15k", 15_999, 0, -1, 1.5, None, ["1m"], "200000000"])
+@pytest.mark.parametrize("wanted", ["gpt-9", "", "15k", 15_999, 0, -1, 1.5, None, ["1m"], "200000000"])
 def test_a_preset_that_cannot_be_taken_is_pointed_at(service: Service, wanted: Any) -> None:
     if wanted is not None:
         made = service.client.post("/v1/conversations", json={"policy_preset": wanted})

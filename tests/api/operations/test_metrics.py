@@ -20,7 +20,8 @@ from api.monitoring import installation
 from cli.local.embedded import free_port
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunKind, RunReason, RunTrigger
-from runtime.settings import Settings, TokenPrices
+from runtime.settings import Settings
+from runtime.summarizers import TokenPrices
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
 from tests.support.processes import START_SECONDS, Product, ended, long_talk, model, product
@@ -338,7 +339,7 @@ class TestWorkers:
             eventually(ended(product, conversation), START_SECONDS)
             eventually(lambda: ("palimpsest_runs_total", "", "committed") in scraped(ports[0]))
             found = scraped(ports[0])
-            name = product.chat.settings.summarizer_model
+            name = product.chat.settings.model_of("anthropic")
             run = product.chat.run(conversation)
             steps = product.chat.steps(run.id)
             assert found["palimpsest_model_calls_total", name] == sum(step.model_calls for step in steps) >= 1

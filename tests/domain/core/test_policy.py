@@ -50,6 +50,8 @@ DEFAULTS = {
     "extra_strategies": (),
     "batch_threshold_ratio": 0.75,
     "recall_handles": False,
+    "summarizer_model": "",
+    "model_prices": {},
 }
 PATTERNS = st.lists(st.sampled_from(["look", "web_*", "a?c"]), max_size=3).map(tuple)
 LATER = st.fixed_dictionaries(
@@ -69,6 +71,7 @@ LATER = st.fixed_dictionaries(
         "extra_strategies": PATTERNS,
         "batch_threshold_ratio": st.floats(0.01, 1),
         "recall_handles": st.booleans(),
+        "summarizer_model": st.sampled_from(["", "gpt-6-luna", "ours"]),
     },
 )
 

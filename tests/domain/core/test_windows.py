@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
 from anthropic.types import ModelParam
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import ChatModel
 
 from compaction.policy import FIELDS, MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
 from compaction.presets import LARGEST_CONTEXT_WINDOW, preset, window_named
-from compaction.windows import LOW_CONTEXT_WINDOW, WINDOWS, window_of, window_warning
+from compaction.windows import ANSWERS, LOW_CONTEXT_WINDOW, WINDOWS, longest_answer_of, window_of, window_warning
 
 UNKNOWN = 64_321
 
@@ -34,6 +36,21 @@ UNKNOWN = 64_321
         ("claude-3-5-sonnet-latest", 200_000),
         ("claude-2.0", 100_000),
         ("claude-2.1", 200_000),
+        ("gpt-6.2-sol", 1_050_000),
+        ("gpt-6-luna-2026-09-22", 1_050_000),
+        ("gpt-5.4", 1_050_000),
+        ("gpt-5.4-mini", 400_000),
+        ("gpt-5.2-chat-latest", 128_000),
+        ("gpt-4.1-nano", 1_047_576),
+        ("gpt-4o-2024-11-20", 128_000),
+        ("o4-mini-2025-04-16", 200_000),
+        ("gemini-3.8-flash", 1_048_576),
+        ("gemini-3.1-pro-preview-customtools", 1_048_576),
+        ("kimi-k2.6", 262_144),
+        ("glm-5.2", 1_048_576),
+        ("glm-5.1", 200_000),
+        ("deepseek-flash", 1_000_000),
+        ("mistral-large-4-0", 1_048_576),
     ],
 )
 def test_the_longest_entry_that_a_model_id_begins_with_gives_its_window_O5(model: str, window: int) -> None:
@@ -50,6 +67,17 @@ def test_the_longest_entry_that_a_model_id_begins_with_gives_its_window_O5(model
         (" Claude-Sonnet-4-6 ", 1_000_000),
         ("claude-sonnet-4-5[1m]", 1_000_000),
         ("anthropic.claude-3-haiku-20240307-v1:0:48k", 48_000),
+        ("openai/gpt-5.6-terra", 1_050_000),
+        ("models/gemini-2.5-pro", 1_048_576),
+        ("meta-llama/Llama-3.3-70B-Instruct", 131_072),
+        ("Meta-Llama-3.1-8B-Instruct-Q4_K_M", 131_072),
+        ("llama3.1:8b", 131_072),
+        ("gemma3:12b", 131_072),
+        ("Qwen/Qwen3.6-27B-FP8", 262_144),
+        ("deepseek-ai/DeepSeek-V3.2", 131_072),
+        ("gpt-oss:20b", 131_072),
+        ("us.openai.gpt-oss-120b-1:0", 131_072),
+        ("ours:64k", 64_000),
     ],
 )
 def test_names_that_clouds_and_gateways_give_are_understood(model: str, window: int) -> None:
@@ -58,14 +86,51 @@ def test_names_that_clouds_and_gateways_give_are_understood(model: str, window: 
 
 @pytest.mark.requirement("O5")
 @pytest.mark.parametrize(
-    "model", [None, "", "gpt-6", "claude", "claude-opus-40", "claude-haiku-50-1", "my-claudette-2"]
+    "model",
+    [
+        None,
+        "",
+        "gpt-9",
+        "gpt-60-sol",
+        "qwen",
+        "our-gpt-6",
+        "llama3:8b",
+        "claude",
+        "claude-opus-40",
+        "claude-haiku-50-1",
+        "my-claudette-2",
+    ],
 )
 def test_an_unknown_model_has_the_default_window_O5(model: str | None) -> None:
     assert window_of(model, UNKNOWN) == UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("gpt-6.2-astra", 128_000),
+        ("openai/gpt-4o-mini", 16_384),
+        ("gemini-3.8-flash", 65_536),
+        ("o3-mini", 100_000),
+        ("claude-opus-5-5", UNKNOWN),
+        ("ours", UNKNOWN),
+        (None, UNKNOWN),
+    ],
+)
+def test_how_long_an_answer_may_be(model: str | None, tokens: int) -> None:
+    assert longest_answer_of(model, UNKNOWN) == tokens
+    assert all(answer < window_of(name, 0) for name, answer in ANSWERS.items())
+
+
 def test_every_model_the_sdk_names_has_a_window() -> None:
     named = [name for literal in get_args(ModelParam) for name in get_args(literal)]
+    # Those with windows that are too small to work in, and previews that are gone, have no business here.
+    chat = [
+        name
+        for name in get_args(ChatModel)
+        if re.match(r"gpt-[5-9]|gpt-4\.1|gpt-4o(?!.*(?:audio|search))|o[1-9]", name)
+    ]
+    assert {name for name in chat if not window_of(name, 0)} == set()
     assert named
     assert {name: window_of(name, 0) for name in named if window_of(name, 0) < 200_000} == {}
 
@@ -105,6 +170,8 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "prune_deny",
         "extra_strategies",
         "batch_threshold_ratio",
+        "summarizer_model",
+        "model_prices",
     }
 
 
@@ -155,7 +222,7 @@ def test_there_is_no_preset_for_a_window_no_policy_may_have(window: int) -> None
         ("us.anthropic.claude-opus-4-5-20251101-v1:0", 200_000),
         ("anything[64k]", 64_000),
         ("0", 0),
-        ("gpt-6", None),
+        ("gpt-9", None),
         ("-1", None),
         ("1.5m", None),
         ("", None),

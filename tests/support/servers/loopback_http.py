@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.messages_api import problems
 from tests.support.servers.loopback_batches import BATCHES
+from tests.support.servers.loopback_chat import CHAT, completion, error_body, is_chat, too_long
+from tests.support.servers.loopback_chat import refused as refused_chat
 from tests.support.servers.loopback_compaction import compacted, is_compaction, refused
 from tests.support.servers.loopback_steps import CHARS_PER_TOKEN, ERROR_TYPES, Step, prompt_too_long, status, strings
 
@@ -117,10 +119,16 @@ class Answering(BaseHTTPRequestHandler):
     def _unscripted(self) -> Step | None:
         """Return what the API itself answers, whatever the script says; None if the script has its turn."""
         received, limit = self.received, self.model.context_tokens
-        if received.path not in {MESSAGES, COUNT_TOKENS}:
+        if received.path not in {MESSAGES, COUNT_TOKENS, CHAT}:
             return status(404)
         if not {"x-api-key", "authorization"} & set(received.headers):
             return status(401, "x-api-key header is required")
+        if is_chat(received):
+            return self._unscripted_chat(limit)
+        return self._unscripted_message(limit)
+
+    def _unscripted_message(self, limit: int | None) -> Step | None:
+        received = self.received
         if reason := self._invalid():
             return status(400, reason)
         if received.path == COUNT_TOKENS:
@@ -128,6 +136,13 @@ class Answering(BaseHTTPRequestHandler):
         if limit and received.input_tokens > limit:
             return prompt_too_long(received.input_tokens, limit)
         return None
+
+    def _unscripted_chat(self, limit: int | None) -> Step | None:
+        received = self.received
+        refusal = refused_chat(received, self.model.dialect) if self.model.validate else None
+        if refusal is None and limit and received.input_tokens > limit:
+            return too_long(received.input_tokens, limit)
+        return refusal
 
     def _invalid(self) -> str | None:
         body = self.received.body
@@ -172,19 +187,26 @@ class Answering(BaseHTTPRequestHandler):
 
     def answer(self, message: dict[str, Any]) -> None:
         """Send a Message object, as events where they were asked for."""
-        if not self.received.body.get("stream"):
-            return self.json(200, message)
+        if is_chat(self.received) or not self.received.body.get("stream"):
+            return self.json(200, self.encoded(message))
         events = b"".join(
             f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in _events(message)
         )
         return self.whole(200, events, {"content-type": "text/event-stream"})
 
+    def encoded(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a Message object in the shape of the API that was called."""
+        received = self.received
+        return completion(message, received.body, received.index) if is_chat(received) else message
+
     def error(
         self, code: int, text: str, error_type: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         """Send an error object; its type follows from the status unless given."""
+        if is_chat(self.received):
+            return self.json(code, error_body(code, text, error_type), headers)
         error = {"type": error_type or ERROR_TYPES.get(code, "api_error"), "message": text}
-        self.json(code, {"type": "error", "error": error, "request_id": self.request_id}, headers)
+        return self.json(code, {"type": "error", "error": error, "request_id": self.request_id}, headers)
 
     @property
     def request_id(self) -> str:
@@ -203,7 +225,7 @@ class Answering(BaseHTTPRequestHandler):
         sent = {
             "content-type": "application/json",
             "content-length": str(length),
-            "request-id": self.request_id,
+            "x-request-id" if is_chat(self.received) else "request-id": self.request_id,
         } | dict(headers or {})
         if sent.get("connection") == "close":
             self.close_connection = True

@@ -1,13 +1,13 @@
-"""A server on the loopback interface that speaks the Messages API: for tests, benchmarks and the examples.
+"""A server on the loopback interface that speaks the Messages API and Chat Completions: for tests and benchmarks.
 
     with LoopbackModel([status(529), ok("a summary")]) as model:
         client = anthropic.Anthropic(base_url=model.url, api_key="any", max_retries=0)
 
-Every `POST /v1/messages` takes the next step of the script, in order of arrival; when none is left, `default`
-answers (a short summary that quotes the first line and the URLs of the prompt). Requests that the API itself
-would refuse get its 400 and take no step. `python -m tests.support.servers.loopback_model --port N` runs one by
-itself, with `--fault NAME` one that always fails in that way (`loopback_faults`). Message batches:
-`loopback_batches`.
+Every `POST /v1/messages`, and `/v1/chat/completions` (`loopback_chat`), takes the next step of the script, in order of
+arrival; when none is left, `default` answers (a short summary that quotes the first line and the URLs of the prompt).
+Requests that the API itself would refuse get its 400 and take no step.
+`python -m tests.support.servers.loopback_model --port N` runs one by itself, with `--fault NAME` one that always fails
+in that way (`loopback_faults`). Message batches: `loopback_batches`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.servers.loopback_batches import LoopbackBatches
+from tests.support.servers.loopback_chat import CHAT, Dialect
 from tests.support.servers.loopback_faults import FAULTS
 from tests.support.servers.loopback_http import COUNT_TOKENS, MESSAGES, Answering, Received, Server
 from tests.support.servers.loopback_steps import (
@@ -84,6 +85,7 @@ class LoopbackModel:
     validate: refuse what the API refuses (`tests.support.messages_api`), with its 400.
     context_tokens: the window; larger prompts get "prompt is too long". None = no limit.
     latency: seconds before every answer, for benchmarks.
+    dialect: what it knows of Chat Completions.
     """
 
     def __init__(
@@ -95,11 +97,13 @@ class LoopbackModel:
         context_tokens: int | None = 200_000,
         latency: float = 0.0,
         port: int = 0,
+        dialect: Dialect | None = None,
     ) -> None:
         self.default = default or summary()
         self.validate = validate
         self.context_tokens = context_tokens
         self.latency = latency
+        self.dialect = dialect or Dialect()
         self.batches = LoopbackBatches()
         self.closing = threading.Event()
         self._script = deque(script)
@@ -116,9 +120,9 @@ class LoopbackModel:
 
     @property
     def requests(self) -> list[Received]:
-        """The requests to `/v1/messages` so far, in order of arrival."""
+        """The requests to `/v1/messages` and `/v1/chat/completions` so far, in order of arrival."""
         with self._changed:
-            return [each for each in self._received if each.path == MESSAGES]
+            return [each for each in self._received if each.path in {MESSAGES, CHAT}]
 
     @property
     def counted(self) -> list[Received]:

@@ -79,7 +79,8 @@ def summary() -> Step:
         urls = list(dict.fromkeys(URL.findall(answering.received.prompt)))[:SUMMARY_MAX_URLS]
         told = ["Summary of the conversation so far.", f"Request: {first[:200]}", "Links:"]
         text = "\n".join(told + (urls or ["none"]))
-        budget = int(body.get("max_tokens") or SUMMARY_MAX_CHARS) * CHARS_PER_TOKEN
+        most = body.get("max_tokens") or body.get("max_completion_tokens") or SUMMARY_MAX_CHARS
+        budget = int(most) * CHARS_PER_TOKEN
         ok(text[: min(SUMMARY_MAX_CHARS, budget)])(answering)
 
     return step
@@ -231,4 +232,4 @@ def hang_up(*, reset: bool = False) -> Step:
 
 
 def _body(answering: Answering, text: str) -> bytes:
-    return json.dumps(answering.message([{"type": "text", "text": text}], "end_turn")).encode()
+    return json.dumps(answering.encoded(answering.message([{"type": "text", "text": text}], "end_turn"))).encode()

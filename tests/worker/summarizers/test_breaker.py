@@ -192,11 +192,11 @@ def test_redis_learns_neither_the_key_nor_for_ever(broker_url: str, clock: Clock
     given: dict[str, Any] = {"broker_url": broker_url, "ANTHROPIC_API_KEY": SECRET}
     settings = Settings(**given)
     same, other = (
-        CircuitBreaker.of(settings),
-        CircuitBreaker.of(settings.model_copy(update={"anthropic_base_url": "x"})),
+        CircuitBreaker.of(settings, "anthropic"),
+        CircuitBreaker.of(settings.model_copy(update={"anthropic_base_url": "x"}), "anthropic"),
     )
     fail(same, code="model_auth")
-    assert refused(CircuitBreaker.of(settings))
+    assert refused(CircuitBreaker.of(settings, "anthropic"))
     assert refused(other) is None
     with redis.Redis.from_url(broker_url) as client:
         (key,) = client.keys("*")

@@ -44,6 +44,7 @@ from worker.parts import choose_model, choose_summarizer, choose_ways
 from worker.summarizers.base import SummaryError
 from worker.summarizers.native import LEAST_ANSWER_TOKENS, OWN_PROMPT, PROMPT, AnthropicNative, block_of
 from worker.summarizers.native_step import NativeStep
+from worker.summarizers.prices import NO_OWN_PRICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -293,15 +294,20 @@ def test_the_usage_of_the_iterations_is_what_it_cost() -> None:
     }
     usage = {"input_tokens": 0, "output_tokens": 0, "iterations": [entry, entry]}
     message = {"stop_reason": "compaction", "content": [BLOCK], "usage": usage}
-    spent, block = block_of(json.dumps(message).encode(), "claude-opus-5", {})
+    spent, block = block_of(json.dumps(message).encode(), "claude-opus-5", NO_OWN_PRICES)
     assert block == BLOCK
     assert (spent.calls, spent.input_tokens, spent.output_tokens) == (1, 22_200, 400)
     one = Decimal("0.000005") * (1_000 + 40 * Decimal("1.25") + 60 * 2 + 1_000) + Decimal("0.000025") * 200
     assert spent.cost_usd == 2 * one
     plain = {"stop_reason": "compaction", "content": [BLOCK], "usage": {"input_tokens": 7, "output_tokens": 3}}
-    assert block_of(json.dumps(plain).encode(), "unheard-of", {})[0][:4] == (1, 7, 3, None)
+    assert block_of(json.dumps(plain).encode(), "unheard-of", NO_OWN_PRICES)[0][:4] == (1, 7, 3, None)
     for wrong in (None, {}, {"iterations": [{"input_tokens": "x"}]}, {"iterations": 5}):
-        assert block_of(json.dumps(plain | {"usage": wrong}).encode(), MODEL, {})[0][:4] == (1, None, None, None)
+        assert block_of(json.dumps(plain | {"usage": wrong}).encode(), MODEL, NO_OWN_PRICES)[0][:4] == (
+            1,
+            None,
+            None,
+            None,
+        )
 
 
 @pytest.mark.parametrize(
@@ -456,8 +462,8 @@ def test_a_conversation_without_a_model_is_asked_of_the_installations(native: Ch
     conversation = native.begin()
     native.append(conversation, exchanges(12, 200))
     Workers(native).settle(conversation)
-    assert model.requests[0].body["model"] == native.settings.summarizer_model
-    assert native.steps(native.run(conversation).id)[-1].model == native.settings.summarizer_model
+    assert model.requests[0].body["model"] == native.settings.model_of("anthropic")
+    assert native.steps(native.run(conversation).id)[-1].model == native.settings.model_of("anthropic")
 
 
 def test_a_call_at_the_boundary_stays_with_its_result(native: Chat, model: LoopbackModel) -> None:
