@@ -112,6 +112,7 @@ def test_every_variable_is_a_setting(name: str) -> None:
     others = {variable for variable in environment if not variable.startswith("PALIMPSEST_")}
     assert others <= {
         "ANTHROPIC_BASE_URL",
+        "OPENAI_BASE_URL",
         "PATH",
         "PYTHONDONTWRITEBYTECODE",
         "PYTHONUNBUFFERED",
@@ -138,7 +139,8 @@ def test_the_settings_of_a_service_are_valid_and_lead_to_the_other_services(
 
 
 def test_only_workers_get_the_model_key() -> None:
-    assert {name for name in SERVICES if "anthropic_api_key" in secrets_of(name)} == set(WORKERS)
+    for key in ("anthropic_api_key", "openai_api_key"):
+        assert {name for name in SERVICES if key in secrets_of(name)} == set(WORKERS)
 
 
 def test_the_owners_login_is_the_migrations_alone() -> None:
@@ -171,7 +173,8 @@ def test_prometheus_finds_what_compose_starts() -> None:
 def test_every_secret_that_is_a_setting_can_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is secret: settings that are added later have to hold to it as well."""
     fields = {name: field for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)}
-    assert {"database_url", "database_password", "broker_url", "anthropic_api_key", "metrics_token"} <= set(fields)
+    assert {"database_url", "database_password", "broker_url", "metrics_token"} <= set(fields)
+    assert {"anthropic_api_key", "openai_api_key"} <= set(fields)
     for name, field in fields.items():
         alias = field.validation_alias
         variable = alias.choices[0] if isinstance(alias, AliasChoices) else f"PALIMPSEST_{name}"

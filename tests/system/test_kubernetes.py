@@ -43,8 +43,15 @@ CONTAINERS: dict[str, dict[str, Any]] = {name: pod["spec"]["containers"][0] for 
 
 def secret_files(name: str) -> set[str]:
     """The files of secrets that a pod finds in /run/secrets."""
-    (volume,) = [each["secret"] for each in PODS[name]["spec"]["volumes"] if "secret" in each]
-    return {item["path"] for item in volume["items"]}
+    return {item["path"] for source in secret_sources(name) for item in source["items"]}
+
+
+def secret_sources(name: str) -> list[dict[str, Any]]:
+    """The secrets that a pod's volume of them is made of."""
+    (volume,) = [each for each in PODS[name]["spec"]["volumes"] if each["name"] == "secrets"]
+    if "secret" in volume:
+        return [{"name": volume["secret"]["secretName"], **volume["secret"]}]
+    return [source["secret"] for source in volume["projected"]["sources"]]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
@@ -112,7 +119,10 @@ def test_settings_are_settings_and_no_secrets() -> None:
 
 def test_secrets_are_files_that_the_settings_read_and_each_pod_has_only_its_own(tmp_path: Path) -> None:
     assert secret_files("palimpsest-migrate") == {"palimpsest_database_url", "palimpsest_service_password"}
-    assert {name for name in PODS if "anthropic_api_key" in secret_files(name)} == {"palimpsest-worker-summaries"}
+    for key in ("anthropic_api_key", "openai_api_key"):
+        assert {name for name in PODS if key in secret_files(name)} == {"palimpsest-worker-summaries"}
+    for source in secret_sources("palimpsest-worker-summaries"):
+        assert source.get("optional", False) == all("api_key" in item["key"] for item in source["items"])
     for name, container in CONTAINERS.items():
         (mount,) = [each for each in container["volumeMounts"] if each["name"] == "secrets"]
         assert (mount["mountPath"], mount["readOnly"]) == ("/run/secrets", True)
@@ -121,18 +131,13 @@ def test_secrets_are_files_that_the_settings_read_and_each_pod_has_only_its_own(
         scheme = {"palimpsest_database_url": "postgresql", "palimpsest_broker_url": "redis"}.get(file, "scheme")
         (tmp_path / file).write_text(f"{scheme}://from-a-file/")
     settings = Settings(_secrets_dir=tmp_path)  # type: ignore[call-arg] # as /run/secrets
-    read = [settings.database_url, settings.broker_url, settings.anthropic_api_key]
-    assert [each.get_secret_value().partition("://")[2] for each in read if each] == ["from-a-file/"] * 3
+    read = [settings.database_url, settings.broker_url, settings.anthropic_api_key, settings.openai_api_key]
+    assert [each.get_secret_value().partition("://")[2] for each in read if each] == ["from-a-file/"] * 4
 
 
 def test_the_owners_login_is_the_migrations_alone() -> None:
-    names = {
-        name: volume["secret"]["secretName"]
-        for name, pod in PODS.items()
-        for volume in pod["spec"]["volumes"]
-        if "secret" in volume
-    }
-    assert {name for name, secret in names.items() if secret == "palimpsest-owner"} == {"palimpsest-migrate"}
+    names = {(name, source["name"]) for name in PODS for source in secret_sources(name)}
+    assert {name for name, secret in names if secret == "palimpsest-owner"} == {"palimpsest-migrate"}
 
 
 def test_probes_and_service_lead_to_what_the_api_serves() -> None:
