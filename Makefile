@@ -83,11 +83,13 @@ format: $(STAMP) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## Rewrite the generated pages of docs/, and migrations/schema.sql
+docs: $(STAMP) ## Rewrite what is generated: pages of docs/, migrations/schema.sql, types of the Python client
 	@for page in requirements settings metrics reference-http reference-presets reference-cli; do \
 	    $(BIN)/python docs/$$(echo $$page | tr - _).py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
 	done
 	@$(BIN)/python docs/schema.py >migrations/schema.sql.new && mv migrations/schema.sql.new migrations/schema.sql
+	@PYTHONPATH=. $(BIN)/python clients/python/generate_answers.py >clients/python/palimpsest_client/answers.py.new \
+	    && mv clients/python/palimpsest_client/answers.py.new clients/python/palimpsest_client/answers.py
 
 screenshots: $(STAMP) ## Take the console's pictures for the manual again, docs/images (needs Chromium)
 	@.ci/browser

@@ -7,17 +7,19 @@ import json
 import re
 from dataclasses import is_dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints, is_typeddict
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints, is_typeddict
 from urllib.parse import unquote
 
+import generate_answers
 import pytest
-from palimpsest_client import ApiError, CompactionRunningError, ServerError, UnexpectedSeqError, answers
+from palimpsest_client import ApiError, CompactionRunningError, ServerError, UnexpectedSeqError, answers, results
 from palimpsest_client.errors import error_of
 from palimpsest_client.operations import Operations
 from palimpsest_client.steps import Acquire, Answer, Ask, Pause, Request
 
 from api.app import create_app
 from runtime.settings import Settings
+from tests.support.places import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,12 +260,17 @@ def test_every_problem_is_an_error_of_its_own_kind(document: Schema) -> None:
     assert found["compaction_running"].run_id == named["compaction_running"]["run_id"]
 
 
+def test_the_types_of_answers_are_the_documents(document: Schema) -> None:
+    kept = (ROOT / "clients/python/palimpsest_client/answers.py").read_text()
+    assert generate_answers.text(document) == kept, "the API has changed: make docs writes answers.py anew"
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "flush"])
 def test_what_is_read_is_documented(document: Schema, name: str) -> None:
     requests, result = sent(document, name)
     annotation = str(inspect.signature(getattr(Operations, name)).return_annotation)
     named = next(each for each in re.findall(r"\w+", annotation) if each not in {"Flow", "Page"})
-    kind = getattr(answers, named, None)
+    kind = getattr(answers, named, None) or getattr(results, named, None)
     schema = good_schema(document, requests[-1], listed="Page" in annotation)
     if is_typeddict(kind):
         assert schema is not None
@@ -293,7 +300,9 @@ def agree(document: Schema, hint: Any, schema: Schema, where: str) -> None:
             agree(document, inner, part["properties"][name], f"{where}.{name}")
         return
     kind = part.get("type")
-    if kind == "array":
+    if get_origin(hint) is Literal:
+        assert list(get_args(hint)) == part["enum"], where
+    elif kind == "array":
         agree(document, get_args(hint)[0], part.get("items", {}), f"{where}[]")
     elif kind is not None:
         python = {"string": str, "integer": int, "boolean": bool, "object": dict, "number": float}[kind]

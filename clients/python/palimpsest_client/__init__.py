@@ -1,12 +1,8 @@
 """Client of Palimpsest: the context before a model call, the turn after it."""
 
 from palimpsest_client.answers import (
-    Context,
     Conversation,
-    KeptTurn,
     Message,
-    ModelCall,
-    Page,
     Payload,
     Pin,
     Plan,
@@ -14,7 +10,6 @@ from palimpsest_client.answers import (
     Run,
     Snapshot,
     StoredMessage,
-    Turn,
 )
 from palimpsest_client.clients import AsyncClient, Client
 from palimpsest_client.errors import (
@@ -37,6 +32,7 @@ from palimpsest_client.errors import (
     UnreachableError,
 )
 from palimpsest_client.outbox import Outbox
+from palimpsest_client.results import Context, KeptTurn, ModelCall, Page, Turn
 
 __all__ = [
     "ApiError",

@@ -1,87 +1,36 @@
-"""What the service answers with. Answers may hold more than is named here: fields are added without notice."""
+"""What the service answers with. Answers may hold more than is named here: fields are added without notice.
+
+Written by generate_answers.py from the OpenAPI document; `make docs` writes it anew.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypedDict, TypeVar
-
-T = TypeVar("T")
-R = TypeVar("R")
+from typing import Any, Literal, TypedDict
 
 Message = dict[str, Any]
 """One message of the Messages API: `role` and `content`."""
 
+RunKind = Literal["ladder", "manual", "recovery", "context_block", "batch", "request"]
+RunTrigger = Literal[
+    "check",
+    "manual",
+    "overflow",
+    "budget",
+    "context_block",
+    "batch",
+    "pin",
+    "restore",
+    "fork",
+    "import",
+]
+
 
 class ContextTokens(TypedDict):
-    """Tokens of a context: as counted for the next call, as the model's API last measured, and the budget."""
+    """Tokens of a context: as counted for the next call, as the API last measured, and the budget of the payload."""
 
     context: int
     measured: int | None
     budget: int
-
-
-@dataclass(frozen=True)
-class Context:
-    """What to send to the model as `messages`.
-
-    `messages` is the caller's own list to change. With `is_fallback` it is the caller's own history, because the
-    service could not be asked: `error` says why. The last `kept` messages are turns that wait to be sent.
-    """
-
-    messages: list[Message]
-    version: int = 0
-    """The snapshot that the context begins with; 0 = none. It belongs to the turn that the call makes."""
-    covers_through: int | None = None
-    last_seq: int | None = None
-    tokens: ContextTokens | None = None
-    warnings: list[str] = field(default_factory=list)
-    kept: int = 0
-    is_fallback: bool = False
-    error: Exception | None = None
-
-
-@dataclass(frozen=True)
-class ModelCall(Generic[R]):
-    """What a call of a model returned, and the context that it was made with in the end."""
-
-    result: R
-    context: Context
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Where a turn's messages stand. `replayed`: it had been stored before, under the same key."""
-
-    first_seq: int
-    last_seq: int
-    context_tokens: int
-    check: Literal["queued", "coalesced", "deferred"]
-    replayed: bool = False
-
-
-@dataclass(frozen=True)
-class KeptTurn:
-    """A turn that waits to be sent. It is plain data, so that a caller can store it and hand it back.
-
-    begun: it may have arrived, so that from now on it goes out exactly as it is. pinned: its sender named the seq it
-    has to have.
-    """
-
-    conversation_id: str
-    idempotency_key: str
-    body: dict[str, Any]
-    begun: bool = False
-    pinned: bool = False
-
-
-@dataclass(frozen=True)
-class Page(Generic[T]):
-    """One page of a list; `last_id` is the next one's `after_id` (of messages, its `after`)."""
-
-    data: list[T]
-    has_more: bool
-    first_id: str | int | None
-    last_id: str | int | None
 
 
 class ListedConversation(TypedDict):
@@ -112,7 +61,7 @@ class Conversation(ListedConversation):
 
 
 class Layers(TypedDict):
-    """Tokens of each layer of a payload."""
+    """Tokens of each layer."""
 
     system: int
     prior_context: int
@@ -122,7 +71,7 @@ class Layers(TypedDict):
 
 
 class PayloadHistory(TypedDict):
-    """What became of the history in a payload."""
+    """What became of the history's exchanges, and how many responses and results were cut."""
 
     exchanges_total: int
     exchanges_kept: int
@@ -131,7 +80,7 @@ class PayloadHistory(TypedDict):
 
 
 class Payload(TypedDict):
-    """A whole payload for the Messages API under one budget, and what it weighs in tokens."""
+    """A payload for the Messages API and what it weighs; `total` is its input, without the reserved output."""
 
     system: Any
     messages: list[Message]
@@ -141,6 +90,14 @@ class Payload(TypedDict):
     total: int
     history: PayloadHistory
     warnings: list[str]
+
+
+class ContextBlockRef(TypedDict):
+    """The context block that a run is about."""
+
+    seq: int
+    position: int
+    source: str
 
 
 class Step(TypedDict):
@@ -157,8 +114,10 @@ class Step(TypedDict):
     tokens_after: int
     messages_before: int
     messages_after: int
+    results_cut: int | None
     summarizer: str | None
     model: str | None
+    prompt_version: str | None
     model_calls: int
     model_input_tokens: int | None
     model_output_tokens: int | None
@@ -168,19 +127,23 @@ class Step(TypedDict):
 
 
 class Run(TypedDict):
-    """One execution of compaction; `state` is queued, running, committed, skipped, failed or dead."""
+    """One execution of compaction."""
 
     id: str
     conversation_id: str
-    kind: str | None
-    trigger: str
+    kind: RunKind | None
+    trigger: RunTrigger
     state: str
+    queue: str
     strategy: str | None
     instructions: str | None
+    context_block: ContextBlockRef | None
     reason: str | None
     error: str | None
+    request_id: str | None
     policy: dict[str, Any]
     attempts: int
+    worker: str | None
     snapshot_version: int | None
     tokens_before: int | None
     tokens_after: int | None
@@ -193,17 +156,22 @@ class Run(TypedDict):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    not_before: str | None
     steps: list[Step]
 
 
 class QueuedRun(TypedDict):
-    """The run that was queued."""
+    """The run that was queued, or the active one that does the same already."""
 
     run_id: str
 
 
 class PlannedStep(TypedDict):
-    """A step that a run would take."""
+    """What a step of the run would do: `state` is `committed`, `pending` or `skipped`, for the reason given.
+
+    Tokens are estimates. `zone_seqs` are the messages that a summary would replace, `summary_tokens` what it is
+    expected to have.
+    """
 
     name: str
     state: str
@@ -213,10 +181,16 @@ class PlannedStep(TypedDict):
     tokens_after: int
     messages_before: int
     messages_after: int
+    zone_seqs: list[int]
+    summary_tokens: int | None
 
 
 class Plan(TypedDict):
-    """What a run would do, and the messages that it would leave."""
+    """What a run would do, and the messages that it would leave.
+
+    `by_hand`: it takes its steps whatever the thresholds say; else it is what they ask for, which may be nothing.
+    `summary_is_placeholder`: no summary was made for the plan; where it would stand, a text says so.
+    """
 
     strategy: str
     by_hand: bool
@@ -232,7 +206,11 @@ class Plan(TypedDict):
 
 
 class RestorePlan(TypedDict):
-    """What would be served after going back to a version: all that there is, and what of it fits the budget."""
+    """What would be served after a restore.
+
+    `tokens` is the estimate of the version with all that came since, system prompt and tools included, `tokens_served`
+    that of what of it fits `budget`. `held_tokens`: no compaction begins by itself before as many more have come.
+    """
 
     version: int
     tokens: int
@@ -267,6 +245,14 @@ class Span(TypedDict):
     run_id: str | None
 
 
+class Pinned(TypedDict):
+    """A text in the frame of a snapshot, because its message `seq` is not shown any more."""
+
+    seq: int
+    source: str
+    text: str
+
+
 class Snapshot(ListedSnapshot):
     """A snapshot in full."""
 
@@ -275,6 +261,7 @@ class Snapshot(ListedSnapshot):
     coverage: list[Span]
     summary: str | None
     prefix_hash: str
+    pins: list[Pinned]
 
 
 class StoredMessage(TypedDict):
@@ -289,7 +276,7 @@ class StoredMessage(TypedDict):
 
 
 class Pin(TypedDict):
-    """A text that stays in the context word for word."""
+    """A text that stays in the context word for word, whatever becomes of its message."""
 
     id: str
     seq: int
@@ -304,7 +291,10 @@ class PinList(TypedDict):
 
 
 class RecalledPart(TypedDict):
-    """One block of an original: `text` stands at `offset` of its `characters`."""
+    """One block of an original: `text` stands at `offset` of its `characters`.
+
+    A context block has the kind `context_block`, and where it comes from as its `tool`.
+    """
 
     ref: str
     seq: int
@@ -318,7 +308,7 @@ class RecalledPart(TypedDict):
 
 
 class RecalledPassage(TypedDict):
-    """Messages in a row; `in_context`: the context shows all of them as they are."""
+    """Messages in a row, or a context block; `in_context` tells whether the context shows all of it as it came."""
 
     ref: str
     first_seq: int
@@ -329,7 +319,7 @@ class RecalledPassage(TypedDict):
 
 
 class RecalledCounts(TypedDict):
-    """What was found, the best first, with a reference in the conversation's order."""
+    """What was found, best first; with a reference, in the conversation's order."""
 
     passages: list[RecalledPassage]
     tokens: int
@@ -344,7 +334,7 @@ class Recalled(RecalledCounts, total=False):
 
 
 class UserPassage(RecalledPassage):
-    """Messages of one of a user's conversations in a row; every `ref` has its conversation before it."""
+    """Messages of one conversation in a row; every `ref` has its conversation before it."""
 
     conversation_id: str
 
@@ -366,7 +356,7 @@ class UserRecalled(UserRecalledCounts, total=False):
 
 
 class RecallTool(TypedDict, total=False):
-    """The tool's definition as one of the model APIs takes it: each has some of the fields."""
+    """The tool's definition in one of the shapes: each has some of the fields."""
 
     type: str
     name: str
@@ -377,17 +367,24 @@ class RecallTool(TypedDict, total=False):
 
 
 class Erasure(TypedDict):
-    """The tombstone of an erased conversation."""
+    """The tombstone of a conversation: who had it erased, when, and how much of it there was.
+
+    `number` counts a tenant's erasures from 1. `proof` is a SHA-256, in hexadecimal, over this tombstone and the proof
+    of the one before it.
+    """
 
     id: str
     number: int
     conversation_id: str
+    asked_for: Literal["conversation", "user"]
+    key_id: str | None
+    request_id: str | None
     erased_at: str
     erased: dict[str, int]
     proof: str
 
 
 class UserErasure(TypedDict):
-    """How many conversations of a user were erased."""
+    """How many conversations of a user this request found, and saw erased; 0 when there was nothing left."""
 
     conversations: int

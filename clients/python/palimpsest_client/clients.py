@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from palimpsest_client.answers import Context, ModelCall
     from palimpsest_client.outbox import Outbox
+    from palimpsest_client.results import Context, ModelCall
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palimpsest_client.answers import KeptTurn
+    from palimpsest_client.results import KeptTurn
 
 
 class PalimpsestError(Exception):

@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from palimpsest_client.answers import Context, KeptTurn, Message, ModelCall, Turn
 from palimpsest_client.calls import Caller, as_documented, decode, encode, given, is_passing, path_of
 from palimpsest_client.errors import (
     ApiError,
@@ -19,7 +18,11 @@ from palimpsest_client.errors import (
 )
 from palimpsest_client.outbox import Outbox, log
 from palimpsest_client.remembered import ContextMemory, Remembered
+from palimpsest_client.results import Context, KeptTurn, ModelCall, Turn
 from palimpsest_client.steps import Acquire, Answer, Ask, Flow, Request
+
+if TYPE_CHECKING:
+    from palimpsest_client.answers import Message
 
 R = TypeVar("R")
 Messages = Sequence[Mapping[str, Any]]

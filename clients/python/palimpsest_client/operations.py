@@ -10,7 +10,6 @@ from palimpsest_client.answers import (
     ListedConversation,
     ListedSnapshot,
     Message,
-    Page,
     Payload,
     Pin,
     PinList,
@@ -29,6 +28,7 @@ from palimpsest_client.calls import as_documented, given, path_of
 from palimpsest_client.errors import InvalidError
 from palimpsest_client.flows import CALL_SECONDS, Flows, plain
 from palimpsest_client.recalling import read_call
+from palimpsest_client.results import Page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,8 @@ from palimpsest_client.errors import OutboxFullError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from palimpsest_client.answers import KeptTurn
     from palimpsest_client.errors import ApiError
+    from palimpsest_client.results import KeptTurn
 
 log: Final = logging.getLogger("palimpsest_client")
 LIMIT: Final = 1_000
