@@ -36,7 +36,7 @@ SERVED: list[str] = [
 """What the services need, traces and every summarizer included: no setting asks for another image."""
 
 PERMISSIVE = {
-    *("MIT", "MIT-0", "ISC", "0BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PSF-2.0", "Python-2.0"),
+    *("MIT", "MIT-0", "MIT-CMU", "ISC", "0BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PSF-2.0", "Python-2.0"),
     *(
         "CNRI-Python",
         "Unlicense",

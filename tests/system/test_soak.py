@@ -423,7 +423,7 @@ class TestReport:
         assert document["calls"]["turn"]["statuses"] == {"0": 1, "201": 2}
         assert document["faults"][0]["planned_at"] == 3.0
         plot = ET.parse(tmp_path / "plot.svg").getroot()  # noqa: S314 - our own
-        names = [element.get("class") for element in plot.iter()]
+        names = [element.get("id", "").partition("-")[0] for element in plot.iter()]
         assert names.count("fault") == 4 * len(found.faults)
         assert names.count("breach") == 4 * len(found.breaches)
         assert "crash Redis" in "".join(plot.itertext())
