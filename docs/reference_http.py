@@ -212,6 +212,9 @@ def _schemas(schemas: Json) -> str:
         parts.append(f"\n### {name}\n\n")
         if text := schema.get("description"):
             parts.append(f"{' '.join(text.split())}\n\n")
+        if "enum" in schema:
+            parts.append(f"One of {_type(schema)}.\n")
+            continue
         rows = [f"| `{field}` | {_type(of)} |\n" for field, of in schema.get("properties", {}).items()]
         parts.append("| field | type |\n|---|---|\n" + "".join(rows))
     return "".join(parts)

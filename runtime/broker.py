@@ -9,17 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from celery import Celery
-from kombu import Queue
+from kombu import Queue as TaskQueue
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from compaction.steps.runs import Queue
+
 if TYPE_CHECKING:
     from runtime.settings import Settings
 
-CHECKS: Final = "checks"
-SUMMARIES: Final = "summaries"
-QUEUES: Final = (CHECKS, SUMMARIES)
+CHECKS: Final = Queue.CHECKS
+SUMMARIES: Final = Queue.SUMMARIES
+QUEUES: Final = tuple(Queue)
 CHECK_TASK: Final = "palimpsest.check"
 RUN_TASK: Final = "palimpsest.run"
 DELIVER_TASK: Final = "palimpsest.deliver"
@@ -46,7 +48,7 @@ def celery_app(settings: Settings, name: str) -> Celery:
     """Return a Celery application that can send the product's tasks; a worker adds their bodies."""
     app = Celery(name, broker=settings.broker_url.get_secret_value(), set_as_current=False)
     app.conf.update(
-        task_queues=[Queue(queue) for queue in QUEUES],
+        task_queues=[TaskQueue(queue) for queue in QUEUES],
         task_default_queue=CHECKS,
         task_create_missing_queues=False,
         task_acks_late=True,

@@ -38,9 +38,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, JSONB, REAL
 from sqlalchemy.types import UserDefinedType
 
-from compaction.steps.runs import RunKind, RunTrigger
+from compaction.steps.runs import ACTIVE, Queue, RunKind, RunState, RunTrigger, StepState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from enum import StrEnum
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
@@ -83,12 +84,12 @@ class JSONText(UserDefinedType[str]):
         return cast(type_coerce(bindvalue, Text), JSON)
 
 
-def _one_of(column: str, values: type[StrEnum]) -> str:
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
     return f"{column} in ({', '.join(repr(value.value) for value in values)})"
 
 
 def _active(column: str) -> str:
-    return f"{column} in ('queued', 'running')"
+    return _one_of(column, ACTIVE)
 
 
 tenants = Table(
@@ -289,8 +290,8 @@ runs = Table(
     Column("reserved_cost_usd", Numeric(14, 6), nullable=False, server_default=ZERO),
     Column("not_before", TIME),
     Column("kind", Text),
-    CheckConstraint("state in ('queued', 'running', 'committed', 'skipped', 'failed', 'dead')", name="state"),
-    CheckConstraint("queue in ('checks', 'summaries')", name="queue"),
+    CheckConstraint(_one_of("state", RunState), name="state"),
+    CheckConstraint(_one_of("queue", Queue), name="queue"),
     CheckConstraint(_one_of("kind", RunKind), name="kind"),
     CheckConstraint(_one_of("trigger", RunTrigger), name="trigger"),
     Index(
@@ -335,7 +336,7 @@ run_steps = Table(
     Column("duration_ms", Integer, nullable=False),
     Column("created_at", TIME, nullable=False, server_default=NOW),
     PrimaryKeyConstraint("run_id", "step_no"),
-    CheckConstraint("state in ('committed', 'skipped', 'failed')", name="state"),
+    CheckConstraint(_one_of("state", StepState), name="state"),
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, RunState, StepState
 from store.operations.statistics import tokens_saved
 from worker.summarizers.list_prices import listed_name
 
@@ -117,7 +117,7 @@ class WorkerMetrics:
         """Count conversations that were checked."""
         self._add("checks", outcome, amount=count)
 
-    def run_ended(self, state: str, reason: str | None) -> None:
+    def run_ended(self, state: RunState, reason: str | None) -> None:
         """Count a run that has ended."""
         self._add("runs", state, _known(reason))
 
@@ -129,7 +129,7 @@ class WorkerMetrics:
         """Count a step: what it did to the context, and what it cost."""
         self._add("run_steps", step.name, step.state, _known(step.reason))
         self._add("run_step_duration_seconds", step.name, amount=step.duration_ms / 1_000)
-        if step.state == "committed":
+        if step.state == StepState.COMMITTED:
             self._add("compaction_tokens_before", step.name, amount=step.tokens_before)
             self._add("compaction_tokens_after", step.name, amount=step.tokens_after)
             self._add("compaction_tokens_saved", step.name, amount=tokens_saved(step))

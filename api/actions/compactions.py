@@ -13,7 +13,7 @@ from api.schema.compactions import PlannedStepOut, PlanOut
 from compaction.cache_marks import Marked, keep_last
 from compaction.steps.ladder import Strategy, must_wait
 from compaction.steps.rehearsal import plan_run
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import Queue, RunReason
 from runtime import ids, strategies
 from runtime.broker import CHECKS, SUMMARIES
 from store.conversations import conversations, snapshots
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from api.schema.compactions import CompactionIn
     from compaction.policy import Policy
     from compaction.steps.rehearsal import RunPlan
+    from compaction.steps.runs import Queue
     from store.conversations.snapshots import Material
-    from store.runs.runs import Queue
 
 TO_A_MODEL: Final = frozenset({"auto", "summary"})
 """Strategies that may ask a model: what instructions are for."""
@@ -64,7 +64,7 @@ async def queue_compaction(
     caller: Caller, conversation_id: UUID, wanted: CompactionIn, request: Callable[..., tuple[UUID, bool]] | None = None
 ) -> tuple[UUID, bool]:
     """Queue a run by `request_run`, or what calls it, and tell the workers; return as it does."""
-    queue: Queue = SUMMARIES if wanted.strategy == "summary" else CHECKS
+    queue = SUMMARIES if wanted.strategy == "summary" else CHECKS
     run_id, is_ours = await caller.run(request or request_run, conversation_id, caller, wanted, queue)
     if is_ours:
         caller.services.wakeups.add_run(caller.tenant_id, run_id, queue)

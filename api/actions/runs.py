@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from api.http.problems import ProblemError, not_found, or_not_found
 from api.schema.runs import RunOut, run_out
+from compaction.steps.runs import ENDED
 from store.runs import runs, stranded
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from api.http.paging import Window
 
     Retry = Callable[[Connection, UUID, UUID], stranded.Retried]
-
-ENDED: Final = frozenset({"committed", "skipped", "failed", "dead"})
 
 
 def page_of_runs(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
     from api.monitoring.metrics import Metrics
+    from compaction.steps.runs import Queue
     from runtime.settings import Settings
-    from store.runs.runs import Queue
 
 log = structlog.get_logger()
 

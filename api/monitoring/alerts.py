@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from compaction.steps.runs import RunState
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -69,7 +71,7 @@ RULES: Final = (
         "10m",
         "More than 1,000 runs wait for a worker.",
         1_000,
-        only=("state", "queued"),
+        only=("state", RunState.QUEUED),
     ),
     Rule(
         "NoWorkers",

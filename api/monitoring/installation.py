@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import text
 
+from compaction.steps.runs import Queue, RunState
 from migrations.revisions import is_enough
 from runtime.broker import QUEUES
 from store.operations import processes
@@ -175,7 +176,7 @@ def _backlog(backlog: Backlog) -> Iterator[Metric]:
     }
     for name, description in named.items():
         yield GaugeMetricFamily(f"palimpsest_{name}", description, value=getattr(backlog, name))
-    active = {"queued": backlog.queued_runs, "running": backlog.running_runs}
+    active = {RunState.QUEUED: backlog.queued_runs, RunState.RUNNING: backlog.running_runs}
     yield _gauge("active_runs", "Runs that wait or are under way.", active, label="state")
 
 
@@ -245,7 +246,12 @@ def families() -> list[Metric]:
     return nothing.families()
 
 
-def _gauge(name: str, description: str, values: Mapping[str, float], label: str = "queue") -> Metric:
+def _gauge(
+    name: str,
+    description: str,
+    values: Mapping[str, float] | Mapping[Queue, float] | Mapping[RunState, float],
+    label: str = "queue",
+) -> Metric:
     family = GaugeMetricFamily(f"palimpsest_{name}", description, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)

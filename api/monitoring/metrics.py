@@ -16,7 +16,7 @@ from prometheus_client import (
 
 from api.monitoring.pools import Pools
 from api.monitoring.shared_metrics import registry_of_all
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, StepState
 from store.conversations.overflows import Outcome as Overflow
 from store.operations.statistics import tokens_saved
 from store.recall.requests import Kind as RecallKind
@@ -189,7 +189,7 @@ class Metrics:
         """Count a run that a request has ended, and the step that it took."""
         reason = run.reason if run.reason in _REASONS else "" if run.reason is None else "other"
         self._runs.labels(run.state, reason).inc()
-        if run.step is not None and run.step.state == "committed":
+        if run.step is not None and run.step.state == StepState.COMMITTED:
             self._steps["before"].labels(run.step.name).inc(run.step.tokens_before)
             self._steps["after"].labels(run.step.name).inc(run.step.tokens_after)
             self._steps["saved"].labels(run.step.name).inc(tokens_saved(run.step))

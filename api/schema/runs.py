@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from api.schema.context_blocks import ContextBlockRef
 from api.schema.types import Strict, money
-from compaction.steps.runs import RunKind, RunTrigger
+from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class StepOut(Struct, kw_only=True):
     """One step of a run."""
 
     name: str
-    state: str
+    state: StepState
     reason: str | None
     detail: str | None
     error: str | None
@@ -51,8 +51,8 @@ class RunOut(Struct, kw_only=True):
     conversation_id: str
     kind: RunKind | None
     trigger: RunTrigger
-    state: str
-    queue: str
+    state: RunState
+    queue: Queue
     strategy: str | None
     instructions: str | None
     context_block: ContextBlockRef | None

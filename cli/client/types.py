@@ -7,9 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from compaction.shapes.inner import Shape
-
-SETTLED_STATES: Final = frozenset({"committed", "skipped", "failed", "dead"})
-"""The states in which a run no longer changes."""
+from compaction.steps.runs import ENDED
 
 UNCOMPACTED: Final = 0
 """The version that stands for no snapshot: the whole history."""
@@ -175,7 +173,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def settled(self) -> bool:
         """Whether the run has reached a state it stays in."""
-        return self.state in SETTLED_STATES
+        return self.state in ENDED
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -17,6 +17,7 @@ from cli.conversations.snapshots import snapshots_table
 from cli.output import print_json
 from cli.tables import PlainTable, columns, print_table
 from compaction.overrides import in_force
+from compaction.steps.runs import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cli.client.types import Assembly, Context, Conversation, Run, Snapshot, StoredMessage
+
+
+_STYLES: Final[dict[str, str]] = {
+    RunState.COMMITTED: "green",
+    RunState.FAILED: "red",
+    RunState.DEAD: "red",
+    RunState.SKIPPED: "dim",
+}
+"""How a state is shown; those of steps are called the same."""
 
 
 class Life(NamedTuple):
@@ -181,5 +191,5 @@ def _told(*parts: str | None) -> str:
 
 
 def _state(state: str) -> Text:
-    style = {"committed": "green", "failed": "red", "dead": "red", "skipped": "dim"}.get(state, "yellow")
+    style = _STYLES.get(state, "yellow")
     return Text(state, style=style)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from compaction.steps.runs import Queue
     from runtime.settings import Settings
-    from store.runs.runs import Queue
     from store.tables import AnyRow
     from store.tenants.tenants import Tenant
 

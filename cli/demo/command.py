@@ -17,13 +17,14 @@ from cli.client.client import ServiceClient, ServiceError
 from cli.client.types import UNCOMPACTED
 from cli.consent import STORES
 from cli.demo.recollection import recollect
-from cli.demo.report import COMMITTED, SUMMARY_STEP, Event, Report, Survival, events_of, survival
+from cli.demo.report import SUMMARY_STEP, Event, Report, Survival, events_of, survival
 from cli.demo.scenario import Scenario, job_search
 from cli.demo.view import DemoView, Progress, print_report
 from cli.installation.accounting import Ledger, tokens_of, usage_of
 from cli.local.own_service import UnavailableError, service_at
 from compaction.policy import FIELDS, Policy, merge
 from compaction.shapes.codecs import decode
+from compaction.steps.runs import StepState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,7 +167,7 @@ class Player:
             events = events_of(turn, run)
             self._events += events
             self._view.happened(events)
-            if any(event.step == SUMMARY_STEP and event.state == COMMITTED for event in events):
+            if any(event.step == SUMMARY_STEP and event.state == StepState.COMMITTED for event in events):
                 replaced = self._originals[: -self._policy.protected_tail_messages]
                 first = self._messages(self._context())[:1]
                 self._in_summary = survival(self._scenario, first, replaced)

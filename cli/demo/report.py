@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from compaction.messages import blocks
+from compaction.steps.runs import StepState
 from compaction.tokens import json_text
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
 
 SUMMARY_STEP: Final = "summary"
-COMMITTED: Final = "committed"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Event(msgspec.Struct, frozen=True):
     @property
     def is_commit(self) -> bool:
         """Whether the step made a snapshot."""
-        return self.state == COMMITTED
+        return self.state == StepState.COMMITTED
 
     @property
     def what(self) -> str:

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from cli.options import OPERATE, Json, Key, TenantName, Url, read_settings, service
+from compaction.steps.runs import RunState
 
 installation_commands = typer.Typer()
-
-STATES = ("queued", "running", "committed", "skipped", "failed", "dead")
 
 
 @installation_commands.command(rich_help_panel=OPERATE)
@@ -39,7 +38,7 @@ def runs(
         str | None, typer.Argument(help="Id of one run, as run_…, to see in full.", show_default=False)
     ] = None,
     conversation: Annotated[str | None, typer.Option(help="Only those of this conversation.")] = None,
-    state: Annotated[str | None, typer.Option(help=f"Only those in a state: {', '.join(STATES)}.")] = None,
+    state: Annotated[str | None, typer.Option(help=f"Only those in a state: {', '.join(RunState)}.")] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Only those that are out of attempts.")] = False,  # noqa: FBT002 - an option, always named
     tenant: TenantName = None,
     limit: Annotated[int, typer.Option(help="Runs to list.", min=1, max=10_000)] = 20,
@@ -55,13 +54,13 @@ def runs(
 
     if retry and retry_all:
         raise typer.BadParameter("--retry-all and --retry exclude each other", param_hint="--retry-all")
-    if state is not None and state not in STATES:
-        raise typer.BadParameter(f"there are {', '.join(STATES)}", param_hint="--state")
-    if dead and state not in {None, "dead"}:
+    if state is not None and state not in tuple(RunState):
+        raise typer.BadParameter(f"there are {', '.join(RunState)}", param_hint="--state")
+    if dead and state not in {None, RunState.DEAD}:
         raise typer.BadParameter("--dead and --state exclude each other", param_hint="--dead")
     wanted = Wanted(
         tenant,
-        state="dead" if dead else state,
+        state=RunState.DEAD if dead else state,
         conversation=conversation,
         run=run,
         limit=limit,

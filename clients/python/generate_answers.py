@@ -187,7 +187,8 @@ def _line(before: str, kind: str) -> str:
 def _docstrings(kind: type[Struct] = Struct) -> Iterator[tuple[str, str]]:
     """Yield what each type of the API says of itself."""
     for each in kind.__subclasses__():
-        yield each.__name__, inspect.getdoc(each) or ""
+        if each.__module__.startswith("api."):
+            yield each.__name__, inspect.getdoc(each) or ""
         yield from _docstrings(each)
 
 

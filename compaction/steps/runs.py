@@ -1,8 +1,50 @@
-"""The words for runs: what kinds there are, what triggers them and why they end; docs/runs.md explains them."""
+"""The words for runs: what kinds there are, what triggers them, how far they are and why they end.
+
+docs/runs.md explains them.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+
+class Queue(StrEnum):
+    """Which workers a run waits for."""
+
+    CHECKS = "checks"
+    """Those that compute."""
+    SUMMARIES = "summaries"
+    """Those that wait for models."""
+
+
+class RunState(StrEnum):
+    """How far a run is."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMMITTED = "committed"
+    """Its snapshot is in place."""
+    SKIPPED = "skipped"
+    """There was nothing to do; the reason says why."""
+    FAILED = "failed"
+    """A step failed; the reason says what was done instead."""
+    DEAD = "dead"
+    """It is out of attempts, and stays so until somebody retries it."""
+
+
+ACTIVE: Final = (RunState.QUEUED, RunState.RUNNING)
+"""The states of a run that something is still to be done about; a conversation has one such run at most."""
+ENDED: Final = tuple(state for state in RunState if state not in ACTIVE)
+"""The states in which a run no longer changes by itself."""
+
+
+class StepState(StrEnum):
+    """How a step of a run ended."""
+
+    COMMITTED = "committed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
 
 
 class RunKind(StrEnum):

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import REAL
 
 from compaction.coverage import Coverage
 from compaction.pins.pinned import Pin
-from compaction.steps.runs import RunKind, RunTrigger
+from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
 from store.tables import (
     JSONText,
     context_blocks,
@@ -54,11 +54,11 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("conversation", "shape"): Literal["chat", "responses"],
     ("message", "role"): Literal["user", "assistant"],
     ("sent_message", "shape"): Literal["chat", "responses"],
-    ("run", "state"): Literal["queued", "running", "committed", "skipped", "failed", "dead"],
-    ("run", "queue"): Literal["checks", "summaries"],
+    ("run", "state"): RunState,
+    ("run", "queue"): Queue,
     ("run", "kind"): RunKind,
     ("run", "trigger"): RunTrigger,
-    ("run_step", "state"): Literal["committed", "skipped", "failed"],
+    ("run_step", "state"): StepState,
     ("snapshot", "coverage"): Coverage,
     ("snapshot", "pins"): tuple[Pin, ...],
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, exists, func, insert, select, text, update
 
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import ACTIVE, RunReason, RunState, RunTrigger
 from runtime import ids
 from store.archive.import_rows import TABLES
 from store.conversations import context_blocks, conversations
@@ -118,8 +118,8 @@ def begin(
     for row in run_rows:
         # Its context block is yet to come: see `finish`.
         changed = names.row("run", row) | {"reserved_tokens": 0, "reserved_cost_usd": 0, "block_id": None}
-        if row["state"] in {"queued", "running"}:
-            changed |= {"state": "skipped", "reason": RunReason.HEAD_MOVED, "finished_at": func.now()}
+        if row["state"] in ACTIVE:
+            changed |= {"state": RunState.SKIPPED, "reason": RunReason.HEAD_MOVED, "finished_at": func.now()}
         connection.execute(insert(runs).values(changed))
     return True
 

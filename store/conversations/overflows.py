@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, update
 
 from compaction.steps.ladder import Step
 from compaction.steps.overflow import MOST, shrink
-from compaction.steps.runs import RunTrigger
+from compaction.steps.runs import RunTrigger, StepState
 from compaction.steps.snapshot import settle
 from store.conversations import snapshots
 from store.runs import requested
@@ -88,7 +88,7 @@ def overflow(
     left = round(shrunk.estimated * material.token_ratio)
     step = StepRecord(
         Step.OVERFLOW,
-        "committed",
+        StepState.COMMITTED,
         tokens_before=stage.tokens,
         tokens_after=left,
         messages_before=len(stage.view),

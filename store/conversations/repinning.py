@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import update
 
 from compaction.steps.ladder import Step
-from compaction.steps.runs import RunTrigger
+from compaction.steps.runs import RunTrigger, StepState
 from compaction.steps.snapshot import settle
 from store.conversations import snapshots
 from store.conversations.conversations import mark_due, restored_hold
@@ -53,7 +53,7 @@ def repin(
         snapshot_version=version,
         step=StepRecord(
             Step.PIN,
-            "committed",
+            StepState.COMMITTED,
             tokens_before=stage.tokens,
             tokens_after=stage.estimate(pinned.view),
             messages_before=len(stage.view),

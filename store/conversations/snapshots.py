@@ -26,7 +26,7 @@ from sqlalchemy import (
 from compaction.coverage import Coverage, gone_spans, shown_seqs
 from compaction.pins.pinned import Pin
 from compaction.steps.ladder import must_wait
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, RunState
 from compaction.steps.snapshot import UNREAD, Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
 from store.bytes_held import MOST_READ_BYTES, announce
@@ -305,7 +305,7 @@ def commit(
     ).one_or_none()
     held = connection.scalar(
         select(runs.c.id)
-        .where(runs.c.id == lease.run_id, runs.c.lease_token == lease.token, runs.c.state == "running")
+        .where(runs.c.id == lease.run_id, runs.c.lease_token == lease.token, runs.c.state == RunState.RUNNING)
         .with_for_update()
     )
     if held is None or row is None:

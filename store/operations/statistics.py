@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
+from compaction.steps.runs import StepState
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date
@@ -95,7 +97,7 @@ class Day(NamedTuple):
 
 def tokens_saved(step: StepRecord | AnyRow) -> int:
     """Return what a step took off the context: TOKENS_SAVED, of a step that is at hand."""
-    return max(0, step.tokens_before - step.tokens_after) if step.state == "committed" else 0
+    return max(0, step.tokens_before - step.tokens_after) if step.state == StepState.COMMITTED else 0
 
 
 def sizes(connection: Connection, tenant_id: UUID) -> Sizes:

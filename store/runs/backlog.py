@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sqlalchemy import text
 
+from compaction.steps.runs import Queue
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from decimal import Decimal
 
     from sqlalchemy import Connection
 
-Kind = Literal["checks", "summaries", "budget", "overdue", "webhooks", "batches"]
+Kind = Literal[Queue.CHECKS, Queue.SUMMARIES, "budget", "overdue", "webhooks", "batches"]
 """Queued runs by their queue; summaries that wait for another day's budget, and those of them whose day has come;
 deliveries of webhooks and message batches that are due."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from compaction.steps.runs import ACTIVE, RunState
 from store.tables import runs
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class EndedRun(NamedTuple):
     """How a run ended, and why."""
 
-    state: str
+    state: RunState
     reason: str | None
     step: StepRecord | None = None
     """The one step that the request took, where it took one."""
@@ -43,7 +44,7 @@ def noting_ended_runs() -> Iterator[list[EndedRun]]:
         _NOTED.reset(token)
 
 
-def note(state: str, reason: str | None, step: StepRecord | None = None) -> None:
+def note(state: RunState, reason: str | None, step: StepRecord | None = None) -> None:
     """Note a run that the transaction under way ends; nobody hears of it where nobody counts."""
     if (noted := _NOTED.get()) is not None:
         noted.append(EndedRun(state, reason, step))
@@ -51,7 +52,7 @@ def note(state: str, reason: str | None, step: StepRecord | None = None) -> None
 
 def active_among(connection: Connection, tenant_id: UUID, run_ids: Sequence[UUID]) -> set[UUID]:
     """Return those of a tenant's runs that have not ended."""
-    active = runs.c.state.in_(("queued", "running"))
+    active = runs.c.state.in_(ACTIVE)
     return set(
         connection.scalars(select(runs.c.id).where(runs.c.tenant_id == tenant_id, runs.c.id.in_(run_ids), active))
     )

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
 from compaction.overrides import in_force
-from compaction.steps.runs import RunKind, RunReason, RunTrigger
+from compaction.steps.runs import ACTIVE, Queue, RunKind, RunReason, RunState, RunTrigger
 from runtime import ids
 from store.conversations.conversations import lock, mark_due
 from store.runs import ended
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from compaction.policy import Policy
-    from store.runs.runs import Ended, Queue, StepRecord
+    from store.runs.runs import StepRecord
     from store.tables import AnyRow
 
 _r = runs.c
@@ -46,7 +46,7 @@ def record(
     snapshot_version: int | None,
     reason: str | None = None,
     step: StepRecord | None = None,
-    state: Ended = "committed",
+    state: RunState = RunState.COMMITTED,
     error: str | None = None,
 ) -> UUID:
     """Write down a run, and its only step, that has ended already, as those of a request; return its id."""
@@ -63,7 +63,7 @@ def record(
             kind=kind,
             trigger=trigger,
             state=state,
-            queue="checks",
+            queue=Queue.CHECKS,
             reason=reason,
             error=error,
             policy=msgspec.to_builtins(policy),
@@ -137,7 +137,7 @@ def summarize_overflow(
         kind=RunKind.RECOVERY,
         trigger=trigger,
         instructions=instructions,
-        queue="summaries",
+        queue=Queue.SUMMARIES,
         policy=msgspec.to_builtins(policy),
         request_id=request_id,
         base_version=base_version,
@@ -162,7 +162,7 @@ def summarize_block(
         conversation_id,
         kind=RunKind.CONTEXT_BLOCK,
         trigger=RunTrigger.CONTEXT_BLOCK,
-        queue="summaries",
+        queue=Queue.SUMMARIES,
         policy=msgspec.to_builtins(policy),
         request_id=request_id,
         block_id=block_id,
@@ -181,7 +181,7 @@ def overtake(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> 
             update(runs)
             .where(_r.id == active.id)
             .values(
-                state="skipped",
+                state=RunState.SKIPPED,
                 reason=RunReason.HEAD_MOVED,
                 lease_token=None,
                 lease_expires_at=None,
@@ -189,7 +189,7 @@ def overtake(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> 
             )
         )
         webhooks.announce(connection, tenant_id, active.id)
-        ended.note("skipped", RunReason.HEAD_MOVED)
+        ended.note(RunState.SKIPPED, RunReason.HEAD_MOVED)
         mark_due(connection, conversation_id)
     return active
 
@@ -197,7 +197,7 @@ def overtake(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> 
 def _active(connection: Connection, conversation_id: UUID) -> AnyRow | None:
     return connection.execute(
         select(runs)
-        .where(_r.conversation_id == conversation_id, _r.state.in_(("queued", "running")), _r.block_id.is_(None))
+        .where(_r.conversation_id == conversation_id, _r.state.in_(ACTIVE), _r.block_id.is_(None))
         .with_for_update()
     ).one_or_none()
 
@@ -206,7 +206,7 @@ def _queue(connection: Connection, tenant_id: UUID, conversation_id: UUID, **val
     identifier = ids.new_id()
     connection.execute(
         insert(runs).values(
-            id=identifier, tenant_id=tenant_id, conversation_id=conversation_id, state="queued", **values
+            id=identifier, tenant_id=tenant_id, conversation_id=conversation_id, state=RunState.QUEUED, **values
         )
     )
     return identifier

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.overrides import in_force
 from compaction.steps.ladder import growth_margin
-from compaction.steps.runs import RunKind, RunReason, RunTrigger
+from compaction.steps.runs import Queue, RunKind, RunReason, RunState, RunTrigger, StepState
 from runtime import ids
 from store.conversations.context_blocks import RUNS_WITH_BLOCKS
 from store.conversations.conversations import Hold, hold, mark_due
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from store.tables import AnyRow
-
-Queue = Literal["checks", "summaries"]
-Ended = Literal["committed", "skipped", "failed"]
 
 _BY_THRESHOLDS: Final = frozenset({RunKind.LADDER, RunKind.BATCH})
 """Kinds that thresholds bring about: when one dies, the next turn must not start it over."""
@@ -69,7 +66,7 @@ class StepRecord(NamedTuple):
     """What is written down of a step; tokens are estimates, durations milliseconds."""
 
     name: str
-    state: Ended
+    state: StepState
     tokens_before: int
     tokens_after: int
     messages_before: int
@@ -114,8 +111,8 @@ def start(
             conversation_id=conversation_id,
             kind=kind,
             trigger=trigger,
-            state="running",
-            queue="checks",
+            state=RunState.RUNNING,
+            queue=Queue.CHECKS,
             policy=msgspec.to_builtins(policy),
             request_id=request_id,
             attempts=1,
@@ -141,7 +138,7 @@ def claim(
         update(runs)
         .where(_r.id == run_id, _r.attempts < max_attempts, _free())
         .values(
-            state="running",
+            state=RunState.RUNNING,
             attempts=_r.attempts + 1,
             lease_token=func.gen_random_uuid(),
             lease_expires_at=_expiry(lease_seconds),
@@ -165,7 +162,7 @@ def hand_over(connection: Connection, lease: Lease, queue: Queue) -> bool:
         update(runs)
         .where(*_held(lease))
         .values(
-            state="queued",
+            state=RunState.QUEUED,
             queue=queue,
             attempts=0,
             queued_at=func.now(),
@@ -182,7 +179,7 @@ def give_back(connection: Connection, lease: Lease, error: str) -> None:
     connection.execute(
         update(runs)
         .where(*_held(lease))
-        .values(state="queued", error=error, queued_at=func.now(), lease_token=None, lease_expires_at=None)
+        .values(state=RunState.QUEUED, error=error, queued_at=func.now(), lease_token=None, lease_expires_at=None)
     )
 
 
@@ -191,7 +188,13 @@ def release(connection: Connection, lease: Lease) -> bool:
     changed = connection.execute(
         update(runs)
         .where(*_held(lease))
-        .values(state="queued", attempts=_r.attempts - 1, queued_at=func.now(), lease_token=None, lease_expires_at=None)
+        .values(
+            state=RunState.QUEUED,
+            attempts=_r.attempts - 1,
+            queued_at=func.now(),
+            lease_token=None,
+            lease_expires_at=None,
+        )
     )
     return changed.rowcount > 0
 
@@ -226,7 +229,7 @@ def written_step(connection: Connection, lease: Lease, name: str, *, after_versi
 def end(
     connection: Connection,
     lease: Lease,
-    state: Ended,
+    state: RunState,
     reason: str | None,
     error: str | None,
     *,
@@ -263,7 +266,7 @@ def end(
     return changed.rowcount > 0
 
 
-def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | Literal["dead"] | None:
+def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | Literal[RunState.DEAD] | None:
     """Put a stranded run back into its queue and return that queue's name, or bury it where it is out of attempts.
 
     None is a run that somebody else has dealt with.
@@ -278,7 +281,7 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
         update(runs)
         .where(_r.id == run_id, _r.attempts >= max_attempts, _free())
         .values(
-            state="dead",
+            state=RunState.DEAD,
             reason=RunReason.ATTEMPTS_EXHAUSTED,
             lease_token=None,
             lease_expires_at=None,
@@ -293,14 +296,14 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
                 _hold_after_death(connection, buried.conversation_id, in_force(buried.policy).policy)
             # Checks that came while it was active were left to it.
             mark_due(connection, buried.conversation_id)
-        return "dead"
-    queue: Queue | None = connection.execute(
+        return RunState.DEAD
+    queue = connection.execute(
         update(runs)
         .where(_r.id == run_id, _free())
-        .values(state="queued", queued_at=func.now(), lease_token=None, lease_expires_at=None)
+        .values(state=RunState.QUEUED, queued_at=func.now(), lease_token=None, lease_expires_at=None)
         .returning(_r.queue)
     ).scalar_one_or_none()
-    return queue
+    return None if queue is None else Queue(queue)
 
 
 def page(
@@ -380,7 +383,7 @@ def _lease(row: AnyRow) -> Lease:
         conversation_id=row.conversation_id,
         token=row.lease_token,
         attempt=row.attempts,
-        queue=row.queue,
+        queue=Queue(row.queue),
         kind=RunKind(row.kind),
         trigger=row.trigger,
         policy=policy,
@@ -400,8 +403,8 @@ def _expiry(seconds: float) -> Any:
 
 
 def _held(lease: Lease) -> tuple[Any, ...]:
-    return (_r.id == lease.run_id, _r.lease_token == lease.token, _r.state == "running")
+    return (_r.id == lease.run_id, _r.lease_token == lease.token, _r.state == RunState.RUNNING)
 
 
 def _free() -> Any:
-    return or_(_r.state == "queued", (_r.state == "running") & (_r.lease_expires_at < func.now()))
+    return or_(_r.state == RunState.QUEUED, (_r.state == RunState.RUNNING) & (_r.lease_expires_at < func.now()))

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, case, exists, func, select, text, update
 
+from compaction.steps.runs import ACTIVE, RunState
 from store.conversations.conversations import lock
 from store.tables import conversations, runs
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from store.runs.runs import Queue
+    from compaction.steps.runs import Queue
 
 _r, _c = runs.c, conversations.c
 
@@ -60,14 +61,14 @@ def retry(connection: Connection, tenant_id: UUID, run_id: UUID) -> Retried:
     run = connection.execute(query).one_or_none()
     if run is None:
         return Retried("missing")  # Removed between the two looks, by retention or with its conversation.
-    if run.state != "dead":
+    if run.state != RunState.DEAD:
         return Retried("not_dead")
     if connection.execute(select(_r.id).where(_r.id == run_id, _HAS_RIVAL)).one_or_none():
         return Retried("run_active")
     connection.execute(
         update(runs)
         .where(_r.id == run_id)
-        .values(state="queued", attempts=0, reason=None, queued_at=func.now(), started_at=None, finished_at=None)
+        .values(state=RunState.QUEUED, attempts=0, reason=None, queued_at=func.now(), started_at=None, finished_at=None)
     )
     if run.block_id is None:
         lift_hold(connection, row.conversation_id)
@@ -76,7 +77,7 @@ def retry(connection: Connection, tenant_id: UUID, run_id: UUID) -> Retried:
 
 def retriable(connection: Connection, tenant_id: UUID, limit: int, reason: str | None = None) -> list[UUID]:
     """Return dead runs that nothing stands in the way of, oldest first; `reason` keeps those that died of it."""
-    query = select(_r.id).where(_r.tenant_id == tenant_id, _r.state == "dead", ~_HAS_RIVAL)
+    query = select(_r.id).where(_r.tenant_id == tenant_id, _r.state == RunState.DEAD, ~_HAS_RIVAL)
     if reason is not None:
         query = query.where(_r.reason == reason)
     return list(connection.execute(query.order_by(_r.id).limit(limit)).scalars())
@@ -91,7 +92,7 @@ def lift_hold(connection: Connection, conversation_id: UUID) -> None:
 _active = runs.alias("active")
 _HAS_RIVAL: Final = exists().where(
     _active.c.conversation_id == _r.conversation_id,
-    _active.c.state.in_(("queued", "running")),
+    _active.c.state.in_(ACTIVE),
     _active.c.block_id.is_not_distinct_from(_r.block_id),
 )
 """Whether a run of the same conversation, or for the same context block, is active: there is only ever one."""

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.steps.ladder import Step
-from compaction.steps.runs import RunTrigger
+from compaction.steps.runs import ACTIVE, RunTrigger
 from store.conversations import context_blocks, conversations
 from store.conversations.conversations import mark_due
 from store.runs import requested
@@ -200,7 +200,7 @@ def _has_active_run(connection: Connection, conversation_id: UUID | None, block_
         if block_id is not None
         else (_r.conversation_id == conversation_id) & _r.block_id.is_(None)
     )
-    found = connection.execute(select(_r.id).where(which, _r.state.in_(("queued", "running"))).limit(1))
+    found = connection.execute(select(_r.id).where(which, _r.state.in_(ACTIVE)).limit(1))
     return found.one_or_none() is not None
 
 

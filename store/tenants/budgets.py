@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, literal_column, select, text, union_all, update
 
+from compaction.steps.runs import RunState
 from store.tables import OPEN, model_batches, model_usage, runs, waiting_summaries
 from store.tenants.limits import limits_of
 
@@ -97,7 +98,7 @@ def reserve_for_run(connection: Connection, lease: Lease, held: Amount, more: Am
     # Without the lease nothing is held: the call's cost is known when its step is recorded.
     connection.execute(
         update(runs)
-        .where(_r.id == lease.run_id, _r.lease_token == lease.token, _r.state == "running")
+        .where(_r.id == lease.run_id, _r.lease_token == lease.token, _r.state == RunState.RUNNING)
         .values(reserved_tokens=amount.tokens, reserved_cost_usd=amount.cost_usd)
     )
     return True
@@ -206,7 +207,7 @@ def _spent(tenant_id: UUID) -> Any:
 def _reserved_by_runs(tenant_id: UUID, but: UUID | None = None) -> Any:
     return _sum(_r.reserved_tokens, _r.reserved_cost_usd).where(
         _r.tenant_id == tenant_id,
-        _r.state == "running",
+        _r.state == RunState.RUNNING,
         _r.lease_expires_at >= func.now(),
         *([] if but is None else [_r.id != but]),
     )

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from compaction.steps.runs import RunState
 from runtime import ids
 from store.tables import conversations, runs, webhook_deliveries, webhooks
 from store.tenants import tenants
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 Event = Literal["compaction.completed", "compaction.failed"]
 EVENTS: Final[tuple[Event, ...]] = ("compaction.completed", "compaction.failed")
 _EVENT_OF: Final[dict[str, Event]] = {
-    "committed": "compaction.completed",
-    "failed": "compaction.failed",
-    "dead": "compaction.failed",
+    RunState.COMMITTED: "compaction.completed",
+    RunState.FAILED: "compaction.failed",
+    RunState.DEAD: "compaction.failed",
 }
 RETRY_SECONDS: Final = (20, 60, 300, 1_800, 7_200, 21_600, 43_200)
 """Seconds from one attempt's beginning to the next; after the last one the delivery is dead (about a day in all).

@@ -12,6 +12,7 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
+from compaction.steps.runs import Queue
 from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed
 from tests.faults.servers import OwnRedis, own_redis
@@ -238,7 +239,7 @@ def test_what_is_no_message_is_put_aside_and_the_worker_goes_on(
     installation: Installation, workers: list[Worker], queue: str
 ) -> None:
     """More of each than the worker has room for: what is put aside keeps no place. Its log has none of it."""
-    worker = workers[[CHECKS, SUMMARIES].index(queue)]
+    worker = workers[[CHECKS, SUMMARIES].index(Queue(queue))]
     before = refusals(worker)
     with redis.Redis.from_url(installation.broker_url) as client:
         items = 3 * list(nonsense())

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy
 from compaction.recall import segments
-from compaction.steps.runs import RunKind, RunTrigger
+from compaction.steps.runs import Queue, RunKind, RunTrigger, StepState
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store import hot_path
@@ -160,13 +160,13 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
             conversation_id=conversation,
             token=ids.new_id(),
             attempt=1,
-            queue="summaries",
+            queue=Queue.SUMMARIES,
             kind=RunKind.LADDER,
             trigger=RunTrigger.CHECK,
             policy=Policy(),
             request_id=None,
         )
-        runs.add_step(connection, lease, runs.StepRecord("summary", "failed", 1, 1, 1, 1, 1, model_calls=1))
+        runs.add_step(connection, lease, runs.StepRecord("summary", StepState.FAILED, 1, 1, 1, 1, 1, model_calls=1))
         waiting_summaries.remember(connection, lease, 0)
         (key,) = api_keys.all_of(connection, calls.tenant_id)
         sessions.begin(connection, calls.tenant_id, key.id)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from compaction.steps import steps
 from compaction.steps.ladder import Step, growth_margin
-from compaction.steps.runs import RunKind, RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger, StepState
 from store.conversations import conversations
 from store.runs import batches, requested, runs
 from worker.batches.ahead import find_again
@@ -164,7 +164,7 @@ class AnswersRun:
         self._answers.use(now, batch, self._api)
         if (failure := self._answers.failure) is not None:
             return self._journal.end(
-                state="failed", reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED, error=str(failure)
+                state=RunState.FAILED, reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED, error=str(failure)
             )
         return self._journal.end()
 
@@ -230,11 +230,11 @@ def close(
         hold_back(connection, batch, policy)
     if end != "failed" and not costs.model_calls:
         return
-    state: runs.Ended = "failed" if end == "failed" else "skipped"
+    state = RunState.FAILED if end == "failed" else RunState.SKIPPED
     outline = batch.outline
     step = runs.StepRecord(
         name=Step.SUMMARY,
-        state=state,
+        state=StepState(state),
         tokens_before=tokens,
         tokens_after=tokens,
         messages_before=count,
@@ -259,10 +259,10 @@ def close(
         request_id=batch.request_id,
         parent_version=outline.base_version if outline else None,
         snapshot_version=None,
-        reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED if state == "failed" else reason,
+        reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED if state == RunState.FAILED else reason,
         step=step,
         state=state,
-        error=f"{reason}: {error}" if state == "failed" else None,
+        error=f"{reason}: {error}" if state == RunState.FAILED else None,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from compaction.steps import recovery, steps
-from compaction.steps.runs import RunReason, RunTrigger
+from compaction.steps.runs import RunReason, RunState, RunTrigger
 from worker.runs.journal import Journal
 from worker.runs.summarizing import Summarizing, spend
 from worker.summarizers.base import SummaryError
@@ -37,7 +37,9 @@ class Recovery:
         except SummaryError as error:
             if error.code == RunReason.BUDGET_SPENT:
                 return self._journal.end(reason=RunReason.BUDGET_SPENT, waits_from=self._lease.base_version)
-            return self._journal.end(state="failed", reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED, error=str(error))
+            return self._journal.end(
+                state=RunState.FAILED, reason=RunReason.SUMMARY_FAILED_NOTHING_DROPPED, error=str(error)
+            )
         return self._journal.end()
 
     def _recover(self, now: Reading) -> None:

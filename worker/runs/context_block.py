@@ -17,7 +17,7 @@ from sqlalchemy.exc import NoResultFound
 
 from compaction.payload import block_summary
 from compaction.payload.assembly import blocks_tokens
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, RunState, StepState
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
 from store.conversations import context_blocks, conversations
@@ -66,19 +66,19 @@ class BlockSummary:
             raise RunLostError(RunReason.ERASED) from None  # Nothing else removes a block.
         if block.summary is not None or not block.wanted:
             return self._end(
-                block, "skipped", RunReason.SUPERSEDED if block.summary is None else RunReason.ALREADY_SUMMARIZED
+                block, RunState.SKIPPED, RunReason.SUPERSEDED if block.summary is None else RunReason.ALREADY_SUMMARIZED
             )
         model = self._resources.model
         if model is None:
-            return self._end(block, "skipped", RunReason.OUTLINE_STANDS)
+            return self._end(block, RunState.SKIPPED, RunReason.OUTLINE_STANDS)
         try:
             summary = self._wait(block, chosen_by(model, self._lease.policy))
         except SummaryError as error:
             if error.code == RunReason.BUDGET_SPENT:
-                return self._end(block, "skipped", RunReason.BUDGET_SPENT)
+                return self._end(block, RunState.SKIPPED, RunReason.BUDGET_SPENT)
             log.warning("context_block.failed", reason=error.code, detail=error.detail)
-            return self._end(block, "failed", RunReason.OUTLINE_STANDS, error=str(error))
-        return self._end(block, "committed", None, summary=block_summary.noted(summary, block.text))
+            return self._end(block, RunState.FAILED, RunReason.OUTLINE_STANDS, error=str(error))
+        return self._end(block, RunState.COMMITTED, None, summary=block_summary.noted(summary, block.text))
 
     def _wait(self, block: BlockText, model: Model) -> str:
         """Return the summary; the lease is kept alive meanwhile, and nothing more is asked once it is given up."""
@@ -124,7 +124,7 @@ class BlockSummary:
         started = time.monotonic()
         step = runs.StepRecord(
             name=name,
-            state="committed",
+            state=StepState.COMMITTED,
             tokens_before=content_tokens(text),
             tokens_after=content_tokens(text),
             messages_before=0,
@@ -141,7 +141,7 @@ class BlockSummary:
         try:
             answer = ask(model, prompt, most)
         except SummaryError as error:
-            failed = step._replace(state="failed", reason=error.code, error=error.detail)
+            failed = step._replace(state=StepState.FAILED, reason=error.code, error=error.detail)
             self._write(spend(failed, error.spent), started)
             raise
         else:
@@ -159,7 +159,7 @@ class BlockSummary:
     def _end(
         self,
         block: BlockText,
-        state: runs.Ended,
+        state: RunState,
         reason: str | None,
         *,
         summary: str | None = None,

@@ -11,7 +11,7 @@ import structlog
 
 from compaction.steps import steps
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, decide, next_step, strategy_names
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, RunState
 from runtime import strategies
 from runtime.broker import SUMMARIES
 from worker.runs.journal import Journal
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from compaction.steps.ladder import Load
     from compaction.view import View
-    from store.runs import runs
     from store.runs.runs import Lease
     from worker.runs.journal import Reading
     from worker.runs.resources import RunResources
@@ -154,12 +153,12 @@ class Execution:
     def _end(self) -> None:
         """End the run, with the reason where its last step does not have it."""
         done = {step for step, result in self._tried.items() if result in {"committed", "pending"}}
-        state: runs.Ended | None = None
+        state: RunState | None = None
         reason = error = None
         if self._waits_from is not None:
             reason = RunReason.BUDGET_SPENT
         elif self._failure is not None:
-            state, error = "failed", str(self._failure)
+            state, error = RunState.FAILED, str(self._failure)
             if Step.EXTRACT in done:
                 reason = RunReason.SUMMARY_FAILED_EXTRACT_COMMITTED
             elif Step.FALLBACK in done:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import NoResultFound
 
 from compaction.originals import cut_in, with_originals
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, growth_margin, over_by_fixed, prune_threshold
-from compaction.steps.runs import RunKind, RunReason
+from compaction.steps.runs import RunKind, RunReason, RunState, StepState
 from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
 from runtime.fault_points import reach
@@ -125,7 +125,7 @@ class Journal:
         """Return what there is to say of a step once it is made."""
         return runs.StepRecord(
             name=made.step,
-            state="committed",
+            state=StepState.COMMITTED,
             tokens_before=stage.tokens,
             tokens_after=stage.estimate(made.view),
             messages_before=len(stage.view),
@@ -191,18 +191,18 @@ class Journal:
 
     def skip(self, record: StepRecord, reason: str, beside: Beside | None = None) -> Literal["skipped"]:
         """Write a step down that changed nothing."""
-        self._write(self._unchanged(record)._replace(state="skipped", reason=reason), beside)
+        self._write(self._unchanged(record)._replace(state=StepState.SKIPPED, reason=reason), beside)
         return "skipped"
 
     def fail(self, record: StepRecord, reason: str, error: str, beside: Beside | None = None) -> Literal["failed"]:
         """Write a step down that failed."""
-        self._write(self._unchanged(record)._replace(state="failed", reason=reason, error=error), beside)
+        self._write(self._unchanged(record)._replace(state=StepState.FAILED, reason=reason, error=error), beside)
         return "failed"
 
     def end(
         self,
         *,
-        state: runs.Ended | None = None,
+        state: RunState | None = None,
         reason: str | None = None,
         error: str | None = None,
         waits_from: int | None = None,
@@ -213,13 +213,13 @@ class Journal:
         """
         with self._transaction(self._lease.tenant_id) as connection:
             steps = runs.steps_of(connection, [self._lease.run_id])
-            done = any(step.state == "committed" for step in steps)
+            done = any(step.state == StepState.COMMITTED for step in steps)
             last = steps[-1].reason if steps else RunReason.UNDER_BUDGET
             if last != RunReason.WAITS_FOR_TOOL_LOOP and self._is_over_by_fixed(steps):
                 last = RunReason.FIXED_TOKENS_OVER_THRESHOLD
             self._hold(connection, steps)
             conversations.mark_due(connection, self._lease.conversation_id)
-            ended = state or ("committed" if done else "skipped")
+            ended = state or (RunState.COMMITTED if done else RunState.SKIPPED)
             if waits_from is not None:
                 waiting_summaries.remember(connection, self._lease, waits_from)
             if not runs.end(connection, self._lease, ended, reason or last, error):
@@ -258,7 +258,7 @@ class Journal:
         """Hold back what was tried, and what the counters promise although there is nothing to do."""
         if self._lease.strategy is not None or self._lease.base_version is not None:
             return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
-        if self._lease.kind is RunKind.BATCH and not any(step.state == "committed" for step in steps):
+        if self._lease.kind is RunKind.BATCH and not any(step.state == StepState.COMMITTED for step in steps):
             return  # It was no threshold that brought it about; what holds other batches back was set with its end.
         if any(step.reason == RunReason.WAITS_FOR_TOOL_LOOP for step in steps):
             return  # Nothing begins while it waits, and the counters will be others when it is over.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, RunState
 from runtime.broker import (
     BATCH,
     CHECK_TASK,
@@ -171,8 +171,8 @@ class Sweeper:
             queue = runs.requeue(connection, run.run_id, self._settings.max_attempts)
         if queue is not None and run.expired:
             METRICS.lease_expired()
-        if queue == "dead":
-            METRICS.run_ended("dead", RunReason.ATTEMPTS_EXHAUSTED)
+        if queue == RunState.DEAD:
+            METRICS.run_ended(RunState.DEAD, RunReason.ATTEMPTS_EXHAUSTED)
             log.error("run.dead", run_id=str(run.run_id))
         elif queue is not None:
             self._send_one(RUN_TASK, run.tenant_id, run.run_id, queue)

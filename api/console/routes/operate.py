@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from store.runs.runs import Queue
+    from compaction.steps.runs import Queue
 
 _Version = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -23,7 +23,7 @@ from api.console.views.summary import summary
 from api.http.problems import ProblemError, not_found
 from api.schema.documentation import RunId
 from compaction.policy import Policy
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, RunState
 from runtime import ids
 from store.console import overview, summaries
 from store.conversations import conversations
@@ -38,11 +38,8 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 ON_A_PAGE = 50
-STATES = ("queued", "running", "committed", "skipped", "failed", "dead")
 
-_State = Annotated[
-    Literal["queued", "running", "committed", "skipped", "failed", "dead"] | None, QueryParameter(name="state")
-]
+_State = Annotated[RunState | None, QueryParameter(name="state")]
 _Reason = Annotated[str | None, QueryParameter(max_length=200, pattern=r"^[^\x00]*$")]
 _Id = Annotated[str | None, QueryParameter(max_length=64)]
 _Count = Annotated[int | None, QueryParameter(ge=0, le=AT_ONCE)]
@@ -90,7 +87,7 @@ async def list_runs(
         request,
         "runs_table.html" if is_fragment(request) else "runs.html",
         runs=found.rows,
-        states=STATES,
+        states=tuple(RunState),
         asked=asked,
         retried=retried,
         reasons=sorted({*RunReason, *([reason] if reason else [])}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from compaction.steps.runs import Queue
 from runtime.broker import QUEUES
 from store.operations.processes import MISSED_BEATS
 
@@ -63,7 +64,7 @@ def health(seen: Seen, processes: Sequence[ProcessSeen], alerts: Sequence[Alert]
         workers = [each for each in there if each.kind == "worker" and queue in each.queues]
         waits = None if seen.waiting is None else seen.waiting[queue]
         waiting, oldest = (None, None) if waits is None else waits
-        if queue == "checks" and seen.backlog is not None:
+        if queue == Queue.CHECKS and seen.backlog is not None:
             waiting = (waiting or 0) + seen.backlog.due_checks
             oldest = max(oldest or 0.0, seen.backlog.oldest_due_check_seconds)
         messages = None if seen.depths is None else seen.depths[queue]

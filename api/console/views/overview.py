@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from api.console.views.bars import Bars, stacked
+from compaction.steps.runs import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +15,15 @@ if TYPE_CHECKING:
     from store.operations.statistics import Day
     from store.tables import AnyRow
 
-_STATES = ("committed", "mended", "skipped", "failed", "dead", "running", "queued")
+_STATES = (
+    RunState.COMMITTED,
+    "mended",
+    RunState.SKIPPED,
+    RunState.FAILED,
+    RunState.DEAD,
+    RunState.RUNNING,
+    RunState.QUEUED,
+)
 
 
 class Outcome(NamedTuple):

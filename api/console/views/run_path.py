@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from compaction.steps.runs import ACTIVE, RunState, StepState
 from store.operations.statistics import tokens_saved
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Path(NamedTuple):
 
 def run_path(run: AnyRow, steps: Sequence[AnyRow], now: datetime) -> Path:
     """Return the path of a run until `now`."""
-    is_active = run.state in {"queued", "running"}
+    is_active = run.state in ACTIVE
     end = run.finished_at or now
     # Queued again after a fault: it waited a second time, from the last time it was queued.
     again = run.queued_at if run.started_at and run.queued_at > run.started_at else None
@@ -82,9 +83,9 @@ def run_path(run: AnyRow, steps: Sequence[AnyRow], now: datetime) -> Path:
     if run.started_at:
         spans.append(("running", run.queue, run.started_at, again or end))
     if again:
-        back = end if run.state == "queued" else min(resumed or again, end)
+        back = end if run.state == RunState.QUEUED else min(resumed or again, end)
         spans.append(("queued", run.queue, again, back))
-        if run.state != "queued":
+        if run.state != RunState.QUEUED:
             spans.append(("running", run.queue, back, end))
     states = [State(name, detail, at, _seconds(until - at)) for name, detail, at, until in spans]
     if not is_active:
@@ -131,7 +132,7 @@ def _first_after(steps: Sequence[AnyRow], at: datetime) -> datetime | None:
 
 
 def _failure(run: AnyRow, steps: Sequence[AnyRow]) -> Failure | None:
-    failed = [step for step in steps if step.state == "failed"]
+    failed = [step for step in steps if step.state == StepState.FAILED]
     if failed:
         last = failed[-1]
         return Failure(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
@@ -19,10 +19,11 @@ from api.schema import examples
 from api.schema.documentation import RunId, answers, operation, problems
 from api.schema.runs import RetriedOut, RetryIn, RunOut
 from api.schema.types import Page
+from compaction.steps.runs import RunState
 from runtime import ids
 
-RunState = Annotated[
-    Literal["queued", "running", "committed", "skipped", "failed", "dead"] | None,
+_State = Annotated[
+    RunState | None,
     QueryParameter(name="state", description="Only runs in this state."),
 ]
 
@@ -30,7 +31,7 @@ RunState = Annotated[
 @get("/runs", guards=[requires("audit:read")], summary="List runs", responses=problems("bad_cursor"))
 async def list_all_runs(
     request: Request[Principal, Any, Any],
-    run_state: RunState = None,
+    run_state: _State = None,
     limit: Limit = 20,
     after_id: AfterId = None,
     before_id: BeforeId = None,

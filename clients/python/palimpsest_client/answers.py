@@ -10,7 +10,9 @@ from typing import Any, Literal, TypedDict
 Message = dict[str, Any]
 """One message of the Messages API: `role` and `content`."""
 
+Queue = Literal["checks", "summaries"]
 RunKind = Literal["ladder", "manual", "recovery", "context_block", "batch", "request"]
+RunState = Literal["queued", "running", "committed", "skipped", "failed", "dead"]
 RunTrigger = Literal[
     "check",
     "manual",
@@ -23,6 +25,7 @@ RunTrigger = Literal[
     "fork",
     "import",
 ]
+StepState = Literal["committed", "skipped", "failed"]
 
 
 class ContextTokens(TypedDict):
@@ -104,7 +107,7 @@ class Step(TypedDict):
     """One step of a run."""
 
     name: str
-    state: str
+    state: StepState
     reason: str | None
     detail: str | None
     error: str | None
@@ -133,8 +136,8 @@ class Run(TypedDict):
     conversation_id: str
     kind: RunKind | None
     trigger: RunTrigger
-    state: str
-    queue: str
+    state: RunState
+    queue: Queue
     strategy: str | None
     instructions: str | None
     context_block: ContextBlockRef | None

@@ -221,6 +221,8 @@ export interface Problem {
   type: string;
 }
 
+export type Queue = "checks" | "summaries"
+
 export interface RecallOut {
   framed?: string;
   more: boolean;
@@ -290,12 +292,12 @@ export interface RunOut {
   model_output_tokens: number;
   not_before: string | null;
   policy: Record<string, unknown>;
-  queue: string;
+  queue: Queue;
   reason: string | null;
   request_id: string | null;
   snapshot_version: number | null;
   started_at: string | null;
-  state: string;
+  state: RunState;
   steps: StepOut[];
   strategy: string | null;
   tokens_after: number | null;
@@ -310,6 +312,8 @@ export interface RunPage {
   has_more: boolean;
   last_id: string | number | null;
 }
+
+export type RunState = "queued" | "running" | "committed" | "skipped" | "failed" | "dead"
 
 export type RunTrigger = "check" | "manual" | "overflow" | "budget" | "context_block" | "batch" | "pin" | "restore" | "fork" | "import"
 
@@ -368,11 +372,13 @@ export interface StepOut {
   reason: string | null;
   results_cut: number | null;
   snapshot_version: number | null;
-  state: string;
+  state: StepState;
   summarizer: string | null;
   tokens_after: number;
   tokens_before: number;
 }
+
+export type StepState = "committed" | "skipped" | "failed"
 
 export interface TurnOut {
   check: "queued" | "coalesced" | "deferred";

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.monitoring import installation
 from cli.local.embedded import free_port
 from compaction.quality.verdict import Reason
-from compaction.steps.runs import RunKind, RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger
 from runtime.settings import Settings
 from runtime.summarizers import TokenPrices
 from tests.support.eventually import eventually
@@ -372,17 +372,17 @@ class TestWorkers:
         pipe, here, child = Pipe(), WorkerMetrics(), WorkerMetrics()
         child.pass_on(pipe)
         lines = pipe.lines()
-        child.run_ended("committed", None)
+        child.run_ended(RunState.COMMITTED, None)
         here.take(*next(lines))
         assert here.registry.get_sample_value("palimpsest_runs_total", {"state": "committed", "reason": ""}) == 1
         assert child.registry.get_sample_value("palimpsest_runs_total", {"state": "committed", "reason": ""}) is None
         written = 0
         while not pipe.lost:
-            child.run_ended("committed", None)
+            child.run_ended(RunState.COMMITTED, None)
             written += 1
         for _ in range(written - 1):
             here.take(*next(lines))
-        child.run_ended("failed", "model_timeout")
+        child.run_ended(RunState.FAILED, "model_timeout")
         for _ in range(2):
             here.take(*next(lines))
         assert here.registry.get_sample_value("palimpsest_metrics_lost_total") == 1
@@ -406,8 +406,8 @@ class TestLabels:
     def test_a_strange_reason_or_model_is_no_label(self) -> None:
         metrics = WorkerMetrics()
         metrics.name_models(Settings(summarizer_prices={"own-model": TokenPrices(input=1, output=1)}))  # type: ignore[arg-type]
-        metrics.run_ended("failed", "what the user said")
-        metrics.run_ended("failed", None)
+        metrics.run_ended(RunState.FAILED, "what the user said")
+        metrics.run_ended(RunState.FAILED, None)
         metrics.requested("what the user said", "ok", 1.0)
         metrics.requested("own-model", "what the model said", 1.0)
         metrics.requested("claude-haiku-4-5-20251001", "model_timeout", 1.0)
@@ -437,6 +437,7 @@ class TestLabels:
         assert words["code"] - {"forked", "imported", "version_N"} == set(RunReason)
         assert words["trigger"] == set(RunTrigger)
         assert words["kind"] == set(RunKind)
+        assert words["state"] == set(RunState)
         assert OTHER not in {*RunReason, *get_args(Reason)}
 
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from compaction.policy import merge
-from compaction.steps.runs import RunKind, RunReason, RunTrigger
+from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger
 from store.operations import housekeeping
 from store.runs import runs
 from tests.support.eventually import eventually
@@ -64,7 +64,7 @@ def begin_run(chat: Chat, conversation: UUID, kind: RunKind) -> Lease:
 
 def end_run(chat: Chat, lease: Lease) -> None:
     with chat.database.transaction(chat.tenant_id) as connection:
-        assert runs.end(connection, lease, "skipped", None, None)
+        assert runs.end(connection, lease, RunState.SKIPPED, None, None)
 
 
 def test_every_step_may_be_another_processs(chat: Chat, provider: LoopbackModel) -> None:

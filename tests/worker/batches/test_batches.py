@@ -13,6 +13,7 @@ import pytest
 from compaction.coverage import Coverage
 from compaction.policy import PolicyError, merge
 from compaction.steps.ladder import Load, batch_is_due, decide
+from compaction.steps.runs import Queue
 from compaction.steps.snapshot import Snapshot, Working
 from compaction.steps.stage import Stage
 from compaction.summary.transcript import SECTIONS
@@ -286,7 +287,7 @@ def test_a_run_by_hand_does_not_wait_for_a_batch(chat: Chat, provider: LoopbackM
     wanted = requested.ManualRun("summary", "the figures", merge(SMALL))
     with chat.database.transaction(chat.tenant_id) as connection:
         run_id, _ = requested.request(
-            connection, chat.tenant_id, conversation, wanted, queue="summaries", request_id=uuid4()
+            connection, chat.tenant_id, conversation, wanted, queue=Queue.SUMMARIES, request_id=uuid4()
         )
     workers.woken.append(run_id)
     workers.summarize()

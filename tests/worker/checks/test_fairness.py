@@ -14,6 +14,7 @@ import pytest
 
 from api.background.wakeups import Wakeups, by_turns
 from api.monitoring.metrics import Metrics
+from compaction.steps.runs import RunState
 from runtime import ids
 from runtime.broker import BATCH, CHECKS, RUN_TASK, SHARE, SUMMARIES
 from store.conversations import conversations
@@ -201,7 +202,7 @@ class TestPlaces:
         (row,) = chat.query("select state, attempts, lease_token from runs where id = :r", r=third)
         assert (row.state, row.attempts, row.lease_token) == ("queued", 0, None)
         with chat.database.transaction(chat.tenant_id) as connection:
-            assert runs.end(connection, lease, "skipped", None, None)
+            assert runs.end(connection, lease, RunState.SKIPPED, None, None)
         assert self.claim(chat, third, places) is not None
 
     def test_all_tenants_together(self, chat: Chat, other: Chat) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from compaction.policy import merge
-from compaction.steps.runs import RunKind, RunTrigger
+from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
 from store.runs import requested, runs
 from store.runs.requested import ManualRun
 from tests.support.service.in_process import SMALL, Workers, chat  # noqa: F401 - a fixture
@@ -28,11 +28,20 @@ if TYPE_CHECKING:
 POLICY = merge(SMALL)
 
 
-@pytest.mark.parametrize(("column", "values"), [("kind", RunKind), ("trigger", RunTrigger)])
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("runs_kind", RunKind),
+        ("runs_trigger", RunTrigger),
+        ("runs_state", RunState),
+        ("runs_queue", Queue),
+        ("run_steps_state", StepState),
+    ],
+)
 def test_the_database_takes_what_the_code_names(database_url: str, column: str, values: type[StrEnum]) -> None:
     definition = "select pg_get_constraintdef(oid) from pg_constraint where conname = %s and convalidated"
     with psycopg.connect(database_url) as connection:
-        row = connection.execute(definition, [f"ck_runs_{column}"]).fetchone()
+        row = connection.execute(definition, [f"ck_{column}"]).fetchone()
     assert row is not None
     assert set(re.findall(r"'(\w+)'", row[0])) == set(values)
 
@@ -72,7 +81,7 @@ def test_a_run_of_code_that_knows_no_kinds_has_one(
 
 def by_hand(connection: Connection, tenant: UUID, conversation: UUID) -> UUID:
     wanted = ManualRun("auto", None, POLICY)
-    return requested.request(connection, tenant, conversation, wanted, queue="checks", request_id=uuid4())[0]
+    return requested.request(connection, tenant, conversation, wanted, queue=Queue.CHECKS, request_id=uuid4())[0]
 
 
 def after_an_overflow(connection: Connection, tenant: UUID, conversation: UUID) -> UUID:

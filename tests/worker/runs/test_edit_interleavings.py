@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from compaction.policy import merge
+from compaction.steps.runs import Queue
 from store.conversations import branches, conversations, overflows, pins
 from store.conversations.repinning import repin
 from store.runs import requested, runs
@@ -123,7 +124,7 @@ def by_hand(product: Product, told: Told, strategy: Strategy, **policy: int) -> 
             product.tenant_id,
             told.id,
             ManualRun(strategy, None, merge(told.policy, policy)),
-            queue="checks",
+            queue=Queue.CHECKS,
             request_id=uuid4(),
         )
     return run

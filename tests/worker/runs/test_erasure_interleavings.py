@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from compaction.payload.context_blocks import prepare
 from compaction.policy import merge
+from compaction.steps.runs import Queue, StepState
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.archive import erasures
@@ -346,7 +347,7 @@ def pin(connection: Connection, conversation: UUID, chat: Chat) -> None:
 
 def ask(connection: Connection, conversation: UUID, chat: Chat) -> None:
     wanted = ManualRun("summary", "Stress lorem.", merge(chat.settings.policy))
-    requested.request(connection, chat.tenant_id, conversation, wanted, queue="summaries", request_id=uuid4())
+    requested.request(connection, chat.tenant_id, conversation, wanted, queue=Queue.SUMMARIES, request_id=uuid4())
 
 
 def say(connection: Connection, conversation: UUID, chat: Chat) -> None:
@@ -416,7 +417,7 @@ def test_a_step_that_is_written_late(chat: Chat) -> None:
     for first in ("step", "erasure"):
         conversation = long_talk(chat)
         lease = Workers(chat).begin(conversation)
-        step = runs.StepRecord("summary", "failed", 1, 1, 1, 1, 0, detail="lorem", error="lorem")
+        step = runs.StepRecord("summary", StepState.FAILED, 1, 1, 1, 1, 0, detail="lorem", error="lorem")
         one = Thread(target=erase, args=(chat, conversation))
         with transaction(chat.database.engine, chat.tenant_id) as connection:
             if first == "step":

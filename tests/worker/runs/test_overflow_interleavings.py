@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from compaction.messages import is_request
 from compaction.policy import merge
+from compaction.steps.runs import Queue
 from store.conversations import overflows
 from store.runs import requested
 from store.runs.requested import ManualRun
@@ -79,7 +80,7 @@ class WiderWorld(World):
                 self.chat.tenant_id,
                 self.conversation,
                 ManualRun(strategy, None, policy),
-                queue="summaries" if strategy == "summary" else "checks",
+                queue=Queue.SUMMARIES if strategy == "summary" else Queue.CHECKS,
                 request_id=uuid4(),
             )
 

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 from compaction.pins.pinned import message_text
 from compaction.policy import merge
 from compaction.steps.refusals import Refused
+from compaction.steps.runs import Queue
 from compaction.tokens import content_tokens
 from store.conversations import branches, conversations, overflows, pins
 from store.conversations.repinning import repin
@@ -337,7 +338,7 @@ class ConversationMachine(RuleBasedStateMachine):
                 self.product.tenant_id,
                 told.id,
                 ManualRun(strategy, None, self.product.policy_of(told)),
-                queue="summaries" if strategy == "summary" else "checks",
+                queue=Queue.SUMMARIES if strategy == "summary" else Queue.CHECKS,
                 request_id=uuid4(),
             )
         self.runs.append(run)

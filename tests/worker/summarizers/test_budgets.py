@@ -15,7 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy, merge
-from compaction.steps.runs import RunReason
+from compaction.steps.runs import RunReason, StepState
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.archive import erasures
@@ -339,7 +339,7 @@ def test_what_is_recorded_is_no_longer_reserved(chat: Chat) -> None:
         assert budgets.today(connection, chat.tenant_id, Budget()).reserved.tokens == 1_000
     purse = workers.resources.purse(lease)
     payments = [purse.reserve("stub-model", 700, 300) for _ in range(3)]
-    step = runs.StepRecord("part", "committed", 1, 1, 0, 0, 0, model_calls=1, model_input_tokens=400)
+    step = runs.StepRecord("part", StepState.COMMITTED, 1, 1, 0, 0, 0, model_calls=1, model_input_tokens=400)
     with chat.database.transaction(chat.tenant_id) as connection:
         runs.add_step(connection, lease, step)
     payments[0].recorded()
@@ -385,7 +385,7 @@ def test_never_over_by_more_than_one_call(chat: Chat, budget: int, acts: list[tu
                 largest = max(largest, tokens)
         elif act == "record" and open_calls[who]:
             payment, cost = open_calls[who].pop()
-            record = runs.StepRecord("part", "committed", 1, 1, 0, 0, 0, model_calls=1, model_input_tokens=cost)
+            record = runs.StepRecord("part", StepState.COMMITTED, 1, 1, 0, 0, 0, model_calls=1, model_input_tokens=cost)
             with chat.database.transaction(chat.tenant_id) as connection:
                 runs.add_step(connection, leases[who], record)
             payment.recorded()

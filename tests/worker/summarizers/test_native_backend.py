@@ -25,6 +25,7 @@ from compaction.shorten.fitting import fit_history
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.rehearsal import plan_run
+from compaction.steps.runs import Queue
 from compaction.steps.snapshot import Original, Snapshot, build, settle
 from compaction.steps.stage import Stage
 from compaction.summary.zone import OPENS, Zone, find_prefix, find_zone, opening_length, rebuild, replace_prefix
@@ -627,7 +628,7 @@ def run_by_hand(chat: Chat, workers: Workers, conversation: UUID, strategy: Any)
     wanted = requested.ManualRun(strategy, None, merge(row.policy))
     with chat.database.transaction(chat.tenant_id) as connection:
         run_id, _ = requested.request(
-            connection, chat.tenant_id, conversation, wanted, queue="checks", request_id=uuid4()
+            connection, chat.tenant_id, conversation, wanted, queue=Queue.CHECKS, request_id=uuid4()
         )
     lease = workers.claim(run_id)
     assert lease is not None
