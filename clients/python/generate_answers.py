@@ -40,14 +40,15 @@ Message = dict[str, Any]
 class Type(NamedTuple):
     """A type: the schema that it is of, what is said of it, and which of the schema's fields it has.
 
-    Those are the ones that are always there; for one that `extends` another, what that leaves; with `optional`, any of
-    them may be missing. `without` are never there in the answers that the type is for.
+    Those are the ones that are always there, and `always`, which are there in the answers that the type is for; for one
+    that `extends` another, what that leaves; with `optional`, any of them may be missing. `without` are never there.
     """
 
     component: str
     about: str | None = None
     extends: str | None = None
     optional: bool = False
+    always: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
 
@@ -62,7 +63,8 @@ TYPES: Final[Mapping[str, Type]] = {
     ),
     "Layers": Type("PayloadLayers"),
     "PayloadHistory": Type("PayloadHistory"),
-    "Payload": Type("PayloadOut"),
+    "LeftOut": Type("LeftOutOut"),
+    "Payload": Type("PayloadOut", always=("messages",)),
     "ContextBlockRef": Type("ContextBlockRef"),
     "Step": Type("StepOut"),
     "Run": Type("RunOut"),
@@ -136,7 +138,7 @@ class Writer:
         component = self._components[kind.component]
         base = self._fields(TYPES[kind.extends]) if kind.extends else {}
         wanted = component["properties"] if kind.extends or kind.optional else component["required"]
-        left = set(wanted) - set(base) - set(kind.without)
+        left = {*wanted, *kind.always} - set(base) - set(kind.without)
         return {name: schema for name, schema in component["properties"].items() if name in left}
 
     def _type_of(self, schema: Schema, field: str = "") -> str:
@@ -147,6 +149,8 @@ class Writer:
             return " | ".join(dict.fromkeys(self._type_of(each, field) for each in alternatives))
         if "enum" in schema:
             return _literal(schema)
+        if "const" in schema:
+            return _literal({"enum": [schema["const"]]})
         return self._value(schema, field)
 
     def _value(self, schema: Schema, field: str) -> str:

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from dataclasses import is_dataclass
-from types import NoneType
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints, is_typeddict
 from urllib.parse import unquote
 
@@ -291,6 +291,9 @@ def agree(document: Schema, hint: Any, schema: Schema, where: str) -> None:
         (hint,) = set(get_args(hint)) - {NoneType}
     else:
         assert all(part.get("type") != "null" for part in parts), f"{where} may be null"
+    if isinstance(hint, UnionType):
+        assert len(get_args(hint)) == len(parts), where
+        return
     # Of two objects the larger one is answered to a key with all scopes; the other is a part of it.
     part = max((part for part in parts if part.get("type") != "null"), key=lambda part: len(part.get("properties", ())))
     if is_typeddict(hint):

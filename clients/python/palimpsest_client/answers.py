@@ -43,6 +43,7 @@ class ListedConversation(TypedDict):
     external_id: str | None
     user_ref: str | None
     model: str | None
+    shape: Literal["messages", "chat", "responses"]
     policy: dict[str, Any]
     policy_overrides: dict[str, Any]
     warnings: list[str]
@@ -82,8 +83,20 @@ class PayloadHistory(TypedDict):
     responses_truncated: int
 
 
+class LeftOut(TypedDict):
+    """What of messages has no counterpart in the shape that is served."""
+
+    code: Literal["left_out"]
+    seqs: list[int]
+    what: str
+
+
 class Payload(TypedDict):
-    """A payload for the Messages API and what it weighs; `total` is its input, without the reserved output."""
+    """A payload and what it weighs; `total` is its input, without the reserved output.
+
+    `items` for Responses, else `messages`. `system` stands apart for the Messages API alone; it is the first of the
+    others' messages.
+    """
 
     system: Any
     messages: list[Message]
@@ -92,7 +105,7 @@ class Payload(TypedDict):
     reserved_output: int
     total: int
     history: PayloadHistory
-    warnings: list[str]
+    warnings: list[str | LeftOut]
 
 
 class ContextBlockRef(TypedDict):
