@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.policy import Policy
-from compaction.steps.ladder import Due, Load, decide, growth_margin, saves_enough
+from compaction.steps.ladder import Due, Load, Step, decide, growth_margin, must_wait, next_step, saves_enough
 
 TOKENS = st.integers(0, 300_000)
 
@@ -99,3 +99,31 @@ def test_what_saves_enough_shrinks(before: int, after: int, least: int) -> None:
     if saves_enough(before, after, Policy(min_savings_tokens=least)):
         assert after < before
         assert before - after >= least
+
+
+@pytest.mark.parametrize(
+    ("tokens", "in_loop", "waits"), [(119_999, True, True), (120_000, True, False), (0, False, False)]
+)
+def test_a_snapshot_waits_in_a_signed_loop_up_to_the_trim_threshold(tokens: int, in_loop: bool, waits: bool) -> None:
+    assert Policy().pending_limit_tokens == 120_000
+    assert must_wait(tokens, Policy(), in_signed_loop=in_loop) is waits
+
+
+def test_one_step_by_hand_is_taken_once_whatever_the_thresholds_say() -> None:
+    def after(**tried: str) -> Step | None:
+        done = {Step(name): result for name, result in tried.items()}
+        return next_step(done, Load(10, None), 4, Policy(), summaries=True, strategy="summary")  # type: ignore[arg-type]
+
+    assert after() is Step.SUMMARY
+    assert after(summary="committed") is None
+    assert after(tool_results="pending") is None
+
+
+@pytest.mark.parametrize(("newer", "step"), [(0, Step.TRIM), (3, None)])
+def test_what_came_while_a_summary_was_made_is_not_trimmed_before_the_next_has_read_it(
+    newer: int, step: Step | None
+) -> None:
+    load = Load(190_000, None, bytes=10**7)
+    assert decide(load, Policy()).trim
+    done = dict.fromkeys((Step.TOOL_RESULTS, Step.PRUNE, Step.SUMMARY), "committed")
+    assert next_step(done, load, 20, Policy(), summaries=True, newer=newer) is step  # type: ignore[arg-type]
