@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import UNSET
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,14 +14,16 @@ from api.actions.recalls.records import Returned, note
 from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
 from compaction.coverage import find_span
-from compaction.recall import patterns, references, times
+from compaction.recall import references, times
 from compaction.recall.framing import framed
 from compaction.recall.passages import BESIDE, pack, quoted, quoted_context, read, segments_of
+from compaction.recall.patterns import BadPatternError, PatternSearch
 from compaction.recall.ranking import Hit, rank
 from compaction.recall.segments import closed, decoded
 from compaction.recall.words import NEUTRAL, places
 from store.recall import originals
 from store.recall import segments as stored
+from store.recall.material import material
 from store.recall.requests import Question
 
 if TYPE_CHECKING:
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
     from compaction.recall.passages import Excerpt, Packed, Passage
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
+    from store.recall.material import SearchMaterial
     from store.recall.originals import Searched
     from store.recall.requests import Kind, Origin
-    from store.recall.segments import StoredSegments
     from store.tables import AnyRow
 
 SEARCH_SECONDS: Final = 2.0
@@ -165,46 +167,48 @@ def _rows(
 
 
 async def _by_pattern(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
-    try:
-        pattern = patterns.compiled(wanted.pattern or "")
-    except patterns.BadPatternError as error:
-        raise invalid(str(error), "/pattern") from None
+    search = pattern_search(wanted)
     found = await services.run(tenant_id, _newest, tenant_id, conversation_id, wanted)
-    return None if found is None else await asyncio.to_thread(_match, *found, pattern, wanted)
+    return None if found is None else await asyncio.to_thread(_match, *found, search, wanted)
 
 
-def _match(place: Searched, rows: Sequence[AnyRow], pattern: Any, wanted: RecallIn) -> Recalled:
+def pattern_search(wanted: RecallIn | UserRecallIn) -> PatternSearch:
+    """Return the search by a pattern, whose time begins now; raise the problem of what is no pattern."""
     until = monotonic() + SEARCH_SECONDS
+    try:
+        return PatternSearch(wanted.pattern or "", lambda: monotonic() > until)
+    except BadPatternError as error:
+        raise invalid(str(error), "/pattern") from None
+
+
+def _match(place: Searched, rows: Sequence[AnyRow], search: PatternSearch, wanted: RecallIn) -> Recalled:
     every = quoted(rows)
     hits, searched = [], 0
     for seq, original in reversed(every.items()):
-        if searched and monotonic() > until:
+        if search.is_cut:
             break
         searched += 1
-        count = sum(len(patterns.matches(pattern, part.text)) for part in original.parts)
-        if count:
+        if any(search.places(part.text) for part in original.parts):
             hits.append(Hit(seq, 1.0))
-
-    def focus(_: int, text: str) -> Sequence[tuple[int, float]]:
-        return patterns.matches(pattern, text)
-
-    packed = pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
-    return Recalled(place, packed._replace(more=packed.more or searched < len(every)), searched)
+    packed = pack(
+        hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=lambda _, text: search.places(text)
+    )
+    return Recalled(place, packed._replace(more=packed.more or search.is_cut), searched)
 
 
 async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
-    material = await services.run(tenant_id, _material, tenant_id, conversation_id, wanted)
-    if material is None:
+    read = await services.run(tenant_id, _material, tenant_id, conversation_id, wanted)
+    if read is None:
         return None
-    ranking, languages, new = await asyncio.to_thread(_rank, material, wanted, material.in_time)
+    ranking, languages, new = await asyncio.to_thread(_rank, read.found, wanted, read.in_time)
     if new:
-        await _keep(services, tenant_id, conversation_id, material.prepared.through, new)
+        await _keep(services, tenant_id, conversation_id, read.found.through, new)
     hits = ranking.hits[: hits_for(wanted.max_tokens)]
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq))
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
     packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
-    return Recalled(material.place, packed._replace(more=more), ranking.searched)
+    return Recalled(read.found.place, packed._replace(more=more), ranking.searched)
 
 
 def hits_for(max_tokens: int) -> int:
@@ -221,33 +225,18 @@ async def _keep(
 
 
 class _Material(NamedTuple):
-    """What a search by words reads."""
+    """What a search by words reads, and the messages of the times that its query names."""
 
-    place: Searched
-    prepared: StoredSegments
-    rows: Sequence[AnyRow]
-    """Messages that are not prepared, and the one before them for its calls."""
-    is_whole: bool
-    """Nothing is missing between what is prepared and the rows."""
+    found: SearchMaterial
     in_time: list[tuple[int, int]]
 
 
 def _material(connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> _Material | None:
-    place = originals.place(connection, tenant_id, conversation_id)
-    if place is None:
+    found = material(connection, tenant_id, conversation_id, *_span(wanted))
+    if found is None:
         return None
-    first, last = _span(wanted)
-    prepared = stored.prepared(connection, tenant_id, conversation_id, first, last)
-    begin = max(first, prepared.through, 0)
-    rows = originals.newest(connection, tenant_id, conversation_id, begin, last)
-    ranges = times.ranges(wanted.query or "", place.now)
-    in_time = originals.spans_of(connection, tenant_id, conversation_id, ranges)
-    whole = (
-        first <= prepared.through + 1
-        and bool(rows)
-        and originals.follows(connection, tenant_id, conversation_id, prepared.through, rows[0].seq)
-    )
-    return _Material(place, prepared, rows, whole, in_time)
+    ranges = times.ranges(wanted.query or "", found.place.now)
+    return _Material(found, originals.spans_of(connection, tenant_id, conversation_id, ranges))
 
 
 def _span(wanted: RecallIn) -> tuple[int, int]:
@@ -276,16 +265,13 @@ class _Ranked(NamedTuple):
     closed: Sequence[Segment]
 
 
-def _rank(material: _Material, wanted: RecallIn, in_time: Sequence[tuple[int, int]]) -> _Ranked:
-    through = material.prepared.through
-    new = segments_of(quoted(material.rows), through)
-    every = [*map(decoded, material.prepared.terms), *new]
+def _rank(found: SearchMaterial, wanted: RecallIn, in_time: Sequence[tuple[int, int]]) -> _Ranked:
+    new = segments_of(quoted(found.rows), found.through)
+    every = [*map(decoded, found.terms), *new]
     languages = {seq: segment.language for segment in every for seq in segment.seqs}
     first, last = _span(wanted)
-    ranking = rank(
-        every, wanted.query or "", without=material.prepared.superseded, first=first, last=last, in_time=in_time
-    )
-    return _Ranked(ranking, languages, closed(new) if material.is_whole else ())
+    ranking = rank(every, wanted.query or "", without=found.superseded, first=first, last=last, in_time=in_time)
+    return _Ranked(ranking, languages, closed(new) if found.is_whole else ())
 
 
 def _pack(

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MOST_WORDS: Final = 256
 """Words of a query that are looked up, the first ones."""
+MOST_PLACES: Final = 100_000
+"""Places of the words of a query that are weighed, the rarest words' first: what is everywhere tells nothing apart, and
+a query of such words in a long conversation would take seconds. One word is weighed wherever it is."""
 
 # Tuned on recorded everyday talk; the figures, and which of them are of other talk, are in docs/recall.md.
 _SATURATION: Final = 1.2
@@ -29,6 +32,8 @@ _NAMED: Final = 0.5
 _NAME_WEIGHT: Final = 0.5
 _NAME_MENTIONS: Final = 8
 _NAME_ONE_SIDED: Final = 4
+_MOST_NAMES: Final = 8
+"""Names of a query that stand for a side; a question has one or two."""
 _IN_TIME: Final = 1.6
 """Factor for messages of the time that the query names."""
 _DIGITS: Final = 3
@@ -71,9 +76,17 @@ class _Searched:
         self.edges.append(len(self.seqs))
         left_out = frozenset(without)
         self.left_out = {place for place, seq in enumerate(self.seqs) if seq in left_out} if left_out else set[int]()
-        mean = max(1.0, sum(self.lengths) / max(1, len(self.lengths)))
-        self.norms = [_SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / mean) for length in self.lengths]
+        self._mean = max(1.0, sum(self.lengths) / max(1, len(self.lengths)))
         self.segments = segments
+
+    def norm(self, place: int) -> float:
+        """Return what the count of a word is weighed against in a message of this length."""
+        return _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * self.lengths[place] / self._mean)
+
+    def number(self, first: int, last: int) -> int:
+        """Return how many messages are in a range, those left out not counted."""
+        start, end = bisect_left(self.seqs, first), bisect_right(self.seqs, last)
+        return max(0, end - start) - sum(start <= place < end for place in self.left_out)
 
     def counts(self, terms: dict[str, str]) -> dict[int, int]:
         """Return how often each message has a word, whose term `terms` has by language; those left out have none."""
@@ -86,6 +99,14 @@ class _Searched:
         for place in self.left_out.intersection(found):
             del found[place]
         return found
+
+    def having(self, terms: dict[str, str]) -> int:
+        """Return in how many messages a word is, as far as can be told without looking at them."""
+        return sum(
+            len(segment.postings.get(term, b"")) // 2
+            for segment in self.segments
+            if (term := terms.get(segment.language)) is not None
+        )
 
     def around(self, place: int) -> tuple[int, int]:
         """Return the first place and the end of the conversation that a place is in."""
@@ -135,18 +156,13 @@ def rank(
     timely = searched.within(in_time)
     if in_time and not scores:
         scores = {place: 1.0 for place, seq in enumerate(searched.seqs) if seq in timely}
-    asked = [
-        (place, seq)
-        for place, seq in enumerate(searched.seqs)
-        if first <= seq <= last and place not in searched.left_out
-    ]
     hits = [
-        Hit(seq, round(scores[place] * (_IN_TIME if seq in timely else 1.0), _DIGITS))
-        for place, seq in asked
-        if place in scores
+        Hit(seq, round(score * (_IN_TIME if seq in timely else 1.0), _DIGITS))
+        for place, score in scores.items()
+        if first <= (seq := searched.seqs[place]) <= last and place not in searched.left_out
     ]
     hits.sort(key=lambda hit: (-hit.score, -hit.seq))
-    return Ranking(hits, len(asked), weights)
+    return Ranking(hits, searched.number(first, last), weights)
 
 
 def _scored(searched: _Searched, query: str) -> tuple[dict[int, float], dict[str, dict[str, float]]]:
@@ -156,8 +172,7 @@ def _scored(searched: _Searched, query: str) -> tuple[dict[int, float], dict[str
     scores: dict[int, float] = {}
     named: list[tuple[str, float, dict[int, float]]] = []
     spelled_as_names = names(query)
-    for word in _asked(query, searched.segments):
-        terms = {language: found[-1] for language in languages if (found := token_terms(word, language))}
+    for word, terms in _weighed(searched, query, languages):
         if not (counts := searched.counts(terms)):
             continue
         rarity = searched.rarity(len(counts))
@@ -171,11 +186,29 @@ def _scored(searched: _Searched, query: str) -> tuple[dict[int, float], dict[str
             named.append((side, rarity * _NAMED, of_word))
         for place, score in of_word.items():
             scores[place] = scores.get(place, 0.0) + score
-    for side, least, of_word in named:
+    for side, least, of_word in named[:_MOST_NAMES]:
         for place in scores:
             if searched.roles[place] == side:
                 scores[place] += max(0.0, least - of_word.get(place, 0.0))
     return scores, weights
+
+
+def _weighed(searched: _Searched, query: str, languages: Collection[str]) -> list[tuple[str, dict[str, str]]]:
+    """Return the words of a query that are weighed, the rarest first, with their terms by language."""
+    found = []
+    for word in _asked(query, searched.segments):
+        terms = {language: own[-1] for language in languages if (own := token_terms(word, language))}
+        if having := searched.having(terms):
+            found.append((having, word, terms))
+    found.sort(key=lambda each: each[0])
+    places = 0
+    weighed: list[tuple[str, dict[str, str]]] = []
+    for having, word, terms in found:
+        places += having
+        if weighed and places > MOST_PLACES:
+            break
+        weighed.append((word, terms))
+    return weighed
 
 
 def _asked(query: str, segments: Sequence[Segment]) -> list[str]:
@@ -190,8 +223,9 @@ def _asked(query: str, segments: Sequence[Segment]) -> list[str]:
 
 def _word_scores(searched: _Searched, counts: dict[int, int], rarity: float) -> dict[int, float]:
     """Return what one word counts for each message that has it or stands beside one."""
-    norms = searched.norms
-    own = {place: rarity * count * (_SATURATION + 1) / (count + norms[place]) for place, count in counts.items()}
+    own = {
+        place: rarity * count * (_SATURATION + 1) / (count + searched.norm(place)) for place, count in counts.items()
+    }
     found = dict(own)
     for place, score in own.items():
         start, end = searched.around(place)

@@ -16,6 +16,10 @@ MOST_MESSAGES: Final = 128
 """Messages of a segment; places and counts are one byte each."""
 MOST_CHARS: Final = 200_000
 """Characters of a segment's text, unless one message alone has more."""
+WORTH_TERMS: Final = 2_500
+"""Terms from which on a segment is stored that is not full: each search would make them again, in some milliseconds."""
+WORTH_CHARS: Final = 32_000
+"""Characters of prose that have about as many."""
 _MOST_COUNT: Final = 255
 
 
@@ -89,8 +93,11 @@ def _segment(messages: list[Searchable]) -> Segment:
 
 
 def closed(found: Sequence[Segment], least: int = MOST_MESSAGES) -> Sequence[Segment]:
-    """Return those of segments in a row that are worth storing: all but a last one of less than `least` messages.
+    """Return those of segments in a row that are worth storing: all but a last one that is small in every respect.
 
-    To a full one later messages add nothing; a smaller one is stored where reading its messages again costs more.
+    To a full one later messages add nothing; one of `least` messages, or of many terms, is stored because reading its
+    messages again costs more.
     """
-    return found if not found or len(found[-1].seqs) >= least else found[:-1]
+    if not found or len(found[-1].seqs) >= least or sum(found[-1].lengths) >= WORTH_TERMS:
+        return found
+    return found[:-1]

@@ -41,12 +41,17 @@ _DATES: Final = (
 _COUNTS: Final = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "a few": 3}
 _UNIT_DAYS: Final = {"day": 1, "week": 7, "month": 30, "year": 365}
 
+MOST_RANGES: Final = 8
+"""Times of a query that are looked up, the first ones of each form: a question names one or two."""
 Range = tuple[datetime, datetime]
 """From a moment on, up to and without another."""
 
 
 def ranges(query: str, now: datetime) -> list[Range]:
-    """Return the times that `query` names, in UTC; a date without a year is the latest one that has begun."""
+    """Return up to MOST_RANGES times that `query` names, in UTC.
+
+    A date without a year is the latest one that has begun.
+    """
     text, now = query.lower(), now.astimezone(UTC)
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     found = [_plain(match["day"], today) for match in _PLAIN.finditer(text)]
@@ -57,7 +62,7 @@ def ranges(query: str, now: datetime) -> list[Range]:
         found.append(_days(today - timedelta(days=back), 1))
     for form in _DATES:
         found += [date for match in form.finditer(text) if (date := _date(match.groupdict(), now)) is not None]
-    return found
+    return list(dict.fromkeys(found))[:MOST_RANGES]
 
 
 def _days(start: datetime, count: int) -> Range:

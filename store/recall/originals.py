@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ARRAY, ColumnElement, Connection, Integer, and_, any_, func, literal, select
 
 from compaction.coverage import Coverage
-from compaction.recall.segments import MOST_CHARS, MOST_MESSAGES
+from compaction.recall.segments import MOST_MESSAGES, WORTH_CHARS
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce, page_of_sizes
 from store.tables import context_blocks, conversations, messages, snapshots
 
@@ -61,8 +61,13 @@ def newest(connection: Connection, tenant_id: UUID, conversation_id: UUID, first
     if row.first is None:
         return ()
     announce(row.bytes)
-    found = select(*_TEXT).where(*own, _m.seq.between(row.first, last)).order_by(_m.seq)
-    return connection.execute(found).all()
+    return between(connection, tenant_id, conversation_id, row.first, last)
+
+
+def between(connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int) -> Sequence[AnyRow]:
+    """Return the messages `first..last` in their order, whose bytes were announced."""
+    own = (*_live(tenant_id, conversation_id), _m.seq.between(first, last))
+    return connection.execute(select(*_TEXT).where(*own).order_by(_m.seq)).all()
 
 
 def following(
@@ -70,13 +75,13 @@ def following(
 ) -> Sequence[AnyRow]:
     """Return the messages from seq `after` to `last` in their order, as many as make PAGE_BYTES.
 
-    None of them where they are too few to fill a segment: reading them would lead to nothing that is worth storing.
+    None of them where they are too few for a segment: reading them would lead to nothing that is worth storing.
     The first one is there for its calls, which the results after it answer.
     """
     own = (*_live(tenant_id, conversation_id), _m.seq.between(after, last))
     sizes = connection.execute(select(_m.seq, _m.bytes).where(*own).order_by(_m.seq)).all()
     page = page_of_sizes(sizes, len(sizes))
-    if len(page) < MOST_MESSAGES and sum(row.bytes for row in page) <= MOST_CHARS:
+    if len(page) < MOST_MESSAGES and sum(row.bytes for row in page) < WORTH_CHARS:
         return ()
     found = select(*_TEXT).where(*own, _m.seq <= page[-1].seq).order_by(_m.seq)
     return connection.execute(found).all()
@@ -85,7 +90,7 @@ def following(
 def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[AnyRow]:
     """Return messages by seq, in their order: of `seqs`, the best first, as many as make PAGE_BYTES."""
     own = _live(tenant_id, conversation_id)
-    rows = connection.execute(select(_m.seq, _m.bytes).where(*own, _m.seq.in_(seqs)))
+    rows = connection.execute(select(_m.seq, _m.bytes).where(*own, _is_any_of(seqs)))
     sizes = {row.seq: row.bytes for row in rows}
     taken: list[int] = []
     total = 0
@@ -94,7 +99,7 @@ def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs:
             taken.append(seq)
             total += size
     announce(total)
-    return connection.execute(select(*_TEXT).where(*own, _m.seq.in_(taken)).order_by(_m.seq)).all()
+    return connection.execute(select(*_TEXT).where(*own, _is_any_of(taken)).order_by(_m.seq)).all()
 
 
 def context_block(
@@ -108,26 +113,22 @@ def context_block(
     return connection.execute(found).one_or_none()
 
 
-def follows(connection: Connection, tenant_id: UUID, conversation_id: UUID, after: int, first: int) -> bool:
-    """Tell whether there is no message between seq `after` and `first`."""
-    own = (*_live(tenant_id, conversation_id), _m.seq > after, _m.seq < first)
-    return connection.execute(select(_m.seq).where(*own).limit(1)).first() is None
-
-
 def spans_of(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, ranges: Sequence[tuple[datetime, datetime]]
 ) -> list[tuple[int, int]]:
     """Return the ranges of seqs that came in ranges of time; one in which nothing came has none."""
-    found = []
-    for start, end in ranges:
-        row = connection.execute(
-            select(func.min(_m.seq), func.max(_m.seq)).where(
-                *_live(tenant_id, conversation_id), _m.created_at >= start, _m.created_at < end
-            )
-        ).one()
-        if row[0] is not None:
-            found.append((row[0], row[1]))
-    return found
+    if not ranges:
+        return []
+    inside = [and_(_m.created_at >= start, _m.created_at < end) for start, end in ranges]
+    # In one look at the conversation, however many times are asked for.
+    ends = [end.filter(each) for each in inside for end in (func.min(_m.seq), func.max(_m.seq))]
+    row = connection.execute(select(*ends).where(*_live(tenant_id, conversation_id))).one()
+    return [(row[at], row[at + 1]) for at in range(0, len(row), 2) if row[at] is not None]
+
+
+def _is_any_of(seqs: Sequence[int]) -> ColumnElement[bool]:
+    """Return the condition in one parameter: with one for each seq the database would have a new statement to plan."""
+    return _m.seq == any_(literal(list(seqs), ARRAY(Integer)))
 
 
 def _live(tenant_id: UUID, conversation_id: UUID) -> tuple[ColumnElement[bool], ...]:

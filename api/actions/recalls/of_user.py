@@ -11,11 +11,21 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.actions.recall import SEARCH_SECONDS, by_ref, hits_for, in_context, is_shown, kind_of, part_of, reference_of
+from api.actions.recall import (
+    SEARCH_SECONDS,
+    by_ref,
+    hits_for,
+    in_context,
+    is_shown,
+    kind_of,
+    part_of,
+    pattern_search,
+    reference_of,
+)
 from api.actions.recalls.records import Returned, note
 from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecallIn, UserPassage, UserRecallOut
-from compaction.recall import numbers, patterns, references, times
+from compaction.recall import numbers, references, times
 from compaction.recall.framing import framed_of_user
 from compaction.recall.passages import BESIDE, pack, quoted, segments_of
 from compaction.recall.ranking import Hit, Ranking, rank
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
     from api.actions.caller import Caller
     from api.schema.recall import UserRecallIn
     from compaction.recall.passages import Packed, Passage, QuotedMessage
+    from compaction.recall.patterns import PatternSearch
     from compaction.recall.segments import Segment
     from store.recall.of_user import Read, Stretch, Stretches
     from store.recall.originals import Searched
@@ -102,10 +113,7 @@ def _owns(connection: Connection, tenant_id: UUID, user_ref: str, conversation_i
 
 
 async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Found:
-    try:
-        pattern = patterns.compiled(wanted.pattern or "")
-    except patterns.BadPatternError as error:
-        raise invalid(str(error), "/pattern") from None
+    search = pattern_search(wanted)
 
     def look(connection: Connection, tenant_id: UUID) -> tuple[Stretches, Read, Mapping[UUID, Searched]]:
         stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=False)
@@ -117,31 +125,32 @@ async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _F
         )
 
     stretches, read, contexts = await caller.run(look)
-    return await asyncio.to_thread(_match, stretches, read, contexts, pattern, wanted)
+    return await asyncio.to_thread(_match, stretches, read, contexts, search, wanted)
 
 
 def _match(
-    stretches: Stretches, read: Read, contexts: Mapping[UUID, Searched], pattern: Any, wanted: UserRecallIn
+    stretches: Stretches,
+    read: Read,
+    contexts: Mapping[UUID, Searched],
+    search: PatternSearch,
+    wanted: UserRecallIn,
 ) -> _Found:
-    until = monotonic() + SEARCH_SECONDS
     every: dict[int, QuotedMessage] = {}
-    hits, more = [], stretches.is_cut
+    hits = []
     own = [each.conversation_id for each in stretches.found]
     for at in reversed(range(len(own))):
         messages = _numbered(at, read.rows.get(own[at], ()))
         for number, original in reversed(messages.items()):
-            if every and monotonic() > until:
-                more = True
+            if search.is_cut:
                 break
             every[number] = original
-            if any(patterns.matches(pattern, part.text) for part in original.parts):
+            if any(search.places(part.text) for part in original.parts):
                 hits.append(Hit(number, 1.0))
-
-    def focus(_: int, text: str) -> Sequence[tuple[int, float]]:
-        return patterns.matches(pattern, text)
-
-    packed = pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
-    return _Found(_parted(packed, own), contexts, packed.tokens, own, len(every), packed.more or more)
+    packed = pack(
+        hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=lambda _, text: search.places(text)
+    )
+    more = packed.more or search.is_cut or stretches.is_cut
+    return _Found(_parted(packed, own), contexts, packed.tokens, own, len(every), more)
 
 
 class _Material(NamedTuple):

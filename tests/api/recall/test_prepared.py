@@ -75,6 +75,18 @@ def test_a_search_is_the_same_with_and_without_what_is_prepared(service: Service
     assert sum(row[2] for row in rows(service, path)) <= 1.5 * text
 
 
+def test_few_messages_of_many_words_are_stored_too(service: Service) -> None:
+    path = service.conversation()
+    texts = [" ".join(f"{WORDS[(seq * 7 + word) % 10]}{word}" for word in range(100)) for seq in range(30)]
+    service.append(path, *({"role": "user", "content": text} for text in texts))
+    before = recalled(service, path, query="lighthouse70")
+    assert [(row[0], row[1]) for row in rows(service, path)] == [(0, 29)]
+    assert recalled(service, path, query="lighthouse70")["passages"] == before["passages"]
+    service.append(path, {"role": "user", "content": "And a plover."})
+    assert "plover" in str(recalled(service, path, query="plover"))
+    assert len(rows(service, path)) == 1
+
+
 def test_what_left_the_context_is_prepared_by_the_worker(service: Service) -> None:
     policy = {
         "compaction_threshold_tokens": 2_000,

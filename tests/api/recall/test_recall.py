@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from api.actions import recall as action
-from store.recall import originals
+from store.recall import material, originals
 from tests.support.service.in_process import SMALL
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
@@ -247,10 +247,26 @@ def test_a_pattern_has_its_time(service: Service, path: str, monkeypatch: pytest
 
 
 def test_only_the_newest_bytes_are_read(service: Service, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(originals, "MOST_READ_BYTES", 100)
+    monkeypatch.setattr(material, "MOST_READ_BYTES", 100)
     assert said(service, path, query="garage lisbon 07:05")["searched"] < 6
+    monkeypatch.setattr(originals, "MOST_READ_BYTES", 100)
+    assert said(service, path, pattern=".")["searched"] < 6
     monkeypatch.setattr(originals, "PAGE_BYTES", 100)
     assert said(service, path, ref="m0-m5")["more"]
+
+
+def test_any_number_of_times_is_asked_for_at_once(service: Service, path: str) -> None:
+    assert texts(said(service, path, query=" ".join(f"{days} days ago" for days in range(999)) + " today"))
+    assert texts(said(service, path, query="yesterday or today"))
+
+
+def test_a_pattern_that_takes_long_ends_with_its_time(
+    service: Service, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.append(path, message("user", "we walk by the river " * 40_000))
+    monkeypatch.setattr(action, "SEARCH_SECONDS", 0.1)
+    found = said(service, path, pattern="(?:[a-z ]{0,30}){0,30}[QX][0-9]")
+    assert (found["passages"], found["more"]) == ([], True)
 
 
 def test_times_are_those_of_the_messages(service: Service, path: str) -> None:

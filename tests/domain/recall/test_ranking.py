@@ -10,10 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.recall import ranking as ranking_module
 from compaction.recall import tool
 from compaction.recall.framing import framed
 from compaction.recall.parts import call_names, parts_of
-from compaction.recall.passages import EXCERPT_CHARS, Packed, QuotedMessage, pack, quoted_context, read, tokens_of
+from compaction.recall.passages import (
+    EXCERPT_CHARS,
+    Packed,
+    QuotedMessage,
+    Repetitions,
+    pack,
+    quoted_context,
+    read,
+    tokens_of,
+)
 from compaction.recall.ranking import Ranking, rank
 from compaction.recall.segments import Searchable, Segment, decoded, encoded, segments
 from compaction.recall.words import places
@@ -108,6 +118,17 @@ def test_what_is_left_out_is_neither_found_nor_counted() -> None:
     assert {hit.seq for hit in ranking.hits} <= set(range(20, 36))
 
 
+def test_of_many_words_that_are_everywhere_the_rarest_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking_module, "MOST_PLACES", 30)
+    ranking, _ = search(talk(m6="The garage code is 4711."), "lovely weather river garage code")
+    assert ranking.hits[0].seq == 6
+    (weights,) = ranking.weights.values()
+    assert {"garag", "code"} <= weights.keys()
+    assert len(weights) == 3
+    alone, _ = search(talk(), "weather")
+    assert len(alone.hits) == 40
+
+
 def test_a_time_that_is_named_comes_first_and_alone_is_enough() -> None:
     contents = talk(m6="The garage code is 4711.", m30="The garage code is 4712.")
     assert search(contents, "garage code", in_time=[(0, 10)])[0].hits[0].seq == 6
@@ -135,6 +156,16 @@ def test_what_recall_gave_back_is_never_found_again() -> None:
     own = [{"type": "tool_use", "id": "r2", "name": "recall", "input": {"memory": "garage of another tool"}}]
     ranking, _ = search([*talk()[:5], call, raw, own, ours, *talk()[9:]], "garage")
     assert {hit.seq for hit in ranking.hits if hit.score == ranking.hits[0].score} == {7}
+
+
+@given(st.lists(st.frozensets(st.sampled_from("abcdefghijklmnopqrstuvwxy"), min_size=3), max_size=30))
+def test_what_repeats_is_what_any_comparison_finds(said: list[frozenset[str]]) -> None:
+    found, seen = Repetitions(), list[frozenset[str]]()
+    for words in said:
+        is_same = any(len(words & other) >= 0.9 * len(words | other) and len(words) > 3 for other in seen)
+        assert found.has(words) is is_same
+        if not is_same:
+            seen.append(words)
 
 
 def test_reasoning_is_never_given_back() -> None:

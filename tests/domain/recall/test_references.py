@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.recall import patterns, references
+from compaction.recall import references
+from compaction.recall.patterns import WINDOW_BYTES, BadPatternError, PatternSearch
 from compaction.recall.references import BadReferenceError, Reference
-from compaction.recall.times import ranges
+from compaction.recall.times import MOST_RANGES, ranges
 
 NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)  # a Wednesday
 
@@ -90,6 +91,11 @@ def test_what_names_no_time_has_none(query: str) -> None:
     assert ranges(query, NOW) == []
 
 
+def test_only_so_many_times_are_looked_up() -> None:
+    assert len(ranges(" ".join(f"{days} days ago" for days in range(1, 999)), NOW)) == MOST_RANGES
+    assert len(ranges("today " * 1_000, NOW)) == 1
+
+
 @given(st.text(max_size=80), st.datetimes(datetime(1, 1, 2), datetime(9000, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_any_text_is_read_for_times(text: str, now: datetime) -> None:
     assert all(start < end for start, end in ranges(text, now))
@@ -100,24 +106,51 @@ def test_early_clocks_are_no_matter(query: str) -> None:
     assert all(start < end for start, end in ranges(query, datetime(2001, 1, 1, tzinfo=UTC)))
 
 
-@pytest.mark.parametrize("pattern", ["(", "a{1000}{1000}{1000}", r"(?=a)", r"\1", "*", "[z-a]"])
+@pytest.mark.parametrize(
+    "pattern", ["(", "a{1000}{1000}{1000}", r"(?=a)", r"\1", "*", "[z-a]", "(?:[a-z]{0,100}){0,60}Q", r"(?:\pL{9}){99}"]
+)
 def test_what_is_no_pattern_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(patterns.BadPatternError):
-        patterns.compiled(pattern)
+    with pytest.raises(BadPatternError):
+        PatternSearch(pattern)
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_pattern_that_explodes_elsewhere_takes_linear_time() -> None:
-    assert patterns.matches(patterns.compiled(r"(a|aa)*(a*)*$z"), "a" * 100_000) == []
+    assert PatternSearch(r"(a|aa)*(a*)*$z").places("a" * 100_000) == []
+
+
+def test_a_search_ends_with_its_time_in_the_middle_of_a_text() -> None:
+    looks = iter([False, False, False])
+    text = ("x" * 999 + " plover ") * 40
+    search = PatternSearch("plover", lambda: next(looks, True))
+    found = search.places(text)
+    assert 0 < len(found) < text.count("plover")
+    assert search.is_cut
+    assert search.places("plover") == ()
+    assert search.places(text) is found
+    assert not PatternSearch("plover").is_cut
+
+
+@given(st.integers(0, 3 * WINDOW_BYTES), st.sampled_from(["", "é", "🦜"]), st.sampled_from(["plover", "ünd🦜"]))
+def test_what_stands_between_two_windows_is_found_once(before: int, filler: str, word: str) -> None:
+    text = f"{filler or '.'}" * before + f" {word} " + "." * WINDOW_BYTES
+    assert PatternSearch(rf"(?i)\b{word}|{word}\s").places(text) == [(text.index(word), 1.0)]
+    assert PatternSearch(rf"^{word}").places(text) == []
+    assert PatternSearch(rf"{word}$").places(text) == []
+
+
+def test_only_so_many_places_of_a_text_are_told() -> None:
+    found = PatternSearch(r"\d").places("1" * WINDOW_BYTES)
+    assert [at for at, _ in found] == list(range(100))
 
 
 @given(st.text(max_size=60))
 def test_places_are_counted_in_characters(text: str) -> None:
     whole = f"{text} X-77/b ünd X-78/b"
-    found = [at for at, _ in patterns.matches(patterns.compiled(r"X-\d\d/b"), whole)]
+    found = [at for at, _ in PatternSearch(r"X-\d\d/b").places(whole)]
     assert found[-2:] == [whole.index("X-77/b", len(text)), whole.rindex("X-78/b")]
     assert all(one < other for one, other in pairwise(found))
 
 
 def test_nothing_is_matched_by_what_matches_nothing() -> None:
-    assert patterns.matches(patterns.compiled("x*"), "abc") == []
+    assert PatternSearch("x*").places("abc") == []
