@@ -1,36 +1,59 @@
-"""Measures what recall gives back, and how long it takes, through a running service; prints two tables."""
+"""Measures what recall gives back, what it costs and how long it takes, through a running service; prints tables."""
 
 from __future__ import annotations
 
 import io
 import json
-import statistics
+import os
 import sys
-import time
+from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations when it runs
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
+from bench.fidelity.sources import scenario, transcripts_folder
+from bench.fidelity.sources import sources as conversations
+from bench.machine import processor
 from bench.measure import progress
-from bench.reach.baselines import PlainSearch, keep_last, text_of
-from bench.reach.talks import made_up, recorded
+from bench.reach.evidence import evidence, sums
+from bench.reach.goals import print_table
+from bench.reach.later import CUTS, later
+from bench.reach.service import Measured
+from bench.reach.talks import sources
+from bench.reach.timing import LEFT, REPEATS, SIZES, TRIALS, latency, preparing
 from cli.client.client import ServiceClient
-from cli.client.types import Message
 from cli.local.serve import running_service
 
 if TYPE_CHECKING:
-    from bench.reach.talks import Talk
+    from collections.abc import Sequence
 
-TOKENS: Final = (1_000, 2_000, 4_000)
-CHARS_PER_TOKEN: Final = 4
-SIZES: Final = (100, 1_000, 10_000)
-REPEATS: Final = 30
-TURN: Final = 500
-"""Messages that are appended at a time."""
+    from bench.reach.goals import Row
 
-Row = dict[str, Any]
+MADE_UP: Final = 3
+SHORT_QUESTIONS: Final = 5
+LATER_FILE: Final = "airline-long.jsonl"
+
+
+Tables = dict[str, list["Row"]]
+
+
+class Part(StrEnum):
+    """What can be measured by itself."""
+
+    EVIDENCE = "evidence"
+    LATER = "later"
+    LATENCY = "latency"
+    PREPARED = "prepared"
+
+
+TITLES: Final = {
+    "evidence": "Evidence: of the messages that answer a question, the share among those given back in so many tokens",
+    "later": "Values used later: of the exact values used again after a point, the share that the model sees",
+    "stored": "Stored: bytes on disk for a byte of text",
+    "latency": "Latency: milliseconds of a request over HTTP, by messages of the conversation",
+    "prepared": "Prepared: milliseconds from leaving the context to being prepared",
+}
 
 
 def main(
@@ -38,86 +61,66 @@ def main(
         list[Path] | None, typer.Argument(help="Files of recorded talk with questions.", exists=True, dir_okay=False)
     ] = None,
     *,
+    only: Annotated[list[Part] | None, typer.Option(help="Measure this part; may be repeated.")] = None,
+    transcripts: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of conversations for the values used later.", exists=True, dir_okay=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False,
     short: Annotated[bool, typer.Option("--short", help="Only find out whether everything runs.")] = False,
 ) -> None:
-    """Measure evidence in 1,000, 2,000 and 4,000 tokens against plain BM25 and keep-last, and latency by length."""
-    talks = [talk for file in files or () for talk in recorded(file)]
-    talks = talks or [made_up(seed) for seed in range(1 if short else 3)]
-    sizes = SIZES[:1] if short else SIZES
+    """Measure evidence and values used later against plain BM25 and keep-last; latency, bytes and preparing."""
+    parts = set(only or Part)
+    found: Tables = {}
     with (
-        running_service(durable=False, summarizer="none", log=io.StringIO()) as service,
+        running_service(durable=False, summarizer="extractive", log=io.StringIO()) as service,
         ServiceClient(service.url, service.api_key) as client,
     ):
-        reach = [row for talk in talks for row in _reach(client, talk, 5 if short else None)]
-        latency = [_latency(client, size, 3 if short else REPEATS) for size in sizes]
+        measured = Measured(service, client)
+        # First, while nothing else is under way in the background.
+        if Part.LATENCY in parts:
+            sizes = SIZES[:1] if short else SIZES
+            found["latency"] = [latency(measured, size, 3 if short else REPEATS) for size in sizes]
+        if Part.PREPARED in parts:
+            found["prepared"] = [preparing(measured, 300 if short else LEFT, 1 if short else TRIALS)]
+        if Part.EVIDENCE in parts:
+            _evidence(measured, files or (), found, short=short)
+        if Part.LATER in parts:
+            _later(measured, transcripts or (), found, short=short)
     if as_json:
-        json.dump({"reach": reach, "latency": latency}, sys.stdout, indent=2)
+        json.dump(found, sys.stdout, indent=2)
         print()
         return
-    _print(reach)
-    _print(latency)
+    print(f"{processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
+    for name, title in TITLES.items():
+        if found.get(name):
+            print_table(title, found[name])
 
 
-def _stored(client: ServiceClient, talk: Talk) -> str:
-    conversation = client.create_conversation(policy={"compaction_enabled": False}).id
-    messages = [Message(each["role"], msgspec.Raw(msgspec.json.encode(each["content"]))) for each in talk.messages]
-    for start in range(0, len(messages), TURN):
-        client.append_turn(conversation, messages[start : start + TURN])
-    return conversation
+def _evidence(measured: Measured, files: Sequence[Path], found: Tables, *, short: bool) -> None:
+    """Add what is found of the evidence, and what is stored of its conversations."""
+    talk = sources(files, made=1 if short else MADE_UP)
+    _say_if_absent("talk-*.jsonl", is_absent=len(talk) == 1)
+    rows, stored = evidence(measured, talk, most_questions=SHORT_QUESTIONS if short else None)
+    found["conversations"] = rows
+    found["evidence"] = list(sums(rows))
+    found.setdefault("stored", []).extend(stored)
 
 
-def _reach(client: ServiceClient, talk: Talk, most: int | None) -> list[Row]:
-    """Return a row for each number of tokens: shares of the evidence that are among what is given back."""
-    progress(f"reach: {talk.name}, {len(talk.messages):,} messages, {len(talk.questions):,} questions")
-    conversation = _stored(client, talk)
-    texts = [text_of(message) for message in talk.messages]
-    plain = PlainSearch(texts)
-    rows = []
-    for tokens in TOKENS:
-        shares: dict[str, list[float]] = {"recall": [], "BM25": [], "keep-last": []}
-        last = keep_last(texts, tokens * CHARS_PER_TOKEN)
-        for question in talk.questions[:most]:
-            found = client.recall(conversation, {"query": question.text, "max_tokens": tokens})
-            seqs = [int(part.ref[1:].split(".")[0]) for passage in found.passages for part in passage.parts]
-            shares["recall"].append(question.found(seqs))
-            shares["BM25"].append(question.found(plain.search(question.text, tokens * CHARS_PER_TOKEN)))
-            shares["keep-last"].append(question.found(last))
-        figures = {name: round(statistics.mean(each), 3) for name, each in shares.items()}
-        rows.append({"conversation": talk.name, "questions": len(shares["BM25"]), "tokens": tokens, **figures})
-    return rows
+def _later(measured: Measured, files: Sequence[Path], found: Tables, *, short: bool) -> None:
+    """Add what is found of the values used later, and what is stored of their conversations."""
+    recorded = transcripts_folder() / LATER_FILE
+    named = files or [file for file in (recorded,) if file.is_file()]
+    _say_if_absent(LATER_FILE, is_absent=not named)
+    for source in conversations(named, most=1 if short else None) if named else [scenario()]:
+        rows, stored = later(measured, source, cuts=2 if short else CUTS)
+        found.setdefault("later", []).extend(rows)
+        found.setdefault("stored", []).append(stored)
 
 
-def _latency(client: ServiceClient, size: int, repeats: int) -> Row:
-    """Return the milliseconds of recalls by words, by reference and by pattern in a conversation of `size` messages."""
-    progress(f"latency: {size:,} messages")
-    talk = made_up(size, size)
-    conversation = _stored(client, talk)
-    client.wait_settled(conversation)
-    questions = talk.questions or made_up(1).questions
-    row: Row = {"messages": size}
-    for name, asked in (
-        ("words", [{"query": question.text} for question in questions]),
-        ("ref", [{"ref": f"m{size // 2}"}]),
-        ("pattern", [{"pattern": r"[A-H]\d{3}\b"}]),
-    ):
-        times = []
-        for number in range(repeats + 1):
-            started = time.perf_counter()
-            client.recall(conversation, asked[number % len(asked)])
-            times.append((time.perf_counter() - started) * 1_000)
-        row[f"{name} p50 ms"] = round(statistics.median(times[1:]), 1)
-        row[f"{name} p95 ms"] = round(statistics.quantiles(times[1:], n=20)[-1], 1)
-    return row
-
-
-def _print(rows: list[Row]) -> None:
-    names = list(rows[0])
-    table = [names, *([str(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[at]) for line in table) for at in range(len(names))]
-    for line in table:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
-    print()
+def _say_if_absent(names: str, *, is_absent: bool) -> None:
+    if is_absent:
+        progress(f"{names}: not in {transcripts_folder()}, so conversations of the benchmark's own are measured alone")
 
 
 if __name__ == "__main__":

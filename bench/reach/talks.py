@@ -6,6 +6,8 @@ import json
 import random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bench.fidelity.sources import transcripts_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -61,6 +63,24 @@ class Talk(NamedTuple):
     name: str
     messages: list[dict[str, Any]]
     questions: list[Question]
+
+
+class Source(NamedTuple):
+    """Conversations of one kind, under the name that the report gives them."""
+
+    name: str
+    talks: list[Talk]
+
+
+def sources(files: Sequence[Path], *, made: int) -> list[Source]:
+    """Return the talk of files, of those that are recorded where none is named, and `made` of the benchmark's own.
+
+    Recorded talk is looked for where recorded conversations are: files named `talk-….jsonl`.
+    """
+    found = [
+        Source(file.stem, list(recorded(file))) for file in files or sorted(transcripts_folder().glob("talk-*.jsonl"))
+    ]
+    return [*found, Source("of its own", [made_up(seed) for seed in range(made)])]
 
 
 def recorded(file: Path) -> Iterator[Talk]:

@@ -26,9 +26,13 @@ def test_it_runs_on_recorded_talk(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    assert [row["tokens"] for row in found["reach"]] == [1_000, 2_000, 4_000]
-    assert all(row["recall"] >= row["keep-last"] for row in found["reach"])
-    assert found["latency"][0]["words p50 ms"] > 0
+    assert [row["talk"] for row in found["evidence"]] == ["talk"] * 3 + ["of its own"] * 3
+    assert [row["tokens"] for row in found["evidence"][:3]] == [1_000, 2_000, 4_000]
+    assert all(row["recall"] >= row["keep-last"] for row in found["evidence"])
+    assert found["latency"][0]["words p50"] > 0
+    assert found["prepared"][0]["p50"] > 0
+    assert all(row["and one recall"] >= row["context"] for row in found["later"])
+    assert [row["of"] for row in found["stored"]] == ["talk", "of its own", found["later"][0]["of"]]
 
 
 def test_a_question_is_answered_by_its_evidence() -> None:
