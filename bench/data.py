@@ -40,6 +40,7 @@ READS: Final = 200_000_000_000
 LENGTHS: Final = 300_000_000_000
 CHECKS: Final = 400_000_000_000
 ASSEMBLIES: Final = 500_000_000_000
+HANDLES: Final = 600_000_000_000
 """Where the numbers of each row's conversations start."""
 
 
@@ -84,6 +85,14 @@ def add_conversations(connection: psycopg.Connection, tenant_id: UUID, group: Gr
         on conflict do nothing
         """,
         [UUID_START, tenant_id, group.first, group.first + group.size - 1],
+    )
+
+
+def set_policy(connection: psycopg.Connection, group: Group, policy: dict[str, object]) -> None:
+    """Give the conversations of a group their own policy."""
+    connection.execute(
+        "update conversations set policy = %s where id between (%s::text || %s)::uuid and (%s::text || %s)::uuid",
+        [json_text(policy), UUID_START, str(group.first), UUID_START, str(group.first + group.size - 1)],
     )
 
 

@@ -23,6 +23,7 @@ from bench.rows.assembly import assembly
 from bench.rows.compaction import compaction
 from bench.rows.database import database
 from bench.rows.estimate import estimate
+from bench.rows.handles import handles
 from bench.rows.http import append, context, length, revalidation, wakeups
 from bench.rows.staleness import staleness
 from bench.rows.summaries import append_under_summaries, summaries
@@ -40,6 +41,7 @@ ROWS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "append": append,
     "context": context,
     "revalidation": revalidation,
+    "handles": handles,
     "database": database,
     "checks": checks,
     "wakeups": wakeups,

@@ -14,6 +14,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "context": Target(">=", 0.90),
     "database": Target(">=", 0.85),
     "revalidation": Target(">=", 2.5),
+    "handles-context": Target(">=", 0.98),
+    "handles-capped": Target(">=", 0.98),
     "checks": Target(">=", 10_000, of="measured"),
     "wakeups": Target("<=", 1.05),
     "length-append": Target("<=", 1.2),

@@ -152,7 +152,8 @@ def shorten_result(
 
 def _earlier_hidden(block: dict[str, Any]) -> int:
     """Return the characters that the note at the end of a result says are missing, less its own."""
-    noted = _NOTE.search(result_tail(block))
+    tail = result_tail(block)
+    noted = _NOTE.search(tail) if tail.endswith("]") else None
     figure = noted and (noted["capped"] or noted["cut"])
     return int(figure.replace(",", "")) - len(noted[0]) if noted and figure else 0
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from bisect import bisect_left
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from compaction.messages import blocks
 from compaction.recall import references, tool
@@ -55,6 +57,8 @@ class Handle(NamedTuple):
 
 
 NO_HANDLE: Final = Handle()
+_Place: TypeAlias = tuple[int, int]
+"""The index of a message among those that are stored, and of a block among the message's."""
 
 
 class Handles:
@@ -68,13 +72,20 @@ class Handles:
         self._stored = stored
         self._head = head
         self._unplaced_through = unplaced_through
-        self._known: dict[int, tuple[Block, Handle]] | None = None
+        self._places: dict[int, _Place] | None = None
+        self._calls: dict[str, list[tuple[int, Block]]] | None = None
+        self._known: dict[int, tuple[Block, Handle]] = {}
 
     def of(self, block: Block) -> Handle:
         """Return the handle of a result; what recall itself gave back, and what nobody stored, has none."""
-        if self._known is None:
-            self._known = self._read()
-        return self._known.get(id(block), (block, NO_HANDLE))[1]
+        if (known := self._known.get(id(block))) is not None:
+            return known[1]
+        if self._places is None:
+            self._places = _places(self._stored)
+        place = self._places.get(id(block))
+        handle = NO_HANDLE if place is None else self._named(block, *place)
+        self._known[id(block)] = (block, handle)
+        return handle
 
     @staticmethod
     def of_message(message: StoredMessage) -> Handle:
@@ -83,35 +94,46 @@ class Handles:
 
     def keep(self, cut: Block, block: Block) -> None:
         """Let what a result was cut to have the same handle."""
-        if self._known is not None and (handle := self.of(block)) is not NO_HANDLE:
+        if (handle := self.of(block)) is not NO_HANDLE:
             self._known[id(cut)] = (cut, handle)
 
-    def _read(self) -> dict[int, tuple[Block, Handle]]:
-        calls: dict[str, Block] = {}
-        early: list[tuple[Block, str]] = []
-        known: dict[int, tuple[Block, Handle]] = {}
-        for place, message in enumerate(self._stored):
-            if isinstance(message.content, str):
-                continue
-            is_placed = message.seq >= 0 and (place >= self._head or message.seq > self._unplaced_through)
-            for index, block in enumerate(blocks(message.content)):
-                if message.role == "assistant" and block.get("type") == "tool_use":
-                    calls[str(block.get("id"))] = block
-                elif message.role == "user" and block.get("type") == "tool_result":
-                    where = f": recall {references.block(message.seq, index)}" if is_placed else BY_WORDS
-                    call = calls.get(str(block.get("tool_use_id")))
-                    if call is None:
-                        early.append((block, where))
-                    else:
-                        _name(known, block, call, where)
-        for block, where in early:
-            _name(known, block, calls.get(str(block.get("tool_use_id")), {}), where)
-        return known
+    def _named(self, block: Block, number: int, index: int) -> Handle:
+        call = self._call(str(block.get("tool_use_id")), number)
+        if tool.is_call(call) or tool.is_framed(text_of(block.get("content", ""))):
+            return NO_HANDLE
+        seq = self._stored[number].seq
+        is_placed = seq >= 0 and (number >= self._head or seq > self._unplaced_through)
+        return Handle(described(call), f": recall {references.block(seq, index)}" if is_placed else BY_WORDS)
+
+    def _call(self, identifier: str, number: int) -> Block:
+        """Return the call that a result in message `number` answers: the last before it, else the last of all."""
+        if number and (found := _calls(self._stored[number - 1]).get(identifier)) is not None:
+            return found
+        if self._calls is None:
+            self._calls = {}
+            for place, message in enumerate(self._stored):
+                for name, call in _calls(message).items():
+                    self._calls.setdefault(name, []).append((place, call))
+        every = self._calls.get(identifier, [(0, {})])
+        return every[bisect_left(every, number, key=itemgetter(0)) - 1][1]
 
 
-def _name(known: dict[int, tuple[Block, Handle]], block: Block, call: Block, where: str) -> None:
-    if not tool.is_call(call) and not tool.is_framed(text_of(block.get("content", ""))):
-        known[id(block)] = (block, Handle(described(call), where))
+def _places(stored: Sequence[StoredMessage]) -> dict[int, _Place]:
+    """Return where results are, by the very block. What they are named is for those that are cut: most never are."""
+    return {
+        id(block): (number, index)
+        for number, message in enumerate(stored)
+        if message.role == "user" and not isinstance(message.content, str)
+        for index, block in enumerate(message.content)
+        if isinstance(block, dict) and block.get("type") == "tool_result"
+    }
+
+
+def _calls(message: StoredMessage) -> dict[str, Block]:
+    """Return a message's calls by their ids."""
+    if message.role != "assistant" or isinstance(message.content, str):
+        return {}
+    return {str(block.get("id")): block for block in blocks(message.content) if block.get("type") == "tool_use"}
 
 
 def of_context_block(seq: int, position: int, tokens: int) -> str:

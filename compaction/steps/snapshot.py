@@ -13,9 +13,10 @@ from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_
 from compaction.messages import acceptable, is_instruction, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
-from compaction.repair import repair
+from compaction.repair import Repairs, mend, repair
 from compaction.shorten.inline_tags import cut_inline
 from compaction.sizes import uncounted_bytes
+from compaction.soundness import is_sound
 from compaction.summary.zone import preamble_length, without_summary
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
 
@@ -156,13 +157,16 @@ def build(
     if pinned is not None:
         before = without_pins(before, snapshot.pins)
     handles = None
-    if policy.recall_handles:
-        # What repair would mend is mended first, so that a block is the same before and after it.
-        current = tuple(map(_mended, current))
-        unplaced = snapshot.covers_through if broken_through is None else broken_through
-        handles = Handles((*before, *current), head=len(before), unplaced_through=unplaced)
     joined = (*before, *current)
-    sound, repairs = repair(joined)
+    is_whole = is_sound(joined)
+    if policy.recall_handles:
+        if not is_whole:
+            # What repair would mend is mended first, so that a block is the same before and after it.
+            current = tuple(map(_mended, current))
+            joined = (*before, *current)
+        unplaced = snapshot.covers_through if broken_through is None else broken_through
+        handles = Handles(joined, head=len(before), unplaced_through=unplaced)
+    sound, repairs = (joined, Repairs()) if is_whole else mend(joined)
     unrepaired = () if sound is joined else _shortened(current, policy, handles)
     told = (*warnings, *repairs.warnings())
     working = Working(
