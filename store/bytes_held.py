@@ -16,6 +16,8 @@ MOST_READ_BYTES: Final = 16 * 1024 * 1024
 of what the Messages API takes in a request, and over twenty times the default of `max_context_bytes`."""
 PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the texts that one page or portion has; a row that alone has more is one by itself."""
+UNASKED_BYTES: Final = 1024 * 1024
+"""Bytes that are read in one question with their sizes, without asking beforehand whether there is room for them."""
 
 _BOUND: Final[ContextVar[Callable[[int], None] | None]] = ContextVar("bytes_held", default=None)
 

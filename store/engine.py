@@ -7,14 +7,18 @@ bare asyncpg pool; everything else is SQLAlchemy, with asyncpg under the API and
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from uuid import UUID
+
+    from sqlalchemy.pool import ConnectionPoolEntry
 
     from runtime.settings import Settings
 
@@ -22,7 +26,10 @@ CONNECT_SECONDS: Final = 1.0
 """Seconds that a request waits for a connection, and for a new one to open."""
 COMMAND_SECONDS: Final = 10.0
 """Seconds that a statement of a request may take."""
+TRUSTED_SECONDS: Final = 5.0
+"""Seconds for which a connection that answered is taken to answer again, unless it was closed."""
 
+_USED: Final = "used"
 _ONE_MOMENT = text("set transaction isolation level repeatable read, read only")
 _SET_TENANT = text("select set_config('app.tenant_id', :tenant, true)")
 
@@ -66,10 +73,9 @@ def service_engine(settings: Settings, name: str) -> Engine:
 
 def service_async_engine(settings: Settings) -> AsyncEngine:
     """Return the API's engine for everything but the two hot calls."""
-    return create_async_engine(
+    engine = create_async_engine(
         "postgresql+asyncpg://",
         hide_parameters=True,
-        pool_pre_ping=True,
         pool_size=settings.database_pool_size,
         max_overflow=0,
         pool_timeout=CONNECT_SECONDS,
@@ -81,6 +87,28 @@ def service_async_engine(settings: Settings) -> AsyncEngine:
             "command_timeout": COMMAND_SECONDS,
         },
     )
+    event.listen(engine.sync_engine, "checkin", _note_use)
+    event.listen(engine.sync_engine, "checkout", _refuse_dead)
+    return engine
+
+
+def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
+    record.info[_USED] = monotonic()
+
+
+def _refuse_dead(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+    """Raise InvalidatePoolError for a connection that is closed, or has been idle and answers no more.
+
+    The pool opens another one then. Its own `pool_pre_ping` makes three round trips for each transaction, as much as
+    many of them have by themselves; a server that restarts or a proxy that gives up closes what is open.
+    """
+    if connection.driver_connection.is_closed():
+        raise InvalidatePoolError
+    if monotonic() - record.info.get(_USED, monotonic()) > TRUSTED_SECONDS:
+        try:
+            connection.ping()
+        except (connection.dbapi.Error, OSError):
+            raise InvalidatePoolError from None
 
 
 def server_settings(settings: Settings, name: str) -> dict[str, str]:

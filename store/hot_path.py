@@ -10,7 +10,7 @@ import asyncpg
 
 from compaction.shorten.fitting import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
-from store.bytes_held import MOST_READ_BYTES
+from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES
 from store.engine import asyncpg_dsn, server_settings
 from store.hot_pool import HotPool
 
@@ -30,8 +30,6 @@ ACQUIRE_SECONDS: Final = 1.0
 """Seconds that a call waits for a connection, opening one included; then the database counts as away."""
 COMMAND_SECONDS: Final = 5.0
 """Seconds that a call may take; each is one statement of some milliseconds."""
-UNASKED_BYTES: Final = 1024 * 1024
-"""Bytes of a context that are read without asking whether there is room for them."""
 MESSAGE_OVERHEAD: Final = 30
 """Bytes of a serialized message besides its content: braces, keys, role, comma."""
 

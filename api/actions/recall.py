@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import UNSET
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,7 +19,7 @@ from compaction.recall.framing import framed
 from compaction.recall.passages import BESIDE, pack, quoted, quoted_context, read, segments_of
 from compaction.recall.patterns import BadPatternError, PatternSearch
 from compaction.recall.ranking import Hit, rank
-from compaction.recall.segments import closed, decoded
+from compaction.recall.segments import WORTH_MESSAGES, closed, decoded
 from compaction.recall.words import NEUTRAL, places
 from store.recall import originals
 from store.recall import segments as stored
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.material import SearchMaterial
-    from store.recall.originals import Searched
+    from store.recall.originals import Searched, Text
     from store.recall.requests import Kind, Origin
     from store.tables import AnyRow
 
@@ -127,7 +127,7 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
     """Return the place that is asked for, None where there is no such conversation."""
     reference = reference_of(wanted.ref or "")
 
-    def query(connection: Connection) -> tuple[Searched, Sequence[AnyRow]] | None:
+    def query(connection: Connection) -> tuple[Searched, Sequence[Any]] | None:
         place = originals.place(connection, tenant_id, conversation_id)
         return None if place is None else (place, _rows(connection, tenant_id, conversation_id, reference))
 
@@ -156,7 +156,7 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
 
 def _rows(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, reference: references.Reference
-) -> Sequence[AnyRow]:
+) -> Sequence[Any]:
     """Return what a reference names, and of messages the one before them for its calls."""
     if reference.is_context:
         position = reference.block or 0
@@ -271,11 +271,11 @@ def _rank(found: SearchMaterial, wanted: RecallIn, in_time: Sequence[tuple[int, 
     languages = {seq: segment.language for segment in every for seq in segment.seqs}
     first, last = _span(wanted)
     ranking = rank(every, wanted.query or "", without=found.superseded, first=first, last=last, in_time=in_time)
-    return _Ranked(ranking, languages, closed(new) if found.is_whole else ())
+    return _Ranked(ranking, languages, closed(new, WORTH_MESSAGES) if found.is_whole else ())
 
 
 def _pack(
-    hits: Sequence[Hit], rows: Sequence[AnyRow], ranking: Ranking, languages: dict[int, str], wanted: RecallIn
+    hits: Sequence[Hit], rows: Sequence[Text], ranking: Ranking, languages: dict[int, str], wanted: RecallIn
 ) -> Packed:
     def focus(seq: int, text: str) -> Sequence[tuple[int, float]]:
         language = languages.get(seq, NEUTRAL)

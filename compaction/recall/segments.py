@@ -16,8 +16,10 @@ MOST_MESSAGES: Final = 128
 """Messages of a segment; places and counts are one byte each."""
 MOST_CHARS: Final = 200_000
 """Characters of a segment's text, unless one message alone has more."""
+WORTH_MESSAGES: Final = 32
+"""Messages from which on a search stores what it had to make: the next one would make it again, which takes longer."""
 WORTH_TERMS: Final = 2_500
-"""Terms from which on a segment is stored that is not full: each search would make them again, in some milliseconds."""
+"""Terms from which on a segment is stored that has fewer messages, by a search or by a worker."""
 WORTH_CHARS: Final = 32_000
 """Characters of prose that have about as many."""
 _MOST_COUNT: Final = 255

@@ -38,13 +38,21 @@ _UNSPACED_RUN: Final = re.compile(f"[{_UNSPACED}]+")
 _IDENTIFIER: Final = re.compile(r"[._/\\:@#+-]")
 _THOUSANDS: Final = re.compile(r"(?<=\d)[,'\u2019\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _POSSESSIVE: Final = re.compile(r"['\u2019]s\Z")
+_LANGUAGES: Final = {
+    word: tuple(language for language, stop in STOP_WORDS.items() if word in stop)
+    for word in frozenset().union(*STOP_WORDS.values())
+}
+"""For each function word the languages that it is one of."""
 _stemmers = threading.local()
 
 
 def language_of(text: str) -> str:
     """Return the language of `text` by its function words, NEUTRAL where they do not tell."""
     words = Counter(_LETTERS.findall(text[:_SAMPLE_CHARS].lower()))
-    counts = {language: sum(words[word] for word in stop) for language, stop in STOP_WORDS.items()}
+    counts = dict.fromkeys(STOP_WORDS, 0)
+    for word, times in words.items():
+        for language in _LANGUAGES.get(word, ()):
+            counts[language] += times
     best = max(counts, key=lambda language: counts[language])
     enough = max(_LEAST_STOP_WORDS, _LEAST_SHARE * words.total())
     return best if counts[best] >= enough else NEUTRAL

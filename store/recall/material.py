@@ -1,29 +1,26 @@
-"""What a search by words reads of one conversation: what is prepared, and the messages that are not, in few questions.
+"""What a search by words reads of one conversation: what is prepared, and the messages that are not, in one question.
 
 A search that asked for each of it by itself took longer to ask than to search.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.types import Uuid
 
 from compaction.coverage import Coverage
-from store.bytes_held import MOST_READ_BYTES, announce
-from store.recall import originals
-from store.recall.originals import Searched
-from store.tables import messages, recall_segments, snapshots
+from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES, announce
+from store.recall.originals import Searched, Text
+from store.tables import snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
     from store.tables import AnyRow
-
-_m, _s = messages.c, recall_segments.c
 
 
 class SearchMaterial(NamedTuple):
@@ -32,11 +29,11 @@ class SearchMaterial(NamedTuple):
     place: Searched
     through: int
     """The last seq that any segment stands for, -1 for none."""
-    terms: list[bytes]
+    terms: Sequence[bytes]
     """The segments that have any of the messages asked for, in order."""
-    superseded: list[int]
+    superseded: Sequence[int]
     """Messages with segments that were replaced, since then or before."""
-    rows: Sequence[AnyRow]
+    rows: Sequence[Text]
     """Messages that are not prepared, and the one before them for its calls: the newest MOST_READ_BYTES."""
     is_whole: bool
     """Nothing is missing between what is prepared and the rows."""
@@ -46,39 +43,31 @@ def material(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int
 ) -> SearchMaterial | None:
     """Return what a search of the messages `first..last` reads, None where there is no such conversation."""
-    values = {
+    values: dict[str, Any] = {
         "tenant": tenant_id,
         "conversation": conversation_id,
         "first": first,
         "last": last,
         "bytes": MOST_READ_BYTES,
     }
-    row = connection.execute(_SIZES, values).one_or_none()
+    row = _row(connection, values, UNASKED_BYTES)
     if row is None:
         return None
     announce(row.bytes)
-    terms: Sequence[bytes] = ()
-    superseded: Sequence[int] = ()
-    rows: Sequence[AnyRow] = ()
-    if row.through >= 0:
-        own = (_s.tenant_id == tenant_id, _s.conversation_id == conversation_id)
-        asked = select(_s.terms).where(*own, _s.last_seq >= first, _s.first_seq <= last).order_by(_s.first_seq)
-        terms = connection.scalars(asked).all()
-        superseded = connection.scalars(
-            select(_m.seq).where(
-                _m.tenant_id == tenant_id,
-                _m.conversation_id == conversation_id,
-                _m.seq <= row.through,
-                _m.superseded_at.is_not(None),
-            )
-        ).all()
-    if row.first_text is not None:
-        rows = originals.between(connection, tenant_id, conversation_id, row.first_text, last)
+    if row.bytes > UNASKED_BYTES and (row := _row(connection, values, _ANY)) is None:
+        return None
     place = Searched(row.next_seq, row.covers_through, msgspec.convert(row.coverage or (), Coverage), row.now)
-    return SearchMaterial(place, row.through, list(terms), list(superseded), rows, row.is_whole)
+    rows = [*map(Text, row.seqs or (), row.roles or (), row.contents or (), row.times or ())]
+    return SearchMaterial(place, row.through, row.terms or (), row.superseded or (), rows, row.is_whole)
 
 
-_SIZES: Final = (
+def _row(connection: Connection, values: dict[str, Any], unasked: int) -> AnyRow | None:
+    """Return what there is, with all that is read of it where it has at most `unasked` bytes."""
+    return connection.execute(_MATERIAL, values | {"unasked": unasked}).one_or_none()
+
+
+_ANY: Final = 2**62
+_MATERIAL: Final = (
     text("""
     with own as (
         select c.next_seq, c.covers_through, c.head_version, coalesce(
@@ -99,12 +88,30 @@ _SIZES: Final = (
         select coalesce(sum(octet_length(s.terms)), 0) as bytes from recall_segments as s
         where s.tenant_id = :tenant and s.conversation_id = :conversation
             and s.last_seq >= :first and s.first_seq <= :last
+    ), sized as (
+        select o.next_seq, o.covers_through, o.head_version, o.through, t.first_text,
+               (t.bytes + s.bytes)::bigint as bytes, :first <= o.through + 1 and t.is_whole as is_whole
+        from own as o cross join summed as t cross join segments as s
     )
-    select o.next_seq, o.covers_through, now() as now, o.through, t.first_text, (t.bytes + s.bytes)::bigint as bytes,
-           :first <= o.through + 1 and t.is_whole as is_whole,
+    select z.next_seq, z.covers_through, now() as now, z.through, z.bytes, z.is_whole,
            (select h.coverage from snapshots as h where h.tenant_id = :tenant and h.conversation_id = :conversation
-                and h.version = o.head_version) as coverage
-    from own as o cross join summed as t cross join segments as s
+                and h.version = z.head_version) as coverage,
+           prepared.terms, replaced.superseded, rows.seqs, rows.roles, rows.contents, rows.times
+    from sized as z left join lateral (
+        select array_agg(s.terms order by s.first_seq) as terms from recall_segments as s
+        where s.tenant_id = :tenant and s.conversation_id = :conversation
+            and s.last_seq >= :first and s.first_seq <= :last
+    ) as prepared on z.bytes <= :unasked left join lateral (
+        select array_agg(m.seq) as superseded from messages as m
+        where m.tenant_id = :tenant and m.conversation_id = :conversation and m.seq <= z.through
+            and m.superseded_at is not null
+    ) as replaced on z.bytes <= :unasked left join lateral (
+        select array_agg(m.seq order by m.seq) as seqs, array_agg(m.role order by m.seq) as roles,
+               array_agg(m.content::text order by m.seq) as contents, array_agg(m.created_at order by m.seq) as times
+        from messages as m
+        where m.tenant_id = :tenant and m.conversation_id = :conversation and m.superseded_at is null
+            and m.seq between z.first_text and :last
+    ) as rows on z.bytes <= :unasked
     """)
     .bindparams(bindparam("tenant", type_=Uuid), bindparam("conversation", type_=Uuid))
     .columns(coverage=snapshots.c.coverage.type)

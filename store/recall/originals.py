@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ARRAY, ColumnElement, Connection, Integer, and_, any_, func, literal, select
+from sqlalchemy import ARRAY, ColumnElement, Connection, Integer, Uuid, and_, bindparam, func, select, text
 
 from compaction.coverage import Coverage
 from compaction.recall.segments import MOST_MESSAGES, WORTH_CHARS
-from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce, page_of_sizes
+from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, UNASKED_BYTES, announce, page_of_sizes
 from store.tables import context_blocks, conversations, messages, snapshots
 
 if TYPE_CHECKING:
@@ -21,6 +21,28 @@ if TYPE_CHECKING:
 
 _b, _c, _m, _s = context_blocks.c, conversations.c, messages.c, snapshots.c
 _TEXT: Final = (_m.seq, _m.role, _m.content, _m.created_at)
+_ANY: Final = 2**62
+# As text: what SQLAlchemy would make of it each time takes as long as the question.
+_CHOSEN: Final = text("""
+    select m.seq, m.bytes, m.role, m.created_at,
+           case when sum(m.bytes) over () <= :unasked then m.content::text end as content
+    from messages as m
+    where m.tenant_id = :tenant and m.conversation_id = :conversation and m.superseded_at is null
+        and m.seq = any(:seqs)
+    order by m.seq
+""").bindparams(
+    bindparam("tenant", type_=Uuid), bindparam("conversation", type_=Uuid), bindparam("seqs", type_=ARRAY(Integer))
+)
+
+
+class Text(NamedTuple):
+    """A message as it is stored."""
+
+    seq: int
+    role: str
+    content: str
+    """As JSON."""
+    created_at: datetime
 
 
 class Searched(NamedTuple):
@@ -61,13 +83,8 @@ def newest(connection: Connection, tenant_id: UUID, conversation_id: UUID, first
     if row.first is None:
         return ()
     announce(row.bytes)
-    return between(connection, tenant_id, conversation_id, row.first, last)
-
-
-def between(connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int) -> Sequence[AnyRow]:
-    """Return the messages `first..last` in their order, whose bytes were announced."""
-    own = (*_live(tenant_id, conversation_id), _m.seq.between(first, last))
-    return connection.execute(select(*_TEXT).where(*own).order_by(_m.seq)).all()
+    found = select(*_TEXT).where(*own, _m.seq.between(row.first, last)).order_by(_m.seq)
+    return connection.execute(found).all()
 
 
 def following(
@@ -87,10 +104,10 @@ def following(
     return connection.execute(found).all()
 
 
-def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[AnyRow]:
+def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[Text]:
     """Return messages by seq, in their order: of `seqs`, the best first, as many as make PAGE_BYTES."""
-    own = _live(tenant_id, conversation_id)
-    rows = connection.execute(select(_m.seq, _m.bytes).where(*own, _is_any_of(seqs)))
+    values = {"tenant": tenant_id, "conversation": conversation_id}
+    rows = connection.execute(_CHOSEN, values | {"seqs": list(seqs), "unasked": UNASKED_BYTES}).all()
     sizes = {row.seq: row.bytes for row in rows}
     taken: list[int] = []
     total = 0
@@ -99,7 +116,10 @@ def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs:
             taken.append(seq)
             total += size
     announce(total)
-    return connection.execute(select(*_TEXT).where(*own, _is_any_of(taken)).order_by(_m.seq)).all()
+    if any(row.content is None for row in rows):
+        rows = connection.execute(_CHOSEN, values | {"seqs": taken, "unasked": _ANY}).all()
+    wanted = frozenset(taken)
+    return [Text(row.seq, row.role, row.content, row.created_at) for row in rows if row.seq in wanted]
 
 
 def context_block(
@@ -124,11 +144,6 @@ def spans_of(
     ends = [end.filter(each) for each in inside for end in (func.min(_m.seq), func.max(_m.seq))]
     row = connection.execute(select(*ends).where(*_live(tenant_id, conversation_id))).one()
     return [(row[at], row[at + 1]) for at in range(0, len(row), 2) if row[at] is not None]
-
-
-def _is_any_of(seqs: Sequence[int]) -> ColumnElement[bool]:
-    """Return the condition in one parameter: with one for each seq the database would have a new statement to plan."""
-    return _m.seq == any_(literal(list(seqs), ARRAY(Integer)))
 
 
 def _live(tenant_id: UUID, conversation_id: UUID) -> tuple[ColumnElement[bool], ...]:

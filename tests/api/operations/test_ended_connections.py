@@ -8,6 +8,7 @@ from threading import Event, Semaphore, Timer
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 from sqlalchemy import make_url
 
 from tests.support.eventually import eventually
@@ -44,8 +45,9 @@ class LastWords(Gate):
             sink.shutdown(SHUT_RDWR)
 
 
+@pytest.mark.parametrize("call", ["/context", ""], ids=["hot", "other"])
 def test_a_request_on_one_is_told_to_come_again(
-    make_settings: Callable[..., Settings], broker_url: str, tenant: Tenant
+    make_settings: Callable[..., Settings], broker_url: str, tenant: Tenant, call: str
 ) -> None:
     url = make_url(make_settings().database_url.get_secret_value())
     assert url.port is not None
@@ -55,15 +57,15 @@ def test_a_request_on_one_is_told_to_come_again(
     try:
         with running_api(settings) as api, api.client(tenant.key) as client:
             path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
-            assert client.get(f"{path}/context").status_code == 200
+            assert client.get(path + call).status_code == 200
             with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as connection:
                 ended = connection.execute(TERMINATE).fetchall()
             assert all(gate.said.acquire(timeout=20) for _ in ended)
             # The request meets the connection in between, or nearly always; whenever it comes it may not be a 500.
             Timer(0.3, gate.may_hang_up.set).start()
-            assert client.get(f"{path}/context").status_code in {200, 503}
+            assert client.get(path + call).status_code in {200, 503}
             gate.may_hang_up.wait()
-            eventually(lambda: client.get(f"{path}/context").status_code == 200)
+            eventually(lambda: client.get(path + call).status_code == 200)
     finally:
         gate.may_hang_up.set()
         gate.shut()
