@@ -1,7 +1,8 @@
 """Values used later: whether context and one recall have what people and the model are going to say.
 
 A conversation is stored up to a point and compacted as it grows; then its context is read, and one recall asks for
-what the next message of the user says together with the last call of a tool. The measure is that of
+what the next message of the user says together with the last call of a tool; and for each value that the context has
+not, one asks the same where that value is first used again. The measure is that of
 bench/fidelity/recall.py: of the exact values of the past that are used after the point, the share that stands in what
 the model would see.
 """
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bench.fidelity.recall import characters, cut, find, text_of
+from bench.fidelity.recall import characters, cut, find, spoken, text_of, values
 from bench.measure import progress
 from bench.reach.baselines import PlainSearch
 from bench.reach.evidence import CHARS_PER_TOKEN, TOKENS, stored_row
@@ -28,14 +29,15 @@ if TYPE_CHECKING:
     from bench.reach.service import Measured
 
 CUTS: Final = 12
-POLICY: Final = {"compaction_threshold_tokens": 20_000}
-"""Everything else is as it comes."""
+POLICY: Final = {"compaction_threshold_tokens": 12_500}
+"""Leaves a seventh of long conversations in the context; everything else is as it comes."""
 _QUERY_CHARS: Final = 16_000
 
 
 def later(measured: Measured, source: Source, *, cuts: int = CUTS) -> tuple[list[Row], Row]:
     """Return a row for each number of tokens, summed over every point of every conversation; and what is stored."""
     seen = dict.fromkeys(("context", *(f"{way} {tokens}" for way in ("recall", "BM25") for tokens in TOKENS)), 0)
+    needed = dict.fromkeys(TOKENS, 0)
     wanted = past = shown = text = 0
     before = measured.stored_bytes()
     for number, messages in enumerate(source.conversations, 1):
@@ -52,6 +54,10 @@ def later(measured: Measured, source: Source, *, cuts: int = CUTS) -> tuple[list
             asked = question(messages, at)
             for name, more in _ways(measured, conversation, messages[:at], asked).items():
                 seen[name] += len(find(split, [*context, *more]).kept)
+            for value in split.wanted - find(split, context).kept:
+                asked = _asked_where_used(messages, at, value)
+                for tokens in TOKENS:
+                    needed[tokens] += value in values("\n".join(_recalled(measured, conversation, asked, tokens)))
         text += sum(len(text_of(each).encode()) for each in messages[: measured.prepared_through(conversation) + 1])
         progress(f"values used later: {source.name}, conversation {number}: {len(messages):,} messages, {cuts} points")
     rows = []
@@ -67,6 +73,7 @@ def later(measured: Measured, source: Source, *, cuts: int = CUTS) -> tuple[list
             "and one recall": round(recalled / wanted, 3),
             "and BM25": round(seen[f"BM25 {tokens}"] / wanted, 3),
             "of what left": round((recalled - seen["context"]) / left, 3),
+            "where it is needed": round((seen["context"] + needed[tokens]) / wanted, 3),
         }
         rows.append(row | least(recalled / wanted, LATER if tokens == LATER_TOKENS else None))
     return rows, stored_row(source.name, text, measured.stored_bytes() - before)
@@ -77,6 +84,19 @@ def question(messages: Sequence[Message], at: int) -> str:
     said = next((text for each in messages[at:] if (text := _said(each))), "")
     called = next((call for each in reversed(messages[:at]) if (call := _called(each))), "")
     return f"{said}\n{called}"[:_QUERY_CHARS].strip() or "?"
+
+
+def _asked_where_used(messages: Sequence[Message], at: int, value: str) -> str:
+    """Return the last words of the user and the last call before a value is first used after a point."""
+    used = next(place for place in range(at, len(messages)) if value in spoken(messages[place]))
+    said = next((text for each in reversed(messages[: used + 1]) if (text := _said(each))), "")
+    called = next((call for each in reversed(messages[:used]) if (call := _called(each))), "")
+    return f"{said}\n{called}"[:_QUERY_CHARS].strip() or "?"
+
+
+def _recalled(measured: Measured, conversation: str, asked: str, tokens: int) -> list[str]:
+    found = measured.client.recall(conversation, {"query": asked, "max_tokens": tokens})
+    return [part.text for each in found.passages for part in each.parts]
 
 
 def _said(message: Message) -> str:
@@ -106,8 +126,7 @@ def _ways(measured: Measured, conversation: str, past: Sequence[Message], asked:
     texts = [text_of(message) for message in past]
     plain = PlainSearch(texts)
     for tokens in TOKENS:
-        recalled = measured.client.recall(conversation, {"query": asked, "max_tokens": tokens})
-        found[f"recall {tokens}"] = [_quoted(part.text) for each in recalled.passages for part in each.parts]
+        found[f"recall {tokens}"] = [*map(_quoted, _recalled(measured, conversation, asked, tokens))]
         found[f"BM25 {tokens}"] = [dict(past[seq]) for seq in plain.search(asked, tokens * CHARS_PER_TOKEN)]
     return found
 
