@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.material import SearchMaterial
-    from store.recall.originals import Searched, Text
+    from store.recall.originals import Searched, StoredText
     from store.recall.requests import Kind, Origin
     from store.tables import AnyRow
 
@@ -275,7 +275,7 @@ def _rank(found: SearchMaterial, wanted: RecallIn, in_time: Sequence[tuple[int, 
 
 
 def _pack(
-    hits: Sequence[Hit], rows: Sequence[Text], ranking: Ranking, languages: dict[int, str], wanted: RecallIn
+    hits: Sequence[Hit], rows: Sequence[StoredText], ranking: Ranking, languages: dict[int, str], wanted: RecallIn
 ) -> Packed:
     def focus(seq: int, text: str) -> Sequence[tuple[int, float]]:
         language = languages.get(seq, NEUTRAL)

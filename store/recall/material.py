@@ -13,7 +13,7 @@ from sqlalchemy.types import Uuid
 
 from compaction.coverage import Coverage
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES, announce
-from store.recall.originals import Searched, Text
+from store.recall.originals import Searched, StoredText
 from store.tables import snapshots
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SearchMaterial(NamedTuple):
     """The segments that have any of the messages asked for, in order."""
     superseded: Sequence[int]
     """Messages with segments that were replaced, since then or before."""
-    rows: Sequence[Text]
+    rows: Sequence[StoredText]
     """Messages that are not prepared, and the one before them for its calls: the newest MOST_READ_BYTES."""
     is_whole: bool
     """Nothing is missing between what is prepared and the rows."""
@@ -57,7 +57,7 @@ def material(
     if row.bytes > UNASKED_BYTES and (row := _row(connection, values, _ANY)) is None:
         return None
     place = Searched(row.next_seq, row.covers_through, msgspec.convert(row.coverage or (), Coverage), row.now)
-    rows = [*map(Text, row.seqs or (), row.roles or (), row.contents or (), row.times or ())]
+    rows = [*map(StoredText, row.seqs or (), row.roles or (), row.contents or (), row.times or ())]
     return SearchMaterial(place, row.through, row.terms or (), row.superseded or (), rows, row.is_whole)
 
 

@@ -35,7 +35,7 @@ _CHOSEN: Final = text("""
 )
 
 
-class Text(NamedTuple):
+class StoredText(NamedTuple):
     """A message as it is stored."""
 
     seq: int
@@ -104,7 +104,7 @@ def following(
     return connection.execute(found).all()
 
 
-def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[Text]:
+def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[StoredText]:
     """Return messages by seq, in their order: of `seqs`, the best first, as many as make PAGE_BYTES."""
     values = {"tenant": tenant_id, "conversation": conversation_id}
     rows = connection.execute(_CHOSEN, values | {"seqs": list(seqs), "unasked": UNASKED_BYTES}).all()
@@ -119,7 +119,7 @@ def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs:
     if any(row.content is None for row in rows):
         rows = connection.execute(_CHOSEN, values | {"seqs": taken, "unasked": _ANY}).all()
     wanted = frozenset(taken)
-    return [Text(row.seq, row.role, row.content, row.created_at) for row in rows if row.seq in wanted]
+    return [StoredText(row.seq, row.role, row.content, row.created_at) for row in rows if row.seq in wanted]
 
 
 def context_block(
