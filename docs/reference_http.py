@@ -122,9 +122,13 @@ def _bodies(answer: Json) -> str:
 
 
 def _fields(schema: Json) -> str:
+    # A field that several kinds of a body have alike is one row.
     rows = "".join(
-        f"| `{name}` | {_type(field)} | {'yes' if required else _default(field)} |\n"
-        for name, field, required in _flat(schema)
+        dict.fromkeys(
+            f"| `{name}` | {_type(field)} | {'yes' if required else _default(field)} |\n"
+            for kind in schema.get("anyOf", [schema])
+            for name, field, required in _flat(kind)
+        )
     )
     if not rows:
         return f"{_type(schema)}\n"

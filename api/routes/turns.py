@@ -18,7 +18,7 @@ from api.http.problems import ProblemError, id_or_not_found
 from api.http.turn_bodies import read_turn
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.types import TurnIn, TurnOut
+from api.schema.types import ChatTurnIn, ItemsTurnIn, TurnIn, TurnOut
 
 MAX_KEY_LENGTH: Final = 255
 IDEMPOTENCY_KEY: Final = Schema(
@@ -37,7 +37,7 @@ _encode: Final = msgspec.json.Encoder().encode
     guards=[requires("turns:write")],
     summary="Append a turn",
     operation_class=operation(
-        TurnIn,
+        TurnIn | ChatTurnIn | ItemsTurnIn,
         example=examples.TURN_IN,
         request_headers={"Idempotency-Key": IDEMPOTENCY_KEY},
         headers={201: ("Idempotency-Replayed",)},

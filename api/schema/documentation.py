@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
@@ -112,7 +113,7 @@ class RawSchemaPlugin(OpenAPISchemaPlugin):
 
 
 def operation(
-    body: type | None = None,
+    body: type | UnionType | None = None,
     *,
     example: Any = None,
     optional: bool = False,
@@ -160,9 +161,13 @@ class Verbatim(Schema):
         return self.document
 
 
-def _inline_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of `kind` without references: components belong to the document, not to a body."""
-    (schema,), components = msgspec.json.schema_components([kind], ref_template="{name}")
+def _inline_schema(kind: type | UnionType) -> dict[str, Any]:
+    """Return the JSON schema of `kind` without references: components belong to the document, not to a body.
+
+    A union is any of its types.
+    """
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="{name}")
 
     def inline(value: Any) -> Any:
         if isinstance(value, dict):
@@ -171,5 +176,5 @@ def _inline_schema(kind: type) -> dict[str, Any]:
             return {key: inline(inner) for key, inner in value.items()}
         return [inline(inner) for inner in value] if isinstance(value, list) else value
 
-    result: dict[str, Any] = inline(schema)
-    return result
+    inlined: list[dict[str, Any]] = inline(list(schemas))
+    return inlined[0] if len(inlined) == 1 else {"anyOf": inlined}

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.clients.every_api_model import PATHS, EveryApiModel
 from tests.clients.recalling_model import check_recalled, recalling_model
 from tests.support.places import ROOT
+from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.service.running_api import Service
 
 CLIENTS: Final = ROOT / "clients"
@@ -58,9 +62,19 @@ def npm(package: str, service: Service, *scripts: str, **variables: str) -> str:
     return printed
 
 
-def test_the_client_passes_its_own_tests(service: Service) -> None:
+@pytest.fixture
+def every_api(service: Service) -> Iterator[EveryApiModel]:
+    """A model that speaks every API; posted to `/check`, a conversation has done for it what is due."""
+    with EveryApiModel(lambda conversation: work(service.settings, f"/v1/conversations/{conversation}")) as model:
+        yield model
+        assert {each.shape for each in model.requests} == set(PATHS.values())
+        assert [each.problems for each in model.requests if each.problems] == []
+
+
+def test_the_client_passes_its_own_tests(service: Service, every_api: EveryApiModel) -> None:
     with recalling_model() as model:
-        assert "everything else" in npm("typescript", service, "build", "test", PALIMPSEST_MODEL_URL=model.url)
+        urls = {"PALIMPSEST_MODEL_URL": model.url, "PALIMPSEST_EVERY_API_URL": every_api.url}
+        assert "everything else" in npm("typescript", service, "build", "test", **urls)
         check_recalled(model, service.client.get("/v1/recall-tool").json())
 
 

@@ -1,7 +1,8 @@
-import { type Context, type Message, contextOf, shows } from "./context.js";
+import { type Context, type MessageOf, contextOf, unshown } from "./context.js";
 import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
-import { Outbox, type KeptTurn, type TurnBody } from "./outbox.js";
+import { Outbox, type KeptTurn, type Shape, type TurnBody, type UsageOf } from "./outbox.js";
 import { type RecallCall, type RecallResult, asked, result } from "./recalling.js";
+import { isTooLong } from "./refusals.js";
 import type {
   ConversationBrief,
   ConversationOut,
@@ -20,15 +21,21 @@ type Value<K extends Operation> = Operations[K]["answer"];
 
 export type Turn = TurnOut & { readonly replayed: boolean };
 
-export interface TurnOptions extends Omit<TurnBody, "messages"> {
+export interface TurnOptions<S extends Shape = "messages">
+  extends Pick<TurnBody, "context" | "expected_next_seq" | "replace_from" | "snapshot_version"> {
+  /** What the messages are; without it the Messages API's, or what they can only be. */
+  readonly shape?: S;
+  readonly usage?: UsageOf<S> | null;
   readonly idempotencyKey?: string;
   /** Milliseconds, retries included. */
   readonly timeout?: number;
 }
 
-export interface ContextOptions {
+export interface ContextOptions<S extends Shape = "messages"> {
+  /** What is served, whatever the turns came in; without it the conversation's own, that of its first turn. */
+  readonly shape?: S;
   /** Returns the caller's own history, used when the service does not answer as it should. */
-  readonly fallback?: () => readonly Message[] | Promise<readonly Message[]>;
+  readonly fallback?: () => readonly MessageOf[S][] | Promise<readonly MessageOf[S][]>;
   /** Milliseconds in all: for turns that wait to be sent, retries included. */
   readonly timeout?: number;
 }
@@ -47,13 +54,6 @@ const APPEND_TIMEOUT = 5_000;
 const FAIR = 1_000;
 const OVERFLOWS = 3;
 const TURNS = "POST /v1/conversations/{conversation_id}/turns";
-const TOO_LONG = ["prompt is too long", "exceed context limit", "context_length_exceeded", "maximum context length"];
-
-/** Tell whether a model refused a prompt as too long, by the words of its error. */
-export function isTooLong(error: unknown): boolean {
-  const text = String(error).toLowerCase();
-  return TOO_LONG.some((words) => text.includes(words));
-}
 
 /** Calls under `/v1` with one API key. */
 export class Client {
@@ -70,19 +70,22 @@ export class Client {
     this.#transport = new Transport(url, key, options.fetch ?? ((...call) => fetch(...call)));
   }
 
-  /** Return what to send to the model as `messages`. */
-  async context(conversationId: string, options: ContextOptions = {}): Promise<Context> {
+  /** Return what to send to the model as `messages`, or as `input` of Responses. */
+  async context<S extends Shape = "messages">(
+    conversationId: string,
+    options: ContextOptions<S> = {},
+  ): Promise<Context<S>> {
     const timeout = options.timeout ?? CONTEXT_TIMEOUT;
     const ends = performance.now() + timeout;
     try {
       if (options.fallback) this.#transport.check();
-      const read = () => this.#readContext(conversationId, left(ends), options.fallback !== undefined);
+      const read = () => this.#readContext(conversationId, options.shape, left(ends), options.fallback !== undefined);
       if (!this.outbox.waiting(conversationId).length) return await read();
       // What waits is sent first, and meanwhile nobody else sends it. Half of the time may pass until nobody else does,
       // and half of the rest with sending: some is left to read.
       const send = async () => {
         await this.#sendTurns(conversationId, left(ends) / 2);
-        return this.#withKept(conversationId, await read());
+        return this.#withKept(conversationId, await read(), options.shape);
       };
       return await this.#inTurn(conversationId, send, timeout / 2);
     } catch (error) {
@@ -94,9 +97,13 @@ export class Client {
   }
 
   /** Store the messages of a turn, or throw. Repeated with the same key, so that it is stored once. */
-  async append(conversationId: string, messages: readonly Message[], options: TurnOptions = {}): Promise<Turn> {
+  async append<S extends Shape = "messages">(
+    conversationId: string,
+    messages: readonly MessageOf[S][],
+    options: TurnOptions<S> = {},
+  ): Promise<Turn> {
     const { idempotencyKey, timeout, ...fields } = options;
-    const body = { messages: [...messages], ...fields };
+    const body = { messages: [...messages], ...fields } as TurnBody;
     return this.#append(conversationId, body, idempotencyKey ?? crypto.randomUUID(), timeout ?? APPEND_TIMEOUT);
   }
 
@@ -106,10 +113,10 @@ export class Client {
    * Turns that wait already go first. They are sent again before the next context or turn of their conversation, and
    * by `flush`. A turn that the service refuses for good throws.
    */
-  async deliver(
+  async deliver<S extends Shape = "messages">(
     conversationId: string,
-    messages: readonly Message[],
-    options: TurnOptions = {},
+    messages: readonly MessageOf[S][],
+    options: TurnOptions<S> = {},
   ): Promise<Turn | undefined> {
     const { idempotencyKey, timeout, ...fields } = options;
     const turn: KeptTurn = {
@@ -129,30 +136,31 @@ export class Client {
   }
 
   /** Call a model with the context, and again with a smaller one when it refuses the prompt as too long. */
-  async callModel<R>(
+  async callModel<R, S extends Shape = "messages">(
     conversationId: string,
-    call: (context: Context) => Promise<R>,
-    options: ContextOptions & { readonly isOverflow?: (error: unknown) => boolean } = {},
-  ): Promise<{ result: R; context: Context }> {
+    call: (context: Context<S>) => Promise<R>,
+    options: ContextOptions<S> & { readonly isOverflow?: (error: unknown) => boolean } = {},
+  ): Promise<{ result: R; context: Context<S> }> {
     let context = await this.context(conversationId, options);
     for (let left = OVERFLOWS; ; left--) {
       try {
         return { result: await call(context), context };
       } catch (error) {
         if (!left || context.isFallback || !(options.isOverflow ?? isTooLong)(error)) throw error;
-        context = await this.overflow(conversationId, { snapshot_version: context.version, error: String(error) });
+        const refused = { snapshot_version: context.version, error: String(error) };
+        context = await this.overflow(conversationId, options.shape ? { ...refused, shape: options.shape } : refused);
       }
     }
   }
 
   /** Say that a model refused the context as too long, and return a smaller one. */
-  async overflow(
+  async overflow<S extends Shape = "messages">(
     conversationId: string,
-    body: Body<"POST /v1/conversations/{conversation_id}/overflow"> = {},
-  ): Promise<Context> {
+    body: Omit<Body<"POST /v1/conversations/{conversation_id}/overflow">, "shape"> & { readonly shape?: S } = {},
+  ): Promise<Context<S>> {
     const operation = "POST /v1/conversations/{conversation_id}/overflow";
     const answer = await this.#transport.send(operation, { path: [conversationId], body, safe: false });
-    return contextOf(answer.text);
+    return contextOf(answer.text, body.shape);
   }
 
   /** Make a conversation; the same `external_id` again returns the one that has it. */
@@ -175,7 +183,7 @@ export class Client {
 
   /** Remove every text of a conversation for good; the key needs the scope `admin`. */
   eraseConversation(conversationId: string) {
-    this.#forget(conversationId);
+    for (const shape of ["", "messages", "chat", "responses"]) this.#forget(remembered(conversationId, shape));
     return this.#call("DELETE /v1/conversations/{conversation_id}", [conversationId], {});
   }
 
@@ -195,7 +203,7 @@ export class Client {
   }
 
   /** Read the tool by which a model recalls; declare it from a conversation's first call on. */
-  recallTool(shape: "messages" | "chat" | "responses" = "messages") {
+  recallTool(shape: Shape = "messages") {
     return this.#call("GET /v1/recall-tool", [], { query: { shape } });
   }
 
@@ -288,23 +296,29 @@ export class Client {
     return (answer.text ? parse(answer.text) : null) as Value<K>;
   }
 
-  async #readContext(conversationId: string, timeout: number, canDoWithout: boolean): Promise<Context> {
+  async #readContext<S extends Shape>(
+    conversationId: string,
+    shape: S | undefined,
+    timeout: number,
+    canDoWithout: boolean,
+  ): Promise<Context<S>> {
     if (canDoWithout) this.#transport.check();
-    const known = this.#remembered.get(conversationId);
+    const name = remembered(conversationId, shape);
+    const known = this.#remembered.get(name);
     const headers = known ? { "if-none-match": known.etag } : {};
     const operation = "GET /v1/conversations/{conversation_id}/context";
-    const answer = await this.#transport.send(operation, { path: [conversationId], headers, timeout });
-    if (answer.status === 304 && known) return contextOf(known.text);
-    const context = contextOf(answer.text);
+    const answer = await this.#transport.send(operation, { path: [conversationId], query: { shape }, headers, timeout });
+    if (answer.status === 304 && known) return contextOf(known.text, shape);
+    const context = contextOf(answer.text, shape);
     const etag = answer.headers.get("etag");
-    if (etag) this.#remember(conversationId, etag, answer.text);
+    if (etag) this.#remember(name, etag, answer.text);
     return context;
   }
 
   /** The text is kept, so that nobody's changes to a context reach the next one. */
-  #remember(conversationId: string, etag: string, text: string): void {
-    this.#forget(conversationId);
-    this.#remembered.set(conversationId, { etag, text });
+  #remember(name: string, etag: string, text: string): void {
+    this.#forget(name);
+    this.#remembered.set(name, { etag, text });
     this.#chars += text.length;
     for (const oldest of this.#remembered.keys()) {
       if (this.#chars <= this.#rememberedChars) break;
@@ -312,17 +326,13 @@ export class Client {
     }
   }
 
-  #forget(conversationId: string): void {
-    this.#chars -= this.#remembered.get(conversationId)?.text.length ?? 0;
-    this.#remembered.delete(conversationId);
+  #forget(name: string): void {
+    this.#chars -= this.#remembered.get(name)?.text.length ?? 0;
+    this.#remembered.delete(name);
   }
 
-  #withKept(conversationId: string, context: Context): Context {
-    const turns = this.outbox.waiting(conversationId);
-    if (turns.some((turn) => turn.body.replace_from != null))
-      throw new UnreachableError("an edit waits to be sent, so that the service's context is an old one");
-    const unknown = turns.filter((turn) => !(turn.begun && shows(context, turn)));
-    const messages = unknown.flatMap((turn) => turn.body.messages);
+  #withKept<S extends Shape>(conversationId: string, context: Context<S>, shape: S | undefined): Context<S> {
+    const messages = unshown(context, this.outbox.waiting(conversationId), shape) as MessageOf[S][];
     return { ...context, messages: [...context.messages, ...messages], kept: messages.length };
   }
 
@@ -376,6 +386,11 @@ export class Client {
     }
     return done;
   }
+}
+
+/** The name under which a context is remembered. */
+function remembered(conversationId: string, shape = ""): string {
+  return `${conversationId}/${shape}`;
 }
 
 /** Wait for what never fails, and no longer than so many milliseconds. */

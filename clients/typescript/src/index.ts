@@ -1,4 +1,4 @@
-export { Client, isTooLong } from "./client.js";
+export { Client } from "./client.js";
 export type {
   ClientOptions,
   ContextOptions,
@@ -7,10 +7,11 @@ export type {
   Turn,
   TurnOptions,
 } from "./client.js";
-export type { Context, Message } from "./context.js";
+export type { Context, Message, MessageOf } from "./context.js";
 export { ApiError, OutboxFullError, PalimpsestError, UnreachableError } from "./errors.js";
 export { Outbox } from "./outbox.js";
-export type { KeptTurn, OutboxOptions, TurnBody } from "./outbox.js";
+export type { KeptTurn, OutboxOptions, Shape, TurnBody, UsageOf } from "./outbox.js";
+export { isTooLong } from "./refusals.js";
 export type { RecallCall, RecallResult } from "./recalling.js";
 export type * from "./schema.js";
 export { RECALL_TOOL } from "./schema.js";

@@ -3,6 +3,14 @@ import type { Operations } from "./schema.js";
 
 export type TurnBody = Operations["POST /v1/conversations/{conversation_id}/turns"]["body"];
 
+/** `messages`: the Messages API; `chat`: Chat Completions; `responses`: items of Responses. */
+export type Shape = NonNullable<TurnBody["shape"]>;
+
+type BodyOf<S extends Shape> = Extract<TurnBody, { shape?: S }>;
+
+/** The usage of a call, as the provider's API of the shape answers it. */
+export type UsageOf<S extends Shape> = NonNullable<BodyOf<S>["usage"]>;
+
 /** A turn that waits to be sent. It is plain data, so that a caller can store it and hand it back. */
 export interface KeptTurn {
   readonly conversationId: string;

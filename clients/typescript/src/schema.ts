@@ -486,6 +486,42 @@ export interface Operations {
         input_tokens?: number | null;
         output_tokens?: number | null;
       } | null;
+    } | {
+      context?: {
+        source: string;
+        text: string;
+        title?: string;
+      }[];
+      expected_next_seq?: number | null;
+      messages: unknown[];
+      replace_from?: number | null;
+      shape?: "chat";
+      snapshot_version?: number | null;
+      usage?: {
+        completion_tokens?: number | null;
+        completion_tokens_details?: {
+          reasoning_tokens?: number | null;
+        } | null;
+        prompt_tokens?: number | null;
+      } | null;
+    } | {
+      context?: {
+        source: string;
+        text: string;
+        title?: string;
+      }[];
+      expected_next_seq?: number | null;
+      messages: unknown[];
+      replace_from?: number | null;
+      shape?: "responses";
+      snapshot_version?: number | null;
+      usage?: {
+        input_tokens?: number | null;
+        output_tokens?: number | null;
+        output_tokens_details?: {
+          reasoning_tokens?: number | null;
+        } | null;
+      } | null;
     };
     answer: TurnOut;
     requestHeaders: "idempotency-key";
