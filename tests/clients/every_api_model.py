@@ -298,7 +298,10 @@ def _messages_events(whole: dict[str, Any]) -> Iterator[str]:
 
 
 def _chat_events(whole: dict[str, Any]) -> Iterator[str]:
-    own: dict[str, Any] = {**{name: whole[name] for name in ("id", "created", "model")}, "object": "chat.completion.chunk"}
+    own: dict[str, Any] = {
+        **{name: whole[name] for name in ("id", "created", "model")},
+        "object": "chat.completion.chunk",
+    }
     (choice,) = whole["choices"]
     message = choice["message"]
     calls = [{"index": index, **each} for index, each in enumerate(message.get("tool_calls") or ())]

@@ -78,8 +78,9 @@ def test_the_client_passes_its_own_tests(service: Service, every_api: EveryApiMo
         check_recalled(model, service.client.get("/v1/recall-tool").json())
 
 
-def test_the_adapter_of_the_ai_sdk_passes_its_own_tests(service: Service) -> None:
+def test_the_adapter_of_the_ai_sdk_passes_its_own_tests(service: Service, every_api: EveryApiModel) -> None:
     npm("typescript", service, "build")
     with recalling_model() as model:
-        assert "a stream" in npm("ai-sdk", service, "build", "test", PALIMPSEST_MODEL_URL=model.url)
+        urls = {"PALIMPSEST_MODEL_URL": model.url, "PALIMPSEST_EVERY_API_URL": every_api.url}
+        assert "a stream" in npm("ai-sdk", service, "build", "test", **urls)
         check_recalled(model, service.client.get("/v1/recall-tool").json())

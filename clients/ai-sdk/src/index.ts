@@ -1,13 +1,17 @@
 import type {
   LanguageModelV4CallOptions,
   LanguageModelV4Content,
+  LanguageModelV4Message,
   LanguageModelV4Middleware,
   LanguageModelV4Prompt,
   LanguageModelV4StreamPart,
   LanguageModelV4Usage,
+  SharedV4Warning,
 } from "@ai-sdk/provider";
-import { type Client, type Context, type TurnBody, isTooLong } from "palimpsest-context-client";
-import { generated, toPrompt, toStored } from "./messages.js";
+import { type Client, type Context, type Shape, isTooLong } from "palimpsest-context-client";
+import { Gathering } from "./gathering.js";
+import { replyOf } from "./parts.js";
+import { codecOf } from "./shapes.js";
 
 export { toPrompt, toStored } from "./messages.js";
 export { type RecallInput, recallTool } from "./recalling.js";
@@ -24,7 +28,8 @@ export interface PalimpsestOptions {
 
 /**
  * A middleware for one request of a user: before each call of the model the compacted context takes the place of the
- * history, and after each the turn is delivered.
+ * history, and after each the turn is delivered. The models of its calls may be of several providers: each is given the
+ * conversation as its own API has it.
  */
 export function palimpsest(
   client: Client,
@@ -34,39 +39,47 @@ export function palimpsest(
   let done = options.stored ?? 0;
 
   /** Call the model with the context, and with smaller ones while it refuses; return what came and how to store it. */
-  async function call<R>(params: LanguageModelV4CallOptions, run: (prompt: LanguageModelV4Prompt) => PromiseLike<R>) {
+  async function call<R>(
+    given: LanguageModelV4CallOptions,
+    provider: string,
+    run: (params: LanguageModelV4CallOptions) => PromiseLike<R>,
+  ) {
+    const codec = codecOf(provider);
+    const params = codec.shape === "responses" ? unstored(given, provider) : given;
     const system = params.prompt.filter((message) => message.role === "system");
-    const given = params.prompt.filter((message) => message.role !== "system");
-    const fresh = given.slice(done);
-    const own = async () => [...((await options.fallback?.()) ?? []), ...given.slice(0, done)];
-    let history: LanguageModelV4Prompt | undefined;
+    const others = params.prompt.filter((message) => message.role !== "system");
+    const fresh = others.slice(done);
+    const own = async () => [...((await options.fallback?.()) ?? []), ...others.slice(0, done)];
     const canDoWithout = options.fallback !== undefined || (options.stored ?? 0) > 0 || done > 0;
     const { result, context } = await client.callModel(
       conversationId,
       async (found) => {
-        history = found.isFallback ? await own() : toPrompt(found.messages);
-        return run([...system, ...history, ...fresh]);
+        const history = found.isFallback ? await own() : codec.prompt(found.messages, provider);
+        return run({ ...params, prompt: [...system, ...history, ...fresh] });
       },
-      { ...(canDoWithout && { fallback: () => [] }), isOverflow: isTooLong },
+      { shape: codec.shape, ...(canDoWithout && { fallback: () => [] }), isOverflow: isTooLong },
     );
-    done = given.length;
-    return { result, store: (content: readonly LanguageModelV4Content[], usage: LanguageModelV4Usage | undefined) =>
-      store(toStored(fresh), content, usage, context) };
+    done = others.length;
+    const deliver = (content: readonly LanguageModelV4Content[], usage: LanguageModelV4Usage | undefined) =>
+      store(fresh, replyOf(content), usage, provider, context);
+    return { result, warnings: warningsOf(context), deliver };
   }
 
   async function store(
-    fresh: TurnBody["messages"],
-    content: readonly LanguageModelV4Content[],
+    fresh: LanguageModelV4Prompt,
+    reply: LanguageModelV4Message | undefined,
     usage: LanguageModelV4Usage | undefined,
-    context: Context,
+    provider: string,
+    context: Context<Shape>,
   ) {
-    const reply = generated(content);
-    const messages = reply ? [...fresh, reply] : fresh;
+    const codec = codecOf(provider);
+    const messages = [...codec.stored(fresh), ...codec.stored(reply ? [reply] : [], provider)];
     // The reply will be in the next prompt; with it the SDK gives one message for each that is stored here.
     done += reply ? 1 : 0;
-    const counted = usage && usageOf(usage);
+    const counted = usage && codec.usage(usage);
     if (messages.length)
       await client.deliver(conversationId, messages, {
+        shape: codec.shape,
         ...(counted && { usage: counted }),
         ...(context.isFallback ? {} : { snapshot_version: context.version }),
       });
@@ -75,46 +88,49 @@ export function palimpsest(
   return {
     specificationVersion: "v4",
     async wrapGenerate({ params, model }) {
-      const { result, store } = await call(params, (prompt) => model.doGenerate({ ...params, prompt }));
-      await store(result.content, result.usage);
-      return result;
+      const { result, warnings, deliver } = await call(params, model.provider, (own) => model.doGenerate(own));
+      await deliver(result.content, result.usage);
+      return { ...result, warnings: [...result.warnings, ...warnings] };
     },
     async wrapStream({ params, model }) {
-      const { result, store } = await call(params, (prompt) => model.doStream({ ...params, prompt }));
-      const content: LanguageModelV4Content[] = [];
+      const { result, warnings, deliver } = await call(params, model.provider, (own) => model.doStream(own));
+      const gathering = new Gathering();
       let usage: LanguageModelV4Usage | undefined;
       const watch = new TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart>({
         transform(part, controller) {
-          gather(content, part);
+          gathering.add(part);
           if (part.type === "finish") usage = part.usage;
-          controller.enqueue(part);
+          const isStart = part.type === "stream-start";
+          controller.enqueue(isStart ? { ...part, warnings: [...part.warnings, ...warnings] } : part);
         },
-        flush: () => store(content, usage),
+        flush: () => deliver(gathering.content, usage),
       });
       return { ...result, stream: result.stream.pipeThrough(watch) };
     },
   };
 }
 
-/** Add a part of a stream to what it makes. */
-function gather(content: LanguageModelV4Content[], part: LanguageModelV4StreamPart): void {
-  const last = content.at(-1);
-  if (part.type === "text-start") content.push({ type: "text", text: "" });
-  else if (part.type === "reasoning-start") content.push({ type: "reasoning", text: "" });
-  else if (part.type === "text-delta" && last?.type === "text") last.text += part.delta;
-  else if (part.type === "reasoning-delta" && last?.type === "reasoning") last.text += part.delta;
-  else if (part.type === "reasoning-end" && last?.type === "reasoning" && part.providerMetadata)
-    last.providerMetadata = part.providerMetadata;
-  else if (part.type === "tool-call") content.push(part);
+/**
+ * Return a call of Responses that refers to nothing which only the provider stores: the SDK sends whole items then, what
+ * the model thought among them, instead of references. Who asks for `store: true` gets it.
+ */
+function unstored(params: LanguageModelV4CallOptions, provider: string): LanguageModelV4CallOptions {
+  const options = params.providerOptions ?? {};
+  const own = provider.includes("azure") ? "azure" : provider.startsWith("xai") ? "xai" : "openai";
+  const name = own in options ? own : own === "azure" && "openai" in options ? "openai" : own;
+  const { previousResponseId, conversation } = options[name] ?? {};
+  if (previousResponseId != null || conversation != null)
+    throw new Error(
+      "previousResponseId and conversation name a history that only the provider stores; Palimpsest gives the model the history: leave them out",
+    );
+  return { ...params, providerOptions: { ...options, [name]: { store: false, ...options[name] } } };
 }
 
-function usageOf({ inputTokens, outputTokens }: LanguageModelV4Usage): NonNullable<TurnBody["usage"]> | undefined {
-  if (inputTokens.total === undefined) return undefined;
-  const { cacheRead = 0, cacheWrite = 0, noCache = inputTokens.total - cacheRead - cacheWrite } = inputTokens;
-  return {
-    input_tokens: noCache,
-    cache_read_input_tokens: cacheRead,
-    cache_creation_input_tokens: cacheWrite,
-    output_tokens: outputTokens.total ?? 0,
-  };
+/** Say what of the conversation has no counterpart in the API of the model, where the SDK says such things. */
+function warningsOf({ warnings }: Context<Shape>): SharedV4Warning[] {
+  return warnings.flatMap((warning) =>
+    typeof warning === "string"
+      ? []
+      : [{ type: "other", message: `Palimpsest leaves out of messages ${warning.seqs.join(", ")}: ${warning.what}` }],
+  );
 }
