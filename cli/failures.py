@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 import typer
-from sqlalchemy.exc import DBAPIError
 from typer.core import TyperGroup
 
 from cli.output import failed
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from sqlalchemy.exc import DBAPIError
 
 UNDEFINED_TABLE = "42P01"
 NOT_PERMITTED = "42501"
@@ -42,7 +43,8 @@ class Commands(TyperGroup):
 
 def reason_of(error: Exception) -> str | None:
     """Return what an error means, None for one that nobody has foreseen."""
-    if isinstance(error, DBAPIError):
+    database = _loaded("sqlalchemy.exc")
+    if database is not None and isinstance(error, database.DBAPIError):
         return _database(error)
     client = _loaded("cli.client.client")
     if client is not None and isinstance(error, client.ServiceError):

@@ -15,10 +15,12 @@ import shutil
 import tempfile
 import time
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
+import httpcore2
 import psycopg
 import pytest
 import structlog
@@ -260,6 +262,9 @@ def drop_database(server_url: str, name: str) -> None:
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
+
+# Each client would read all certificates that this machine trusts, which takes longer than most tests that have one.
+httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
 
 engine.CONNECT_SECONDS = hot_path.ACQUIRE_SECONDS = PATIENCE  # type: ignore[misc] # not on a machine this slow
 

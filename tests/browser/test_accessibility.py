@@ -52,7 +52,8 @@ def violations(page: Page) -> list[str]:
     """Return what axe found wrong: the rule, where, and how."""
     page.evaluate(AXE)
     found: list[dict[str, Any]] = page.evaluate(
-        "levels => axe.run(document, {runOnly: levels}).then(result => result.violations)", LEVELS
+        "levels => axe.run(document, {runOnly: levels, resultTypes: ['violations']}).then(each => each.violations)",
+        LEVELS,
     )
     return [f"{rule['id']}: {node['target']}: {node['failureSummary']}" for rule in found for node in rule["nodes"][:3]]
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from store.tenants import webhooks
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
+    import ssl
     from uuid import UUID
 
     from store.tenants.webhooks import Delivery
@@ -61,6 +62,11 @@ class Courier:
         self._private_addresses = private_addresses
         # Not the event loop's own threads: a loop that ends waits for them, and so would the worker for a lookup.
         self._lookups = ThreadPoolExecutor(LOOKUPS, "webhook-lookup")
+
+    @cached_property
+    def _trusted(self) -> ssl.SSLContext:
+        """Whose certificates are trusted; to read them takes longer than an attempt."""
+        return httpx2.create_ssl_context(trust_env=False)
 
     def deliver(self, tenant_id: UUID, delivery_id: UUID) -> None:
         """Make one attempt, if one is due, and write down how it went."""
@@ -114,7 +120,9 @@ class Courier:
             # Called at the address that was looked at: a second lookup could answer with another one.
             address = await self._address(host, url.port or (443 if url.scheme == "https" else 80))
             async with (
-                httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False) as client,
+                httpx2.AsyncClient(
+                    timeout=None, follow_redirects=False, trust_env=False, verify=self._trusted
+                ) as client,
                 client.stream(
                     "POST",
                     url.copy_with(host=address),
