@@ -9,11 +9,12 @@ import msgspec
 from api.http.bodies import check_size
 from api.http.problems import invalid, step_into
 from api.http.strict_json import WITHOUT_SETTINGS, StrictJson
-from api.schema.types import ChatTurnIn, ChatUsageIn, ItemsTurnIn, TurnIn
+from api.schema.types import ChatTurnIn, ItemsTurnIn, TurnIn
 from compaction.messages import TurnFacts, blocks, is_blank, message_facts, turn_facts
 from compaction.policy import Policy
 from compaction.shapes import codecs
 from compaction.shapes.inner import ShapeError
+from compaction.shapes.usage import UsageError, read_usage
 from compaction.shorten.inline_tags import hidden_tokens
 from compaction.text.outline import ContextBlock
 from compaction.tokens import json_text
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from api.http.strict_json import Limits
-    from api.schema.types import ContextBlockIn, ItemsUsageIn
+    from api.schema.types import ContextBlockIn
     from compaction.shapes.inner import Decoded
 
 _DEFAULT_POLICY: Final = Policy()
@@ -121,7 +122,7 @@ def _of_other_shape(
     return Turn(
         [json_text(message.content) for message in decoded],
         facts,
-        _usage_in_shape(turn, has_thinking=any(message.has_thinking for message in facts.messages)),
+        _usage_in_shape(turn, value.get("usage"), has_thinking=any(message.has_thinking for message in facts.messages)),
         turn.expected_next_seq,
         turn.replace_from,
         hidden if any(hidden) else None,
@@ -174,30 +175,20 @@ def _check_block(block: Any, pointer: str) -> None:
 
 def usage_of(turn: TurnIn) -> Usage:
     """Return what the API counted for the call that a turn came from."""
-    usage = turn.usage
-    if usage is None:
-        return Usage(None, 0, turn.snapshot_version)
-    read_tokens = (
-        (usage.input_tokens or 0) + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-    )
+    counted = read_usage("messages", turn.usage)
     # 0 means that nothing was counted, never that nothing was sent (requirement K2).
-    return Usage(read_tokens or None, usage.output_tokens or 0, turn.snapshot_version)
+    return Usage(counted.input or None, counted.output or 0, turn.snapshot_version)
 
 
-def _usage_in_shape(turn: ChatTurnIn | ItemsTurnIn, *, has_thinking: bool) -> Usage:
-    """Return what the API counted; what was read from a cache is in it, unlike in the Messages API's count.
-
-    Reasoning that is not sent again is no part of the next call.
-    """
-    counted = _counts(turn.usage) if turn.usage is not None else (0, 0, 0)
-    read_tokens, written, reasoned = (count or 0 for count in counted)
-    return Usage(read_tokens or None, written if has_thinking else max(0, written - reasoned), turn.snapshot_version)
-
-
-def _counts(usage: ChatUsageIn | ItemsUsageIn) -> tuple[int | None, int | None, int | None]:
-    """Return the tokens of the input, of the output, and of the reasoning in it."""
-    if isinstance(usage, ChatUsageIn):
-        counted, details = (usage.prompt_tokens, usage.completion_tokens), usage.completion_tokens_details
-    else:
-        counted, details = (usage.input_tokens, usage.output_tokens), usage.output_tokens_details
-    return (*counted, details.reasoning_tokens if details else None)
+def _usage_in_shape(turn: ChatTurnIn | ItemsTurnIn, usage: Any, *, has_thinking: bool) -> Usage:
+    """Return what the API counted. Reasoning that is not sent again is no part of the next call."""
+    try:
+        counted = read_usage(turn.shape, usage)
+    except UsageError as error:
+        raise invalid(str(error), step_into("/usage", *error.path)) from None
+    written = counted.output or 0
+    return Usage(
+        counted.input or None,
+        written if has_thinking else max(0, written - counted.reasoning),
+        turn.snapshot_version,
+    )

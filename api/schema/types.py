@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from compaction.shapes.inner import Shape
+from compaction.shapes.usage import TokenCount
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -36,8 +37,6 @@ class MessageIn(Strict):
     content: msgspec.Raw
 
 
-TokenCount = Annotated[int, Meta(ge=0, le=100_000_000)]
-"""Tokens that one call may be said to have; more would be no model's."""
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
