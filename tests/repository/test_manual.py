@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 DOCS: Final = ROOT / "docs"
 FOLDERS: Final = ("docs", "bench", "deploy", "clients", "examples")
 SKIPPED: Final = {"_build", "dist", "node_modules", "out"}
-GENERATED: Final = ("requirements", "settings", "reference-http", "reference-presets", "reference-cli")
+GENERATED: Final = (
+    *("requirements", "settings"),
+    *("reference-http", "reference-presets", "reference-shapes", "reference-cli"),
+)
 SETTING: Final = re.compile(r"PALIMPSEST_[A-Z0-9]+(?:_[A-Z0-9]+)*(?!_?[A-Z0-9]|_…)")
 METRIC: Final = re.compile(r"\bpalimpsest_[a-z0-9]+(?:_[a-z0-9]+)*\b(?!_…)")
 PLACEHOLDER: Final = re.compile(r"\{[^}]*\}|(?:conv|run|key|pin|wh)_[\w…]+|…")
