@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,6 +121,21 @@ def test_every_page_that_a_page_leads_to_is_there_and_encoded(client: httpx2.Cli
         "/console/conversations/*/restore",
         "/console/conversations/*/compact",
     }
+
+
+def test_messages_of_another_shape_are_shown_with_what_was_sent(service: Service, client: httpx2.Client) -> None:
+    path = service.conversation()
+    system = {"role": "system", "name": "ann", "content": "Be <b>brief</b>."}
+    said = [system, {"role": "user", "content": "Lisbon?"}]
+    assert service.client.post(f"{path}/turns", json={"shape": "chat", "messages": said}).status_code == 201
+    page = f"/console/conversations/{path.rpartition('/')[2]}"
+    assert "Shape chat" in text_of(show(client, page))
+    message = show(client, f"{page}/messages/0")
+    assert "<b>brief" not in message
+    assert "System message" in text_of(message)
+    assert "As it was sent, in the shape chat" in text_of(message)
+    assert json.dumps(system, separators=(",", ":")) in html.unescape(message)
+    assert "System message" in text_of(show(client, f"{page}/context"))
 
 
 def test_empty_pages(service: Service) -> None:

@@ -217,11 +217,15 @@ def test_contents_of_every_kind() -> None:
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 1_000}},
         {"type": "compaction", "content": "So far."},
         {"type": None},
+        {"type": "instruction", "text": "Be brief.", "by": "system"},
+        {"type": "opaque", "of": "input_audio", "text": "", "size": 9},
     ]
     shown = parts(content)
     assert [part.kind for part in shown] == [
         "text", "call", "result", "result", "result", "thinking", "thinking", "media", "other", "other",
+        "other", "other",
     ]  # fmt: skip
+    assert [part.title for part in shown[-2:]] == ["System message", "input_audio"]
     assert "AAAA" not in as_text(content)
     assert preview(content).startswith('Hello · Call of look: { "a": [ 1 ] } · Tool result: found')
     assert parts("x" * (SHOWN_CHARS + 7))[0].hidden == 7

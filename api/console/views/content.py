@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from compaction.messages import CALLS, THINKING, blocks
+from compaction.messages import CALLS, INSTRUCTION, OPAQUE, THINKING, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,6 +84,12 @@ def _parts_of(block: Mapping[str, Any]) -> Iterator[Part]:
         source = block.get("source")
         media = source.get("media_type") if isinstance(source, dict) else None
         yield Part("media", kind.capitalize(), str(media or "not shown here"))
+    elif kind == INSTRUCTION:
+        yield Part("other", f"{str(block.get('by')).capitalize()} message", str(block.get("text") or ""))
+    elif kind == OPAQUE:
+        yield Part(
+            "other", str(block.get("of")), str(block.get("text") or "(only the shape that it was sent in has it)")
+        )
     else:
         yield Part("other", kind, as_json(block))
 
