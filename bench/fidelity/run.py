@@ -20,6 +20,7 @@ from bench.fidelity.speed import time_extracts
 from bench.fidelity.strategies import strategies
 from bench.measure import progress
 from cli.transcripts.readers import TranscriptError
+from compaction.shapes.inner import Shape  # noqa: TC001 - the same
 from runtime.settings import Settings
 from worker.summarizers.extractive import ExtractiveSummarizer
 
@@ -48,6 +49,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False,
     short: Annotated[bool, typer.Option("--short", help="Only find out whether everything runs.")] = False,
     no_model: Annotated[bool, typer.Option("--no-model", help="Ask no model, even where one is set up.")] = False,
+    shape: Annotated[Shape, typer.Option(help="The API in whose messages the conversations are.")] = "messages",
     plot_file: Annotated[Path, typer.Option("--plot", help="Where the plot goes, an SVG file.")] = ROOT
     / "bench/out/fidelity.svg",
 ) -> None:
@@ -55,7 +57,7 @@ def main(
     # What the product logs on the way may not stand among the figures.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
-        found = sources(transcripts or (), most=SHORT_CONVERSATIONS if short else conversations)
+        found = sources(transcripts or (), most=SHORT_CONVERSATIONS if short else conversations, shape=shape)
     except (TranscriptError, OSError) as error:
         raise typer.BadParameter(str(error), param_hint="--transcripts") from None
     if not found:

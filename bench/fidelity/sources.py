@@ -10,12 +10,14 @@ import msgspec
 
 from cli.demo.scenario import job_search
 from cli.transcripts.readers import read_transcripts
+from cli.transcripts.shaped import in_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bench.fidelity.recall import Message
     from cli.client.types import Message as Recorded
+    from compaction.shapes.inner import Shape
 
 ROOT: Final = Path(__file__).parents[2]
 LEAST_MESSAGES: Final = 20
@@ -34,24 +36,25 @@ def transcripts_folder() -> Path:
     return Path(os.environ.get("PALIMPSEST_TRANSCRIPTS") or ROOT.parent / "shared" / "data")
 
 
-def sources(paths: Sequence[Path] = (), *, most: int | None = None) -> list[Source]:
+def sources(paths: Sequence[Path] = (), *, most: int | None = None, shape: Shape = "messages") -> list[Source]:
     """Return the conversations of `paths`, else the recorded ones that are there, else the demo's story.
 
-    `most` is how many of each file are taken; conversations of fewer than 20 messages are passed over, and so are
-    files with no other. Raises TranscriptError for a file that is none, OSError for one that cannot be read.
+    In another `shape` each is what a chat of that API would have stored. `most` is how many of each file are taken;
+    conversations of fewer than 20 messages are passed over, and so are files with no other. Raises TranscriptError
+    for a file that is none, OSError for one that cannot be read.
     """
     found: list[Source] = []
     for path in paths or sorted(transcripts_folder().glob("*.jsonl")):
-        read = (_plain(transcript.messages) for transcript in read_transcripts(path))
+        read = (_plain(in_shape(transcript.messages, shape)) for transcript in read_transcripts(path))
         long = [messages for messages in read if len(messages) >= LEAST_MESSAGES]
         if long:
             found.append(Source(path.stem, long[:most]))
-    return found or ([] if paths else [scenario()])
+    return found or ([] if paths else [scenario(shape)])
 
 
-def scenario() -> Source:
+def scenario(shape: Shape = "messages") -> Source:
     """Return the demo's conversation."""
-    story = [message for turn in job_search().turns for message in turn.turn.messages]
+    story = [message for turn in job_search(shape=shape).turns for message in turn.turn.messages]
     return Source("job search (the demo's)", [_plain(story)])
 
 
