@@ -33,7 +33,9 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 Message = dict[str, Any]
-"""One message of the Messages API: `role` and `content`."""
+"""One message of the Messages API or of Chat Completions, or one Responses item."""
+Shape = Literal["messages", "chat", "responses"]
+"""The API whose messages they are: Messages API, Chat Completions, Responses items."""
 '''
 
 
@@ -64,7 +66,13 @@ TYPES: Final[Mapping[str, Type]] = {
     "Layers": Type("PayloadLayers"),
     "PayloadHistory": Type("PayloadHistory"),
     "LeftOut": Type("LeftOutOut"),
-    "Payload": Type("PayloadOut", always=("messages",)),
+    "PayloadCounts": Type("PayloadOut", "What a payload weighs; `system` stands apart for the Messages API alone."),
+    "Payload": Type(
+        "PayloadOut",
+        "A whole payload under one budget: `items` for Responses, else `messages`.",
+        extends="PayloadCounts",
+        optional=True,
+    ),
     "ContextBlockRef": Type("ContextBlockRef"),
     "Step": Type("StepOut"),
     "Run": Type("RunOut"),
@@ -76,7 +84,14 @@ TYPES: Final[Mapping[str, Type]] = {
     "Span": Type("SpanOut"),
     "Pinned": Type("PinnedOut"),
     "Snapshot": Type("SnapshotOut", "A snapshot in full.", extends="ListedSnapshot"),
-    "StoredMessage": Type("MessageOut", "An original, as it came."),
+    "StoredContent": Type("MessageOut", "An original; `content` has it as every step works on it.", always=("shape",)),
+    "StoredMessage": Type(
+        "MessageOut",
+        "An original; one of another shape than the Messages API's stands whole in `original`, as it came.",
+        extends="StoredContent",
+        optional=True,
+        without=("fate", "lineage"),
+    ),
     "Pin": Type("PinOut"),
     "PinList": Type("PinList"),
     "RecalledPart": Type("RecalledPart"),
@@ -155,7 +170,7 @@ class Writer:
 
     def _value(self, schema: Schema, field: str) -> str:
         kind = schema.get("type", "")
-        if field == "messages" and kind not in {"integer", "null"}:
+        if field in {"messages", "items"} and kind not in {"integer", "null"}:
             return "list[Message]"
         if kind == "array":
             return f"list[{self._type_of(schema.get('items', {}))}]"

@@ -2,12 +2,14 @@
 
 from palimpsest_client.answers import (
     Conversation,
+    LeftOut,
     Message,
     Payload,
     Pin,
     Plan,
     RestorePlan,
     Run,
+    Shape,
     Snapshot,
     StoredMessage,
 )
@@ -46,6 +48,7 @@ __all__ = [
     "Conversation",
     "InvalidError",
     "KeptTurn",
+    "LeftOut",
     "Message",
     "ModelCall",
     "NotFoundError",
@@ -62,6 +65,7 @@ __all__ = [
     "RestorePlan",
     "Run",
     "ServerError",
+    "Shape",
     "Snapshot",
     "StoredMessage",
     "TooLargeError",

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 Message = dict[str, Any]
-"""One message of the Messages API: `role` and `content`."""
+"""One message of the Messages API or of Chat Completions, or one Responses item."""
+Shape = Literal["messages", "chat", "responses"]
+"""The API whose messages they are: Messages API, Chat Completions, Responses items."""
 
 Queue = Literal["checks", "summaries"]
 RunKind = Literal["ladder", "manual", "recovery", "context_block", "batch", "request"]
@@ -91,21 +93,23 @@ class LeftOut(TypedDict):
     what: str
 
 
-class Payload(TypedDict):
-    """A payload and what it weighs; `total` is its input, without the reserved output.
-
-    `items` for Responses, else `messages`. `system` stands apart for the Messages API alone; it is the first of the
-    others' messages.
-    """
+class PayloadCounts(TypedDict):
+    """What a payload weighs; `system` stands apart for the Messages API alone."""
 
     system: Any
-    messages: list[Message]
     layers: Layers
     budget: int
     reserved_output: int
     total: int
     history: PayloadHistory
     warnings: list[str | LeftOut]
+
+
+class Payload(PayloadCounts, total=False):
+    """A whole payload under one budget: `items` for Responses, else `messages`."""
+
+    messages: list[Message]
+    items: list[Message]
 
 
 class ContextBlockRef(TypedDict):
@@ -280,8 +284,8 @@ class Snapshot(ListedSnapshot):
     pins: list[Pinned]
 
 
-class StoredMessage(TypedDict):
-    """An original, as it came."""
+class StoredContent(TypedDict):
+    """An original; `content` has it as every step works on it."""
 
     seq: int
     role: str
@@ -289,6 +293,13 @@ class StoredMessage(TypedDict):
     tokens: int
     created_at: str
     superseded_at: str | None
+    shape: Literal["messages", "chat", "responses"]
+
+
+class StoredMessage(StoredContent, total=False):
+    """An original; one of another shape than the Messages API's stands whole in `original`, as it came."""
+
+    original: Any
 
 
 class Pin(TypedDict):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from palimpsest_client.answers import Shape
     from palimpsest_client.outbox import Outbox
     from palimpsest_client.results import Context, ModelCall
 
@@ -163,11 +164,12 @@ class Client:
         call: Callable[[Context], R],
         *,
         fallback: Fallback | None = None,
+        shape: Shape | None = None,
         is_overflow: Callable[[Exception], bool] = is_too_long,
     ) -> ModelCall[R]:
         """Call a model with the context, and again with a smaller one when it refuses the prompt as too long."""
         flow: Flow[ModelCall[R]] = self.core.call_model(
-            conversation_id, call, fallback=fallback, is_overflow=is_overflow
+            conversation_id, call, fallback=fallback, shape=shape, is_overflow=is_overflow
         )
         return drive(flow, self.perform)
 
@@ -261,11 +263,12 @@ class AsyncClient:
         call: Callable[[Context], Awaitable[R]],
         *,
         fallback: Fallback | None = None,
+        shape: Shape | None = None,
         is_overflow: Callable[[Exception], bool] = is_too_long,
     ) -> ModelCall[R]:
         """Call a model with the context, and again with a smaller one when it refuses the prompt as too long."""
         flow: Flow[ModelCall[R]] = self.core.call_model(
-            conversation_id, call, fallback=fallback, is_overflow=is_overflow
+            conversation_id, call, fallback=fallback, shape=shape, is_overflow=is_overflow
         )
         return await drive_async(flow, self.perform)
 

@@ -22,7 +22,7 @@ from palimpsest_client.results import Context, KeptTurn, ModelCall, Turn
 from palimpsest_client.steps import Acquire, Answer, Ask, Flow, Request
 
 if TYPE_CHECKING:
-    from palimpsest_client.answers import Message
+    from palimpsest_client.answers import Message, Shape
 
 R = TypeVar("R")
 Messages = Sequence[Mapping[str, Any]]
@@ -44,7 +44,28 @@ NOTED_CONVERSATIONS: Final = 10_000
 """Conversations of which the next seq is known, so that a turn that waits finds its place."""
 OVERFLOWS: Final = 3
 """The service makes a context smaller so often before it wants to see a turn."""
-_TOO_LONG: Final = ("prompt is too long", "exceed context limit", "context_length_exceeded", "maximum context length")
+_TOO_LONG: Final = (
+    "prompt is too long",
+    "exceed context limit",
+    "context_length_exceeded",
+    "maximum context length",
+    "context length exceeded",
+    "exceeds context length",
+    "context window",
+    "context size",
+    "maximum prompt length",
+    "maximum number of tokens allowed",
+    "input token count is",
+    "prompt token count of",
+    "tokens in the prompt cannot exceed",
+    "length of prompt_tokens",
+    "`inputs` tokens + `max_new_tokens` must be",
+    "`inputs` must have less than",
+    "when context the overflows",
+    "tokens exceed the configured limit",
+    "exceeded model token limit",
+)
+"""What Anthropic, OpenAI, Gemini, llama.cpp and servers that speak as these do say of a prompt that is too long."""
 
 
 def is_too_long(error: Exception) -> bool:
@@ -79,25 +100,31 @@ class Flows:
         return cast("R", decode((yield from self._caller.send(request, safe=safe))))
 
     def context(
-        self, conversation_id: str, *, fallback: Fallback | None = None, timeout: float = CONTEXT_SECONDS
+        self,
+        conversation_id: str,
+        *,
+        fallback: Fallback | None = None,
+        shape: Shape | None = None,
+        timeout: float = CONTEXT_SECONDS,
     ) -> Flow[Context]:
-        """Return what to send to the model as `messages`.
+        """Return what to send to the model as `messages`, or as `input`.
 
         fallback: called for the caller's own history when the service does not answer as it should, whatever the
             reason; `is_fallback` is set then. Without it, and when it fails, errors are raised.
+        shape: the one to serve, in which the caller's own history is as well. None: that of the conversation.
         timeout: seconds in all: for turns that wait to be sent, retries included.
         """
         try:
             can_do_without = fallback is not None
             if self.outbox.waiting(conversation_id):
-                return (yield from self._read_with_kept(conversation_id, timeout, can_do_without=can_do_without))
-            return (yield from self._read_context(conversation_id, timeout, can_do_without=can_do_without))
+                return (yield from self._read_with_kept(conversation_id, shape, timeout, can_do_without=can_do_without))
+            return (yield from self._read_context(conversation_id, shape, timeout, can_do_without=can_do_without))
         except PalimpsestError as error:
             if fallback is None:
                 raise
             log.warning("the caller's own history stands in for the context of %s: %s", conversation_id, error)
             own: Messages = yield Ask(fallback)
-            return Context([dict(message) for message in own], is_fallback=True, error=error)
+            return Context([dict(message) for message in own], is_fallback=True, error=error, shape=shape)
 
     def append(
         self,
@@ -109,18 +136,21 @@ class Flows:
         context: Messages | None = None,
         expected_next_seq: int | None = None,
         replace_from: int | None = None,
+        shape: Shape | None = None,
         idempotency_key: str | None = None,
         timeout: float = APPEND_SECONDS,
     ) -> Flow[Turn]:
         """Store the messages of a turn, or raise. Repeated with the same key, so that it is stored once.
 
-        usage: the Messages API's `usage`, a mapping or the object of its SDK.
+        messages: those of the turn, or its items; mappings, or what the APIs' SDKs answer with.
+        usage: what the API counted, a mapping or the object of its SDK.
         snapshot_version: the `version` of the context that the model call was made with.
         context: blocks of context for this turn: `source`, `text`, `title`.
         expected_next_seq: the seq that the first message has to get; another raises UnexpectedSeqError.
         replace_from: the seq from which on messages are replaced: an edit, or a regenerated answer.
+        shape: the one that the messages have; None: what they can only be, or the Messages API's.
         """
-        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from)
+        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, shape)
         return self._append(conversation_id, body, idempotency_key or uuid.uuid4().hex, timeout)
 
     def deliver(
@@ -133,6 +163,7 @@ class Flows:
         context: Messages | None = None,
         expected_next_seq: int | None = None,
         replace_from: int | None = None,
+        shape: Shape | None = None,
         idempotency_key: str | None = None,
         timeout: float = APPEND_SECONDS,
     ) -> Flow[Turn | None]:
@@ -142,7 +173,7 @@ class Flows:
         and by `flush`. A turn that the service refuses for good raises. idempotency_key: the same one again, with the
         same turn, returns what was stored the first time, with `replayed`.
         """
-        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from)
+        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, shape)
         key = idempotency_key or uuid.uuid4().hex
         # Under a key of the caller's own it may have been sent before: nothing may be added to it.
         begun = idempotency_key is not None
@@ -156,16 +187,22 @@ class Flows:
         return len(self.outbox)
 
     def overflow(
-        self, conversation_id: str, *, snapshot_version: int | None = None, error: str | dict[str, Any] | None = None
+        self,
+        conversation_id: str,
+        *,
+        snapshot_version: int | None = None,
+        error: str | dict[str, Any] | None = None,
+        shape: Shape | None = None,
     ) -> Flow[Context]:
         """Say that a model refused the context as too long, and return a smaller one.
 
         snapshot_version: the `version` of the context that was refused. error: what the model's API answered.
+        shape: the one to serve; None: that of the conversation.
         """
-        body = given(snapshot_version=snapshot_version, error=error)
+        body = given(snapshot_version=snapshot_version, error=error, shape=shape)
         request = Request("POST", path_of("conversations", conversation_id, "overflow"), body=body)
         answer = yield from self._caller.send(request, safe=False)
-        return self._context_of(conversation_id, answer.body)
+        return self._context_of(conversation_id, answer.body, shape)
 
     def call_model(
         self,
@@ -173,10 +210,11 @@ class Flows:
         call: Callable[[Context], R | Awaitable[R]],
         *,
         fallback: Fallback | None = None,
+        shape: Shape | None = None,
         is_overflow: Callable[[Exception], bool] = is_too_long,
     ) -> Flow[ModelCall[R]]:
         """Call a model with the context, and again with a smaller one when it refuses the prompt as too long."""
-        context = yield from self.context(conversation_id, fallback=fallback)
+        context = yield from self.context(conversation_id, fallback=fallback, shape=shape)
         for left in range(OVERFLOWS, -1, -1):
             try:
                 result = yield Ask(lambda context=context: call(context))  # type: ignore[misc]
@@ -185,7 +223,9 @@ class Flows:
                 if not left or context.is_fallback or not is_overflow(error):
                     raise
                 text = str(error)
-            context = yield from self.overflow(conversation_id, snapshot_version=context.version, error=text)
+            context = yield from self.overflow(
+                conversation_id, snapshot_version=context.version, error=text, shape=shape
+            )
         raise AssertionError  # pragma: no cover - the last round returns or raises
 
     def forget(self, conversation_id: str) -> None:
@@ -198,7 +238,9 @@ class Flows:
         if len(self._next_seqs) > NOTED_CONVERSATIONS:
             self._next_seqs.pop(next(iter(self._next_seqs)), None)
 
-    def _read_with_kept(self, conversation_id: str, timeout: float, *, can_do_without: bool) -> Flow[Context]:
+    def _read_with_kept(
+        self, conversation_id: str, shape: Shape | None, timeout: float, *, can_do_without: bool
+    ) -> Flow[Context]:
         """Send what waits, and return the context with what still does; meanwhile nobody else sends it.
 
         Half of the time may pass until nobody else does, and half of the rest with sending: some is left to read.
@@ -210,39 +252,42 @@ class Flows:
         try:
             yield from self._send_line(conversation_id, self._caller.left(ends) / 2)
             context = yield from self._read_context(
-                conversation_id, self._caller.left(ends), can_do_without=can_do_without
+                conversation_id, shape, self._caller.left(ends), can_do_without=can_do_without
             )
             return self._with_kept(context, conversation_id)
         finally:
             lock.release()
 
-    def _read_context(self, conversation_id: str, timeout: float, *, can_do_without: bool) -> Flow[Context]:
+    def _read_context(
+        self, conversation_id: str, shape: Shape | None, timeout: float, *, can_do_without: bool
+    ) -> Flow[Context]:
         if can_do_without:
             self._caller.check()
-        known = self._memory.get(conversation_id)
+        known = self._memory.get((conversation_id, shape))
         headers = {"if-none-match": known.etag} if known else {}
         path = path_of("conversations", conversation_id, "context")
-        request = Request("GET", path, headers=headers, deadline=timeout)
+        request = Request("GET", path, given(shape=shape), headers, deadline=timeout)
         answer: Answer = yield from self._caller.send(request)
         if answer.status == HTTPStatus.NOT_MODIFIED and known:
-            return self._context_of(conversation_id, known.body)
-        context = self._context_of(conversation_id, answer.body)
+            return self._context_of(conversation_id, known.body, shape)
+        context = self._context_of(conversation_id, answer.body, shape)
         if etag := answer.headers.get("etag"):
-            self._memory.put(conversation_id, Remembered(etag, answer.body))
+            self._memory.put((conversation_id, shape), Remembered(etag, answer.body))
         return context
 
-    def _context_of(self, conversation_id: str, body: bytes) -> Context:
+    def _context_of(self, conversation_id: str, body: bytes, shape: Shape | None) -> Context:
         with as_documented():
             found = decode(Answer(HTTPStatus.OK, {}, body))
             head = found["snapshot"] or {"version": 0, "covers_through": None}
             self._note_last(conversation_id, found["last_seq"])
             return Context(
-                [dict(message) for message in found["messages"]],
+                [dict(message) for message in found["items" if "items" in found else "messages"]],
                 head["version"],
                 head["covers_through"],
                 found["last_seq"],
                 found["tokens"],
                 found["warnings"],
+                shape="responses" if "items" in found else shape,
             )
 
     def _with_kept(self, context: Context, conversation_id: str) -> Context:
@@ -251,6 +296,8 @@ class Flows:
         for turn in self.outbox.waiting(conversation_id):
             if "replace_from" in turn.body:
                 raise UnreachableError("an edit waits to be sent, so that the service's context is an old one")
+            if (turn.body.get("shape") or context.shape or "messages") != (context.shape or "messages"):
+                raise UnreachableError("a turn of another shape waits to be sent, which only the service can convert")
             if not (turn.begun and _shows(context, turn)):
                 messages += turn.body["messages"]
         return replace(context, messages=[*context.messages, *messages], kept=len(messages))
@@ -336,9 +383,9 @@ class Flows:
             # A key for chats alone may not read originals, and the turn must not wait for ever.
             return None
         with as_documented():
-            found = [(each["role"], each["content"]) for each in page["data"]]
-        if found != [(each["role"], each["content"]) for each in messages]:
-            return None
+            found = page["data"]
+            if len(found) != len(messages) or not all(map(_is_original, found, messages)):
+                return None
         now = yield from self.call("GET", path, dict, deadline=self._caller.left(ends))
         with as_documented():
             self._note_last(turn.conversation_id, now["last_seq"])
@@ -353,6 +400,13 @@ def _shows(context: Context, turn: KeptTurn) -> bool:
     back = next_seq - turn.body.get("expected_next_seq", next_seq - len(messages))
     start = len(context.messages) - back
     return start >= 0 and context.messages[start : start + len(messages)] == messages
+
+
+def _is_original(stored: Mapping[str, Any], message: Message) -> bool:
+    """Tell whether a stored message is the one that was sent."""
+    if "original" in stored:
+        return bool(stored["original"] == message)
+    return (stored["role"], stored["content"]) == (message.get("role"), message.get("content"))
 
 
 def plain(value: Any) -> Any:
@@ -374,6 +428,7 @@ def _body(
     context: Messages | None,
     expected_next_seq: int | None,
     replace_from: int | None,
+    shape: Shape | None,
 ) -> dict[str, Any]:
     body = given(
         messages=[plain(message) for message in messages],
@@ -382,6 +437,7 @@ def _body(
         context=[dict(block) for block in context] if context is not None else None,
         expected_next_seq=expected_next_seq,
         replace_from=replace_from,
+        shape=shape,
     )
     encode(body)  # what is no JSON is its sender's fault, and must not stand at the head of a line
     return body

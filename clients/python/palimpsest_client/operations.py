@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from palimpsest_client.answers import (
     Conversation,
@@ -19,6 +19,7 @@ from palimpsest_client.answers import (
     RecallTool,
     RestorePlan,
     Run,
+    Shape,
     Snapshot,
     StoredMessage,
     UserErasure,
@@ -154,14 +155,16 @@ class Operations(Flows):
         turn_context: Sequence[Mapping[str, Any]] | None = None,
         user_message: str | Sequence[Mapping[str, Any]] | Message | None = None,
         max_output_tokens: int | None = None,
+        shape: Shape | None = None,
     ) -> Flow[Payload]:
-        """Assemble the whole payload of a call under the total budget."""
+        """Assemble the whole payload of a call under the total budget, in a shape: None = the conversation's."""
         body = given(
             system=system,
             prior_context=prior_context,
             turn_context=turn_context,
             user_message=plain(user_message),
             max_output_tokens=max_output_tokens,
+            shape=shape,
         )
         return self.call("POST", path_of("conversations", conversation_id, "context"), Payload, body=body)
 
@@ -217,7 +220,7 @@ class Operations(Flows):
         )
         return self.call("POST", path_of("recall"), UserRecalled, query={"user_ref": user_ref}, body=body)
 
-    def recall_tool(self, shape: Literal["messages", "chat", "responses"] = "messages") -> Flow[RecallTool]:
+    def recall_tool(self, shape: Shape = "messages") -> Flow[RecallTool]:
         """Read the tool by which a model recalls; declare it from a conversation's first call on."""
         return self.call("GET", path_of("recall-tool"), RecallTool, query={"shape": shape})
 

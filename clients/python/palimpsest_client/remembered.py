@@ -6,6 +6,9 @@ import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
+Place = tuple[str, "str | None"]
+"""A conversation, and the shape that was asked for: None = its own."""
+
 
 class Remembered(NamedTuple):
     """An answer and its entity tag. The bytes are kept, so that nobody's changes to a context reach the next one."""
@@ -15,27 +18,27 @@ class Remembered(NamedTuple):
 
 
 class ContextMemory:
-    """The contexts used last, up to so many bytes; safe to use from several threads."""
+    """The contexts used last, each in its shapes, up to so many bytes; safe to use from several threads."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._found: OrderedDict[str, Remembered] = OrderedDict()
+        self._found: OrderedDict[Place, Remembered] = OrderedDict()
         self._guard = threading.Lock()
 
-    def get(self, conversation_id: str) -> Remembered | None:
-        """Return what is remembered of a conversation."""
+    def get(self, place: Place) -> Remembered | None:
+        """Return what is remembered of a conversation in a shape."""
         with self._guard:
-            found = self._found.get(conversation_id)
+            found = self._found.get(place)
             if found is not None:
-                self._found.move_to_end(conversation_id)
+                self._found.move_to_end(place)
             return found
 
-    def put(self, conversation_id: str, remembered: Remembered) -> None:
+    def put(self, place: Place, remembered: Remembered) -> None:
         """Remember an answer, and forget those used longest ago as far as it takes room."""
         with self._guard:
-            self._drop(conversation_id)
-            self._found[conversation_id] = remembered
+            self._drop(place)
+            self._found[place] = remembered
             self._bytes += len(remembered.body)
             while self._bytes > self._most_bytes:
                 self._drop(next(iter(self._found)))
@@ -43,8 +46,9 @@ class ContextMemory:
     def forget(self, conversation_id: str) -> None:
         """Remember nothing of a conversation any more."""
         with self._guard:
-            self._drop(conversation_id)
+            for place in [place for place in self._found if place[0] == conversation_id]:
+                self._drop(place)
 
-    def _drop(self, conversation_id: str) -> None:
-        found = self._found.pop(conversation_id, None)
+    def _drop(self, place: Place) -> None:
+        found = self._found.pop(place, None)
         self._bytes -= len(found.body) if found else 0

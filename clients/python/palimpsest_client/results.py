@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from palimpsest_client.answers import ContextTokens, Message
+    from palimpsest_client.answers import ContextTokens, LeftOut, Message, Shape
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -14,10 +14,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Context:
-    """What to send to the model as `messages`.
+    """What to send to the model as `messages`, of the Responses API as `input`.
 
-    `messages` is the caller's own list to change. With `is_fallback` it is the caller's own history, because the
-    service could not be asked: `error` says why. The last `kept` messages are turns that wait to be sent.
+    `messages` is the caller's own list to change; in the shape `responses` it holds items. With `is_fallback` it is
+    the caller's own history, because the service could not be asked: `error` says why. The last `kept` messages are
+    turns that wait to be sent.
     """
 
     messages: list[Message]
@@ -26,10 +27,13 @@ class Context:
     covers_through: int | None = None
     last_seq: int | None = None
     tokens: ContextTokens | None = None
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str | LeftOut] = field(default_factory=list)
+    """What is to be known of it, in words; or what has no counterpart in the shape that is served."""
     kept: int = 0
     is_fallback: bool = False
     error: Exception | None = None
+    shape: Shape | None = None
+    """The shape that was asked for, or that can be told: None = the conversation's own, messages of one of two APIs."""
 
 
 @dataclass(frozen=True)
