@@ -48,12 +48,14 @@ test: $(STAMP) ## Run the tests against real servers
 	@.ci/browser
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain), rewrite the TypeScript types, test all clients
+clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain, the SDKs), rewrite the TypeScript types, test all clients
 	@clients/install
 	@PYTHONPATH=. $(BIN)/python clients/typescript/generate_schema.py >clients/typescript/src/schema.ts.new \
 	    && mv clients/typescript/src/schema.ts.new clients/typescript/src/schema.ts
 	$(BIN)/mypy --python-executable clients/.cache/langchain/bin/python clients/langchain/palimpsest_langchain
+	$(BIN)/mypy --python-executable clients/.cache/python/bin/python clients/python/palimpsest_client
 	@$(BIN)/python -m pytest -rs tests/clients/test_python_client.py tests/clients/test_client_operations.py tests/clients/test_client_distributions.py \
+	    tests/clients/test_python_client_shapes.py tests/clients/test_python_adapters.py \
 	    tests/clients/test_typescript_client.py tests/clients/test_langchain_adapter.py tests/repository/test_integrate_page.py \
 	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py tests/clients/test_recalling.py \
 	    tests/clients/test_coding_agent.py $(ARGS)
@@ -66,7 +68,7 @@ check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependenci
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests
-	$(BIN)/mypy clients/python
+	$(BIN)/mypy clients/python/palimpsest_client
 	$(BIN)/mypy docs bench .ci/audit.py .ci/sbom.py
 	$(BIN)/lint-imports
 	$(BIN)/squawk migrations/sql/*.sql

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from palimpsest_client import Client, InvalidError, Outbox, Shape, UnreachableError
-from palimpsest_client.flows import is_too_long
+from palimpsest_client.refusals import is_too_long
 
 from tests.domain.steps.test_refusals import SAID
 from tests.support.service.proxied_client import client, conversation, key, proxy

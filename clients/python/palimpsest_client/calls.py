@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,18 @@ def path_of(*parts: str | int) -> str:
 def given(**fields: Any) -> dict[str, Any]:
     """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def plain(value: Any) -> Any:
+    """Return JSON values: the blocks and the usage of the SDKs are models of pydantic."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "model_dump"):
+        # What was not sent is not to be stored: the API refuses some of its own nulls.
+        return value.model_dump(mode="json", exclude_unset=True)
+    return value
 
 
 def encode(body: Any) -> bytes:

@@ -13,8 +13,9 @@ import httpx2
 
 from palimpsest_client.calls import NotSentError, encode
 from palimpsest_client.errors import UnreachableError
-from palimpsest_client.flows import REMEMBERED_BYTES, Fallback, is_too_long
+from palimpsest_client.flows import REMEMBERED_BYTES, Fallback
 from palimpsest_client.operations import Operations
+from palimpsest_client.refusals import is_too_long
 from palimpsest_client.steps import Acquire, Answer, Flow, Pause, Request, drive, drive_async
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from palimpsest_client.calls import Caller, as_documented, decode, encode, given, is_passing, path_of
+from palimpsest_client.calls import Caller, as_documented, decode, encode, given, is_passing, path_of, plain
 from palimpsest_client.errors import (
     ApiError,
     PalimpsestError,
@@ -17,6 +17,7 @@ from palimpsest_client.errors import (
     UnreachableError,
 )
 from palimpsest_client.outbox import Outbox, log
+from palimpsest_client.refusals import is_too_long
 from palimpsest_client.remembered import ContextMemory, Remembered
 from palimpsest_client.results import Context, KeptTurn, ModelCall, Turn
 from palimpsest_client.steps import Acquire, Answer, Ask, Flow, Request
@@ -44,34 +45,6 @@ NOTED_CONVERSATIONS: Final = 10_000
 """Conversations of which the next seq is known, so that a turn that waits finds its place."""
 OVERFLOWS: Final = 3
 """The service makes a context smaller so often before it wants to see a turn."""
-_TOO_LONG: Final = (
-    "prompt is too long",
-    "exceed context limit",
-    "context_length_exceeded",
-    "maximum context length",
-    "context length exceeded",
-    "exceeds context length",
-    "context window",
-    "context size",
-    "maximum prompt length",
-    "maximum number of tokens allowed",
-    "input token count is",
-    "prompt token count of",
-    "tokens in the prompt cannot exceed",
-    "length of prompt_tokens",
-    "`inputs` tokens + `max_new_tokens` must be",
-    "`inputs` must have less than",
-    "when context the overflows",
-    "tokens exceed the configured limit",
-    "exceeded model token limit",
-)
-"""What Anthropic, OpenAI, Gemini, llama.cpp and servers that speak as these do say of a prompt that is too long."""
-
-
-def is_too_long(error: Exception) -> bool:
-    """Tell whether a model refused a prompt as too long, by the words of its error."""
-    text = str(error).lower()
-    return any(words in text for words in _TOO_LONG)
 
 
 class Flows:
@@ -407,18 +380,6 @@ def _is_original(stored: Mapping[str, Any], message: Message) -> bool:
     if "original" in stored:
         return bool(stored["original"] == message)
     return (stored["role"], stored["content"]) == (message.get("role"), message.get("content"))
-
-
-def plain(value: Any) -> Any:
-    """Return JSON values: the blocks and the usage of the SDKs are models of pydantic."""
-    if isinstance(value, Mapping):
-        return {name: plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if hasattr(value, "model_dump"):
-        # What was not sent is not to be stored: the API refuses some of its own nulls.
-        return value.model_dump(mode="json", exclude_unset=True)
-    return value
 
 
 def _body(

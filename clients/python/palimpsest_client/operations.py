@@ -25,9 +25,9 @@ from palimpsest_client.answers import (
     UserErasure,
     UserRecalled,
 )
-from palimpsest_client.calls import as_documented, given, path_of
+from palimpsest_client.calls import as_documented, given, path_of, plain
 from palimpsest_client.errors import InvalidError
-from palimpsest_client.flows import CALL_SECONDS, Flows, plain
+from palimpsest_client.flows import CALL_SECONDS, Flows
 from palimpsest_client.recalling import read_call
 from palimpsest_client.results import Page
 

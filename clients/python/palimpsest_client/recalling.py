@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from palimpsest_client.flows import plain
+from palimpsest_client.calls import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,34 @@
+"""What the models' APIs say when a prompt is too long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_TOO_LONG: Final = (
+    "prompt is too long",
+    "exceed context limit",
+    "context_length_exceeded",
+    "maximum context length",
+    "context length exceeded",
+    "exceeds context length",
+    "context window",
+    "context size",
+    "maximum prompt length",
+    "maximum number of tokens allowed",
+    "input token count is",
+    "prompt token count of",
+    "tokens in the prompt cannot exceed",
+    "length of prompt_tokens",
+    "`inputs` tokens + `max_new_tokens` must be",
+    "`inputs` must have less than",
+    "when context the overflows",
+    "tokens exceed the configured limit",
+    "exceeded model token limit",
+)
+"""What Anthropic, OpenAI, Gemini, llama.cpp and servers that speak as these do say of a prompt that is too long."""
+
+
+def is_too_long(error: Exception) -> bool:
+    """Tell whether a model refused a prompt as too long, by the words of its error."""
+    text = str(error).lower()
+    return any(words in text for words in _TOO_LONG)
