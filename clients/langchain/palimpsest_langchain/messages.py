@@ -1,22 +1,44 @@
-"""LangChain's messages in the form of the Messages API, and back."""
+"""LangChain's messages in the shapes of the model APIs, and back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 
+from palimpsest_langchain.openai_messages import from_chat, from_items, to_chat, to_items
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from langchain_core.messages import BaseMessage
+    from palimpsest_client import Shape
 
 Block = dict[str, Any]
 Stored = dict[str, Any]
 
 
-def to_stored(messages: Iterable[BaseMessage]) -> list[Stored]:
-    """Return messages in the form of the Messages API; a system prompt is none of them, and neither is nothing."""
+_OF_RESPONSES: Final = ("include", "reasoning", "truncation", "context_management")
+"""Settings with which `ChatOpenAI` speaks Responses by itself."""
+
+
+def shape_of(model: Any) -> Shape:
+    """Return the shape of a model's API; the Messages API's where it is not one of OpenAI's integrations.
+
+    A `ChatOpenAI` that speaks Responses for other reasons, such as its model's name, needs `use_responses_api=True`.
+    """
+    if not hasattr(model, "use_responses_api"):
+        return "messages"
+    if isinstance(model.use_responses_api, bool):
+        return "responses" if model.use_responses_api else "chat"
+    is_set = any(getattr(model, name, None) is not None for name in _OF_RESPONSES)
+    return "responses" if is_set or getattr(model, "output_version", None) == "responses/v1" else "chat"
+
+
+def to_stored(messages: Iterable[BaseMessage], shape: Shape = "messages") -> list[Stored]:
+    """Return messages in a shape; a system prompt is none of them, and neither is nothing."""
+    if shape != "messages":
+        return to_chat(messages) if shape == "chat" else to_items(messages)
     stored: list[Stored] = []
     for message in messages:
         if isinstance(message, SystemMessage):
@@ -28,8 +50,10 @@ def to_stored(messages: Iterable[BaseMessage]) -> list[Stored]:
     return stored
 
 
-def from_stored(messages: Iterable[Mapping[str, Any]]) -> list[AnyMessage]:
-    """Return stored messages as LangChain has them; each tool result is a message of its own."""
+def from_stored(messages: Sequence[Mapping[str, Any]], shape: Shape = "messages") -> list[AnyMessage]:
+    """Return what is served in a shape as LangChain has it; each tool result is a message of its own."""
+    if shape != "messages":
+        return from_chat(messages) if shape == "chat" else from_items(messages)
     found: list[AnyMessage] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -60,11 +84,18 @@ def from_stored(messages: Iterable[Mapping[str, Any]]) -> list[AnyMessage]:
     return found
 
 
-def usage_of(message: AIMessage) -> dict[str, int] | None:
-    """Return what the model counted, as the Messages API has it: there `input_tokens` is without what was cached."""
+def usage_of(message: AIMessage, shape: Shape) -> dict[str, Any] | None:
+    """Return what the model counted, as the API has it: `input_tokens` of Messages is without what was cached."""
     counted = message.usage_metadata
     if counted is None:
         return None
+    thought = {"reasoning_tokens": counted.get("output_token_details", {}).get("reasoning", 0)}
+    if shape == "chat":
+        said = {"completion_tokens": counted["output_tokens"], "completion_tokens_details": thought}
+        return {"prompt_tokens": counted["input_tokens"], **said}
+    if shape == "responses":
+        said = {"output_tokens": counted["output_tokens"], "output_tokens_details": thought}
+        return {"input_tokens": counted["input_tokens"], **said}
     details = counted.get("input_token_details", {})
     read, written = details.get("cache_read", 0), details.get("cache_creation", 0)
     return {

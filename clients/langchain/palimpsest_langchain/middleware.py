@@ -13,14 +13,14 @@ from langgraph.types import Command
 from palimpsest_client import PalimpsestError
 from typing_extensions import NotRequired  # noqa: TC002 - LangChain reads the annotations of the state
 
-from palimpsest_langchain.messages import from_stored, to_stored, usage_of
+from palimpsest_langchain.messages import from_stored, shape_of, to_stored, usage_of
 from palimpsest_langchain.recalling import CONVERSATION, recall_tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from langchain_core.messages import AnyMessage
-    from palimpsest_client import AsyncClient, Client, Context, Conversation, ModelCall
+    from palimpsest_client import AsyncClient, Client, Context, Conversation, ModelCall, Shape
 
 log: Final = logging.getLogger("palimpsest_langchain")
 LOOK_UP_SECONDS: Final = 2.0
@@ -45,6 +45,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
     client, async_client: the one for `invoke`, the other for `ainvoke`.
     conversation: returns the conversation's id for a request. By default it is the conversation whose `external_id` is
         the thread's id, made when there is none.
+    shape: the one that messages are stored in and served; by default that of the model's API.
     recall: whether the agent has the tool `recall`, by which its model gets originals back. For a conversation it is
         to stay as it was in the first call: tools stand before everything that a provider's prompt cache keeps.
     fields: what a conversation is made with then: policy, model, tools, user_ref.
@@ -58,6 +59,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         async_client: AsyncClient | None = None,
         *,
         conversation: Callable[[ModelRequest[Any]], str] | None = None,
+        shape: Shape | None = None,
         recall: bool = False,
         **fields: Any,
     ) -> None:
@@ -65,6 +67,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         self._client = client
         self._async_client = async_client
         self._conversation = conversation
+        self._shape = shape
         self._fields = fields
         self._of_threads: dict[str, str] = {}
         self.tools = [recall_tool(client, async_client)] if recall else []
@@ -80,8 +83,10 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
             identifier = self._known(request) or self._note(client.create_conversation(**self._wanted()))
         except PalimpsestError as error:
             return handler(_without_service(request, error))
-        call = _Call(request)
-        done = client.call_model(identifier, lambda context: handler(call.request_with(context)), fallback=list)
+        call = _Call(request, self._shape or shape_of(request.model))
+        done = client.call_model(
+            identifier, lambda context: handler(call.request_with(context)), fallback=list, shape=call.shape
+        )
         if turn := call.turn(done):
             client.deliver(identifier, **turn)
         return call.answer(done.result, identifier)
@@ -97,12 +102,12 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
             identifier = self._known(request) or self._note(await client.create_conversation(**self._wanted()))
         except PalimpsestError as error:
             return await handler(_without_service(request, error))
-        call = _Call(request)
+        call = _Call(request, self._shape or shape_of(request.model))
 
         async def with_context(context: Context) -> ModelResponse[Any]:
             return await handler(call.request_with(context))
 
-        done = await client.call_model(identifier, with_context, fallback=list)
+        done = await client.call_model(identifier, with_context, fallback=list, shape=call.shape)
         if turn := call.turn(done):
             await client.deliver(identifier, **turn)
         return call.answer(done.result, identifier)
@@ -124,8 +129,9 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
 class _Call:
     """One call of the model: what of the state is new, and what is sent for it."""
 
-    def __init__(self, request: ModelRequest[Any]) -> None:
+    def __init__(self, request: ModelRequest[Any], shape: Shape) -> None:
         self._request = request
+        self.shape = shape
         state = cast("dict[str, Any]", request.state)
         self._new: list[AnyMessage] = request.messages[state.get("palimpsest_stored", 0) :]
 
@@ -135,15 +141,16 @@ class _Call:
             return self._request
         system = [message for message in self._request.messages if isinstance(message, SystemMessage)]
         new = [message for message in self._new if not isinstance(message, SystemMessage)]
-        return self._request.override(messages=[*system, *from_stored(context.messages), *new])
+        return self._request.override(messages=[*system, *from_stored(context.messages, self.shape), *new])
 
     def turn(self, done: ModelCall[ModelResponse[Any]]) -> dict[str, Any]:
         """Return what is to be stored; nothing if there is nothing."""
-        messages = to_stored([*self._new, *done.result.result])
+        messages = to_stored([*self._new, *done.result.result], self.shape)
         replies = [message for message in done.result.result if isinstance(message, AIMessage)]
-        usage = usage_of(replies[-1]) if replies else None
+        usage = usage_of(replies[-1], self.shape) if replies else None
         version = None if done.context.is_fallback else done.context.version
-        return {"messages": messages, "usage": usage, "snapshot_version": version} if messages else {}
+        turn = {"messages": messages, "usage": usage, "snapshot_version": version, "shape": self.shape}
+        return turn if messages else {}
 
     def answer(self, response: ModelResponse[Any], identifier: str) -> ExtendedModelResponse[Any]:
         """Return the model's response, and what the state has to know."""
