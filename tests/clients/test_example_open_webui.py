@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.support.places import ROOT
+from tests.support.shapes import chat_api
 
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
@@ -82,6 +83,60 @@ def test_a_chat_that_is_older_than_the_filter(made: Any, service: Service) -> No
         assert stored(service, "old") == ["0", "1", "2", "3", "4", "5"]
 
     asyncio.run(chat())
+
+
+PNG = "data:image/png;base64,iVBORw0KGgo="
+CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}
+OUTPUT = [
+    {"type": "reasoning", "content": [{"type": "output_text", "text": "Hm."}]},
+    {"type": "message", "content": [{"type": "output_text", "text": "One moment."}]},
+    CALL,
+    {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "rain"}]},
+    {"type": "message", "content": [{"type": "output_text", "text": "It rains."}]},
+]
+
+
+def test_calls_results_and_files_are_kept(made: Any, service: Service) -> None:
+    asked = {**said(0, "Weather?"), "files": [{"type": "image", "url": PNG}, {"type": "file", "name": "a.pdf"}]}
+    call = {"id": "c2", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    answered = {"role": "tool", "tool_call_id": "c2", "content": "sun"}
+
+    async def chat() -> list[Any]:
+        first = {**said(1, '<details type="tool_calls">rain</details> It rains.'), "output": OUTPUT}
+        await turn(made, "tools", [asked], first)
+        past = [asked, first, said(2, "And now?"), {**said(3, ""), "tool_calls": [call]}, answered]
+        await made.outlet({"chat_id": "tools", "messages": [*past, said(5, "The sun shines.")]}, __user__=USER)
+        sent = await made.inlet(
+            {"messages": [*past, said(5, "The sun shines."), said(6, "Thanks.")]}, __metadata__={"chat_id": "tools"}
+        )
+        return list(sent["messages"])
+
+    messages = asyncio.run(chat())
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert messages[:-1] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Weather?"},
+                {"type": "image_url", "image_url": {"url": PNG}},
+                {"type": "text", "text": "[attached file: a.pdf]"},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": "One moment.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "assistant", "content": "It rains."},
+        {"role": "user", "content": "And now?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        answered,
+        {"role": "assistant", "content": "The sun shines."},
+    ]
+    assert chat_api.problems(messages) == []
+    (found,) = service.client.get("/v1/conversations?external_id=open-webui:tools").json()["data"]
+    assert found["shape"] == "chat"
 
 
 def test_palimpsest_is_away(made: Any) -> None:

@@ -1,17 +1,21 @@
 """
 title: Palimpsest
 description: Keeps the context of long chats small, in the background.
-version: 0.1.0
+version: 0.2.0
 """  # noqa: D205, D400 - Open WebUI reads these lines
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from palimpsest_client import AsyncClient, PalimpsestError
 from pydantic import BaseModel, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 REMEMBERED_TURNS: Final = 10_000
 """Turns whose place is known, so that a reply that is generated anew takes the old one's."""
@@ -53,11 +57,12 @@ class Filter:
             conversation = await self._conversation(chat, __user__)
         except PalimpsestError:
             return body
-        context = await self._api().context(conversation, fallback=lambda: earlier)
+        context = await self._api().context(conversation, fallback=lambda: earlier, shape="chat")
         self._versions[conversation] = context.version
         if context.last_seq == -1 and not context.kept and earlier:
             # A chat that is older than the filter.
-            await self._api().deliver(conversation, list(map(_plain, earlier)), idempotency_key=f"before:{chat}")
+            before = list(chain.from_iterable(map(_as_chat, earlier)))
+            await self._api().deliver(conversation, before, shape="chat", idempotency_key=f"before:{chat}")
             return body
         system = [message for message in body["messages"] if message["role"] == "system"]
         # What was said before has its place there, and a reply that is to be generated anew is not part of it.
@@ -68,19 +73,21 @@ class Filter:
 
     async def outlet(self, body: dict[str, Any], __user__: dict[str, Any] | None = None) -> dict[str, Any]:
         """Store the newest question and its reply."""
-        chat, said = body.get("chat_id"), [each for each in body["messages"] if each["role"] in {"user", "assistant"}]
-        pair = said[-2:]
-        if not chat or [each["role"] for each in pair] != ["user", "assistant"]:
+        chat, said = body.get("chat_id"), [each for each in body["messages"] if each["role"] != "system"]
+        asked = max((at for at, each in enumerate(said) if each["role"] == "user"), default=len(said))
+        turns = said[asked:]
+        if not chat or not turns or turns[-1]["role"] != "assistant":
             return body
         try:
             conversation = await self._conversation(chat, __user__)
-            question = str(pair[0].get("id"))
+            question = str(turns[0].get("id"))
             turn = await self._api().deliver(
                 conversation,
-                list(map(_plain, pair)),
+                list(chain.from_iterable(map(_as_chat, turns))),
+                shape="chat",
                 snapshot_version=self._versions.pop(conversation, None) or None,
                 replace_from=self._turns.get(question),
-                idempotency_key=f"{chat}:{pair[1].get('id')}",
+                idempotency_key=f"{chat}:{turns[-1].get('id')}",
             )
             if turn is not None:
                 _note(self._turns, question, turn.first_seq)
@@ -104,11 +111,62 @@ class Filter:
         return self._conversations[chat]
 
 
-def _plain(message: Message) -> Message:
-    content = message["content"]
-    if message["role"] == "assistant" and isinstance(content, str):
-        content = RECALLED.sub("", content)
-    return {"role": message["role"], "content": content}
+def _as_chat(message: Message) -> Iterator[Message]:
+    """Yield a message of Open WebUI's as Chat Completions has it: with its calls and their results, and its files."""
+    content = message.get("content")
+    if message["role"] == "user":
+        yield {"role": "user", "content": _with_files(content, message.get("files") or ())}
+    elif message["role"] == "tool":
+        yield {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content or ""}
+    elif message.get("output"):
+        yield from _of_output(message["output"])
+    else:
+        said = RECALLED.sub("", content) if isinstance(content, str) else content
+        calls = message.get("tool_calls")
+        if said or calls:
+            yield {"role": "assistant", "content": said or None, **({"tool_calls": calls} if calls else {})}
+
+
+def _with_files(content: Any, files: Iterable[Message]) -> Any:
+    """Return what a user said with what was attached: images as they are, of other files their names."""
+    parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    shown = {part["image_url"]["url"] for part in parts if part.get("type") == "image_url"}
+    count = len(parts)
+    for file in files:
+        url = file.get("url")
+        is_image = file.get("type") == "image" or str(file.get("content_type", "")).startswith("image/")
+        if not is_image:
+            parts.append({"type": "text", "text": f"[attached file: {file.get('name') or url}]"})
+        elif isinstance(url, str) and url.startswith(("data:", "http")) and url not in shown:
+            parts.append({"type": "image_url", "image_url": {"url": url}})
+    return content if len(parts) == count else parts
+
+
+def _of_output(items: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages of a reply: its items are those of Responses. What a model thought is for it alone to say."""
+    texts: list[str] = []
+    calls: list[Message] = []
+    for item in items:
+        kind = item.get("type")
+        if kind == "function_call_output":
+            if calls:
+                yield {"role": "assistant", "content": "\n".join(texts) or None, "tool_calls": calls}
+                texts, calls = [], []
+            yield {"role": "tool", "tool_call_id": item["call_id"], "content": _texts(item.get("output"))}
+        elif kind == "function_call":
+            function = {"name": item["name"], "arguments": item.get("arguments") or "{}"}
+            calls.append({"id": item["call_id"], "type": "function", "function": function})
+        elif kind == "message" and (text := _texts(item.get("content"))):
+            texts.append(text)
+    if texts or calls:
+        reply = {"role": "assistant", "content": "\n".join(texts) or None}
+        yield {**reply, "tool_calls": calls} if calls else reply
+
+
+def _texts(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content or ())
 
 
 def _note(found: OrderedDict[str, Any], name: str, value: Any) -> None:
