@@ -68,7 +68,7 @@ check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependenci
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests
-	$(BIN)/mypy clients/python/palimpsest_client
+	$(BIN)/mypy clients/python/palimpsest_client clients/python/generate_answers.py
 	$(BIN)/mypy docs bench .ci/audit.py .ci/sbom.py
 	$(BIN)/lint-imports
 	$(BIN)/squawk migrations/sql/*.sql

@@ -217,5 +217,5 @@ class PalimpsestSession:
 
 def _as_sent(stored: StoredMessage) -> Message:
     if stored["shape"] != "messages":
-        return stored["original"]
+        return cast("Message", stored["original"])
     return {"role": stored["role"], "content": stored["content"]}
