@@ -10,7 +10,7 @@ import pytest
 from palimpsest_client import Client, InvalidError, Outbox, Shape, UnreachableError
 from palimpsest_client.refusals import is_too_long
 
-from tests.domain.steps.test_refusals import SAID
+from tests.domain.steps.test_refusals import LIMITS, SAID, UNSAID
 from tests.support.service.proxied_client import client, conversation, key, proxy
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_a_model_that_refuses_gets_less_in_its_shape(client: Client, conversatio
     assert seen[1].shape == shape
 
 
-@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("said", [*SAID, *LIMITS, *UNSAID])
 def test_what_models_say_of_a_prompt_that_is_too_long_is_known(said: str) -> None:
     assert is_too_long(RuntimeError(said))
 
