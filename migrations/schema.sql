@@ -1,4 +1,4 @@
--- The whole schema at revision 0104, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0105, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -236,6 +236,7 @@ alter table conversations force row level security;
 create policy auditor on conversations for select to palimpsest_auditor using (true);
 create policy background on conversations for all to palimpsest_background using (true) with check (true);
 create policy tenant on conversations for all to public using (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL))) with check (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL)));
+CREATE TRIGGER conversations_forget_gateway AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_gateway();
 CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
 CREATE TRIGGER conversations_forget_sent_messages AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_sent_messages();
@@ -278,6 +279,48 @@ CREATE TRIGGER erasures_immutable BEFORE DELETE OR UPDATE ON public.erasures FOR
 CREATE TRIGGER erasures_no_truncate BEFORE TRUNCATE ON public.erasures FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
 grant insert, select on erasures to palimpsest_background;
 grant select on erasures to palimpsest_service;
+
+create table gateway_conversations (
+    conversation_id uuid not null,
+    tenant_id uuid not null,
+    circle bytea not null,
+    branch_of uuid,
+    created_at timestamp with time zone not null default now(),
+    constraint pk_gateway_conversations PRIMARY KEY (conversation_id),
+    constraint fk_gateway_conversations_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+CREATE INDEX ix_gateway_conversations_circle ON public.gateway_conversations USING btree (tenant_id, circle, conversation_id);
+alter table gateway_conversations enable row level security;
+alter table gateway_conversations force row level security;
+create policy background_erases on gateway_conversations for all to palimpsest_background using (true) with check (true);
+create policy tenant on gateway_conversations for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER gateway_conversations_not_erased AFTER INSERT ON public.gateway_conversations FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant delete, select (conversation_id) on gateway_conversations to palimpsest_background;
+grant insert, select on gateway_conversations to palimpsest_service;
+
+create table gateway_prefixes (
+    tenant_id uuid not null,
+    conversation_id uuid not null,
+    seq integer not null,
+    key bytea not null,
+    outcome text,
+    saved_tokens integer,
+    head_version integer,
+    retried boolean,
+    aborted boolean,
+    answered_at timestamp with time zone,
+    constraint pk_gateway_prefixes PRIMARY KEY (conversation_id, seq),
+    constraint ck_gateway_prefixes_outcome CHECK ((outcome = ANY (ARRAY['compacted'::text, 'unchanged'::text, 'failed_open'::text]))),
+    constraint fk_gateway_prefixes_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+CREATE INDEX ix_gateway_prefixes_key ON public.gateway_prefixes USING btree (tenant_id, key, conversation_id);
+alter table gateway_prefixes enable row level security;
+alter table gateway_prefixes force row level security;
+create policy background_erases on gateway_prefixes for all to palimpsest_background using (true) with check (true);
+create policy tenant on gateway_prefixes for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER gateway_prefixes_not_erased AFTER INSERT ON public.gateway_prefixes FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant delete, select (conversation_id) on gateway_prefixes to palimpsest_background;
+grant insert, select, update (key, outcome, saved_tokens, head_version, retried, aborted, answered_at) on gateway_prefixes to palimpsest_service;
 
 create table idempotency_keys (
     tenant_id uuid not null,
@@ -1616,6 +1659,14 @@ language sql immutable as $$
     select (lpad(to_hex((extract(epoch from p_time) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 $$;
 
+create function forget_gateway() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    delete from public.gateway_prefixes as p where p.conversation_id = new.id;
+    delete from public.gateway_conversations as g where g.conversation_id = new.id;
+    return new;
+end $$;
+
 create function forget_recall_requests() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
@@ -1640,6 +1691,130 @@ begin
     delete from public.sent_messages as s where s.conversation_id = new.id;
     perform set_config('palimpsest.erasure', '', true);
     return new;
+end $$;
+
+create function gateway_begin(p_tenant uuid, p_id uuid, p_named uuid, p_external_id text, p_user_ref text, p_model text, p_metadata jsonb, p_circle bytea, p_in_session boolean, p_branch_of uuid) returns uuid
+language plpgsql as $$
+declare
+    v_named record;
+    v_branch_of uuid := p_branch_of;
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select c.id, c.next_seq into v_named from public.conversations as c
+        where c.tenant_id = p_tenant and (c.id = p_named or c.external_id = p_external_id) limit 1;
+    if found and v_named.next_seq = 0 then
+        insert into public.gateway_conversations (conversation_id, tenant_id, circle)
+        values (v_named.id, p_tenant, p_circle) on conflict do nothing;
+        return v_named.id;
+    end if;
+    if v_branch_of is null and found then
+        v_branch_of := v_named.id;
+    end if;
+    if v_branch_of is null and p_in_session then
+        select g.conversation_id into v_branch_of from public.gateway_conversations as g
+            where g.tenant_id = p_tenant and g.circle = p_circle order by g.conversation_id desc limit 1;
+    end if;
+    insert into public.conversations (id, tenant_id, external_id, user_ref, model, metadata)
+    values (p_id, p_tenant, case when v_named.id is null then p_external_id end, p_user_ref, p_model,
+            case when v_branch_of is null then p_metadata
+                 else jsonb_set(p_metadata, '{gateway,branch_of}',
+                                to_jsonb('conv_' || replace(v_branch_of::text, '-', ''))) end)
+    on conflict do nothing;
+    if not found then
+        -- Somebody else has made one of that name meanwhile.
+        insert into public.conversations (id, tenant_id, user_ref, model, metadata)
+        values (p_id, p_tenant, p_user_ref, p_model, p_metadata);
+    end if;
+    insert into public.gateway_conversations (conversation_id, tenant_id, circle, branch_of)
+    values (p_id, p_tenant, p_circle, v_branch_of);
+    return p_id;
+end $$;
+
+create function gateway_find(p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer, OUT place integer, OUT conversation_id uuid, OUT seq integer, OUT is_superseded boolean, OUT next_seq integer, OUT after text, OUT removed integer[], OUT strip_thinking_through integer, OUT broken_through integer, OUT policy text, OUT model text, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint)
+language plpgsql stable as $$
+declare
+    c record;
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select k.place, f.conversation_id, f.seq, f.is_superseded
+    into place, conversation_id, seq, is_superseded
+    from (select each.key, each.place::integer as place
+          from unnest(p_keys) with ordinality as each (key, place) order by each.place desc) as k
+        cross join lateral (
+            select n.conversation_id, n.seq, m.superseded_at is not null as is_superseded
+            from (select p.conversation_id, p.seq from public.gateway_prefixes as p
+                  where p.tenant_id = p_tenant and p.key = k.key and (p_only is null or p.conversation_id = p_only)
+                  order by p.conversation_id desc limit 8) as n
+                join public.messages as m on m.conversation_id = n.conversation_id and m.seq = n.seq
+            order by m.superseded_at is not null, n.conversation_id desc limit 1) as f
+    order by k.place desc limit 1;
+    if not found or is_superseded then
+        return;
+    end if;
+    select r.* into c from public.conversations as r where r.id = gateway_find.conversation_id;
+    next_seq := c.next_seq;
+    strip_thinking_through := c.strip_thinking_through;
+    broken_through := c.broken_through;
+    policy := c.policy::text;
+    model := c.model;
+    select '[' || string_agg('[' || m.seq || ',"' || m.role || '",' || m.content::text || ']', ',' order by m.seq) || ']'
+    into after
+    from (select o.seq, o.role, o.content from public.messages as o
+          where o.conversation_id = gateway_find.conversation_id and o.seq > gateway_find.seq and o.superseded_at is null
+          order by o.seq limit p_rows) as m;
+    if c.edits > 0 then
+        select array_agg(m.seq order by m.seq) into removed from public.messages as m
+            where m.conversation_id = gateway_find.conversation_id and m.superseded_at is not null;
+    end if;
+    if c.head_version > 0 then
+        select h.* into version, covers_through, head, head_seqs, head_tokens, covered_tokens
+        from public.gateway_head(p_tenant, c.id, c.head_version) as h;
+    end if;
+end $$;
+
+create function gateway_head(p_tenant uuid, p_conversation uuid, p_version integer, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint)
+language plpgsql stable as $$
+declare
+    v_follows integer[];
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select s.version, s.covers_through, s.seqs, s.tokens, s.follows,
+           case when s.follows = '{}' then coalesce(s.messages::text, s.part || ']') end
+    into version, covers_through, head_seqs, head_tokens, v_follows, head
+    from public.snapshot_parts as s where s.conversation_id = p_conversation and s.version = p_version;
+    if not found then
+        return;
+    end if;
+    if v_follows <> '{}' then
+        select string_agg(case when p.version = p_version then p.part || ']' else p.part end, '') into head
+        from (select s.version, s.part from public.snapshot_parts as s
+              where s.conversation_id = p_conversation and s.version between v_follows[1] and p_version
+                  and s.version = any (v_follows || p_version)
+              order by s.version) as p;
+    end if;
+    select coalesce(sum(m.tokens), 0) into covered_tokens from public.messages as m
+        where m.conversation_id = p_conversation and m.seq <= gateway_head.covers_through and m.superseded_at is null;
+end $$;
+
+create function gateway_head_below(p_tenant uuid, p_conversation uuid, p_from integer) returns TABLE(version integer, covers_through integer, head text, head_seqs integer[], head_tokens integer, covered_tokens bigint)
+language plpgsql stable as $$
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    return query select h.* from public.gateway_head(
+        p_tenant, p_conversation, public.newest_version_below(p_conversation, p_from)) as h where h.version is not null;
+end $$;
+
+create function gateway_note(p_tenant uuid, p_conversation uuid, p_seqs integer[], p_keys bytea[], p_last integer, p_outcome text, p_saved integer, p_version integer, p_retried boolean, p_aborted boolean) returns void
+language plpgsql as $$
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    insert into public.gateway_prefixes (tenant_id, conversation_id, seq, key)
+    select p_tenant, p_conversation, n.seq, n.key from unnest(p_seqs, p_keys) as n (seq, key)
+    on conflict on constraint pk_gateway_prefixes do update set key = excluded.key;
+    update public.gateway_prefixes as p
+    set outcome = p_outcome, saved_tokens = p_saved, head_version = p_version, retried = p_retried, aborted = p_aborted,
+        answered_at = now()
+    where p.conversation_id = p_conversation and p.seq = p_last;
 end $$;
 
 create function guard_erased() returns trigger

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import msgspec
-from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
@@ -44,6 +44,26 @@ def read_rate_limit(text: str) -> str:
     if min(allowed) < 1:
         raise ValueError("a rate limit allows one request at least")
     return text
+
+
+class Upstream(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
+    """A provider of one shape, as its own SDK is told of it."""
+
+    base_url: str
+    """As in ANTHROPIC_BASE_URL or OPENAI_BASE_URL."""
+    api_key: SecretStr | None = None
+    """The key that the gateway presents for clients that have none of their own there."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _base_url_is_one(cls, value: str) -> str:
+        url = urlsplit(value)
+        if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+            raise ValueError("expected an http or https URL without a query")
+        return value.rstrip("/")
+
+
+Upstreams = dict[Literal["messages", "chat", "responses"], Upstream]
 
 
 class Settings(BaseSettings):
@@ -103,8 +123,28 @@ class Settings(BaseSettings):
     openai_base_url: str | None = Field(default=None, validation_alias=AliasChoices("OPENAI_BASE_URL"))
     """The SDK's own variable: any server that speaks /chat/completions, with its `/v1`."""
 
+    gateway_port: int = Field(default=8081, ge=1, le=LAST_PORT)
+    """Port the gateway listens on."""
+    gateway_upstreams: Upstreams = {}
+    """Providers that the gateway passes requests on to, by shape: `{"messages": {"base_url": "https://…", "api_key":
+    "…"}, "chat": …, "responses": …}`. A shape that is left out has the SDK's own variables."""
+    gateway_tenants: dict[str, Upstreams] = {}
+    """The same for single tenants, by their id (`ten_…`); what is left out is as for all."""
+    gateway_patience_seconds: float = Field(default=0.05, gt=0)
+    """Seconds that a request waits for the database; then it goes on as it came."""
+    gateway_key_grace_seconds: float = Field(default=3600.0, ge=0)
+    """Seconds for which a key that was in force is taken while the database is away."""
+    gateway_max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1_024)
+    """Bytes of one request, as many as the Messages API takes."""
+    gateway_max_bytes_under_way: int = Field(default=256 * 1024 * 1024, ge=1_024)
+    """Bytes that the requests of one gateway process may have in memory; beyond, large ones are refused."""
+    gateway_upstream_seconds: float = Field(default=600.0, gt=0)
+    """Seconds without a byte from a provider after which a call is given up."""
+    gateway_reader_seconds: float = Field(default=120.0, gt=0)
+    """Seconds without a byte taken by a client after which its answer is given up."""
+
     host: str = "127.0.0.1"
-    """Address the API listens on."""
+    """Address the API, or the gateway, listens on."""
     port: int = 8080
     """Port the API listens on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

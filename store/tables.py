@@ -238,6 +238,35 @@ sent_messages = Table(
     CheckConstraint("shape in ('chat', 'responses')", name="shape"),
 )
 
+gateway_conversations = Table(
+    "gateway_conversations",
+    metadata,
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("circle", LargeBinary, nullable=False),
+    Column("branch_of", Uuid),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Index("ix_gateway_conversations_circle", "tenant_id", "circle", "conversation_id"),
+)
+
+gateway_prefixes = Table(
+    "gateway_prefixes",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id")),
+    Column("seq", Integer),
+    Column("key", LargeBinary, nullable=False),
+    Column("outcome", Text),
+    Column("saved_tokens", Integer),
+    Column("head_version", Integer),
+    Column("retried", Boolean),
+    Column("aborted", Boolean),
+    Column("answered_at", TIME),
+    PrimaryKeyConstraint("conversation_id", "seq"),
+    CheckConstraint("outcome in ('compacted', 'unchanged', 'failed_open')", name="outcome"),
+    Index("ix_gateway_prefixes_key", "tenant_id", "key", "conversation_id"),
+)
+
 idempotency_keys = Table(
     "idempotency_keys",
     metadata,

@@ -24,6 +24,7 @@ from store.console import sessions
 from store.conversations import assemblies, context_blocks, conversations, messages, pins, snapshots
 from store.conversations.context_blocks import Exchange
 from store.engine import transaction
+from store.gateway import histories
 from store.hot_path import SentTurn
 from store.operations import operator_actions
 from store.recall import requests as recall_requests
@@ -90,6 +91,7 @@ CONTENT = {
     "pins": {"text"},
     "recall_segments": {"terms"},
     "recall_requests": {"asked"},
+    "gateway_prefixes": {"key"},
     "webhooks": {"url", "secret"},
     "webhook_deliveries": {"body", "error"},
     "model_batches": {"answers", "error", "canary", "fingerprint"},
@@ -132,6 +134,8 @@ def assembly(tenant_id: UUID, conversation: UUID) -> assemblies.AssemblyRecord:
 def fill(calls: HotCalls, settings: Settings) -> UUID:
     """Give a tenant a conversation with a row in every table that belongs to one."""
     conversation = calls.conversation(external_id="same for both", policy={"input_token_budget": 100})
+    named = histories.Begun(ids.new_id(), conversation, None, None, None, {}, b"one", in_session=False, branch_of=None)
+    calls.run(histories.begin, named)
     with transaction(calls.engine, calls.tenant_id) as connection:
         webhooks.add(connection, calls.tenant_id, "https://hooks.example.com/", webhooks.EVENTS)
     for number in range(3):
@@ -145,6 +149,8 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
     calls.at_once([{**calls.turn(conversation, {"role": "user", "content": "As chat."}), "sent": as_chat}])
     turn_with_context = calls.turn(conversation, {"role": "user", "content": "And this?"})
     calls.at_once([{**turn_with_context, "context": context_blocks.new_blocks(blocks, Policy()).context}])
+    noted = histories.Noted("unchanged", 0, 0, retried=False, aborted=False)
+    calls.run(histories.note, conversation, [0], [b"key"], last_seq=0, noted=noted)
     work(settings, conversation)
     erased = calls.conversation()
     with transaction(calls.engine, calls.tenant_id) as connection:
@@ -283,6 +289,8 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "model_batches",
         "messages",
         "sent_messages",
+        "gateway_conversations",
+        "gateway_prefixes",
         "context_blocks",
         "pins",
         "recall_segments",

@@ -19,7 +19,7 @@ from store.engine import service_engine, transaction
 from tests.support.stored_turns import stored_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from sqlalchemy import Engine
@@ -42,6 +42,10 @@ class HotCalls:
 
     def close(self) -> None:
         self._runner.run(self.pool.close())
+
+    def run(self, query: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a query of the store that takes a pool and a tenant."""
+        return self._runner.run(query(self.pool, self.tenant_id, *args, **kwargs))
 
     def conversation(self, **values: Any) -> UUID:
         """Make a conversation."""

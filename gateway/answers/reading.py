@@ -1,0 +1,133 @@
+"""Reading an answer while it passes: as events or as one body, in whatever encoding, into rows of its shape."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from gateway.answers.chat import ChatAnswer
+from gateway.answers.messages import MessagesAnswer
+from gateway.answers.responses import ResponsesAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from compaction.shapes.inner import Shape
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of an answer that are read; of a longer one nothing is, and the client's next request tells what it was."""
+_LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
+"""Events that end a stream; of Chat Completions `[DONE]` does."""
+_value: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Answered(NamedTuple):
+    """What was answered: rows as clients send them again, and what the provider counted."""
+
+    rows: list[bytes]
+    usage: dict[str, Any] | None
+    is_whole: bool
+    """Whether it came to its end."""
+
+
+class AnswerOfShape(Protocol):
+    """What becomes of the events, or the one body, of a shape."""
+
+    is_whole: bool
+    usage: dict[str, Any] | None
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Take an event. Raises what it raises for one that is not understood."""
+
+    def whole(self, body: Mapping[str, Any]) -> None:
+        """Take an answer that came in one piece."""
+
+    def rows(self) -> list[Any]:
+        """Return what came so far."""
+
+
+_SHAPES: Final[Mapping[Shape, Callable[[], AnswerOfShape]]] = {
+    "messages": MessagesAnswer,
+    "chat": ChatAnswer,
+    "responses": ResponsesAnswer,
+}
+
+
+class AnswerReader:
+    """Takes the bytes of an answer as they come. It never raises: what it does not understand is not stored."""
+
+    def __init__(self, shape: Shape, headers: Mapping[bytes, bytes]) -> None:
+        self._answer = _SHAPES[shape]()
+        self._is_stream = headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        self._decompress = _decompressor(headers.get(b"content-encoding", b"identity").strip().lower())
+        self._kept = bytearray()
+        self._data: list[bytes] = []
+        self._size = 0
+        length = headers.get(b"content-length", b"")
+        self._left = int(length) if length.isdigit() else -1
+        self._is_done = False
+        self.is_readable = self._decompress is not None
+
+    def take(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        if not self.is_readable or self._decompress is None:
+            return
+        self._left -= len(chunk)
+        try:
+            piece = self._decompress(chunk)
+            self._size += len(piece)
+            if self._size > MOST_BYTES:
+                raise ValueError("too long an answer")  # noqa: TRY301 - as every other that is not read
+            self._kept += piece
+            if self._is_stream:
+                self._take_lines()
+        except Exception:  # noqa: BLE001 - whatever a provider sends, the client has it
+            self.is_readable = False
+            self._kept.clear()
+            self._data.clear()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the client has all of it with the bytes taken so far, and may go on."""
+        return self._is_done if self._is_stream else not self._left
+
+    def end(self) -> Answered | None:
+        """Return what was answered, None for what was not understood or says nothing."""
+        if not self.is_readable:
+            return None
+        try:
+            if not self._is_stream:
+                self._answer.whole(_value(self._kept))
+            rows = [_encode(row) for row in self._answer.rows()]
+        except Exception:  # noqa: BLE001 - as above; a body that was cut off is none
+            return None
+        return Answered(rows, self._answer.usage, self._answer.is_whole)
+
+    def _take_lines(self) -> None:
+        *lines, rest = self._kept.split(b"\n")
+        self._kept = rest
+        for line in lines:
+            text = bytes(line.removesuffix(b"\r"))
+            if text.startswith(b"data:"):
+                self._data.append(text[5:].removeprefix(b" "))
+            elif not text and self._data:
+                data, self._data = b"\n".join(self._data), []
+                if data == b"[DONE]":
+                    self._answer.is_whole = self._is_done = True
+                else:
+                    event = _value(data)
+                    self._answer.event(event)
+                    self._is_done = self._is_done or event.get("type") in _LAST
+
+
+def _decompressor(encoding: bytes) -> Callable[[bytes], bytes] | None:
+    match encoding:
+        case b"identity" | b"":
+            return bytes
+        case b"gzip" | b"deflate":
+            # 32: the header says which of the two it is.
+            return zlib.decompressobj(32 + zlib.MAX_WBITS).decompress
+    return None

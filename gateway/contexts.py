@@ -1,0 +1,137 @@
+"""The compacted head in the place of the rows that it covers; everything else of a request as it came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from compaction.cache_marks import MAX_MARKS
+from compaction.messages import CACHE_MARK, count_marks
+from compaction.repair import repair
+from compaction.shapes import codecs
+from compaction.shapes.inner import SentMessage
+from compaction.steps.snapshot import load_view
+from compaction.view import ViewMessage, strip_thinking
+from gateway.recognition import decoded, live_before
+
+if TYPE_CHECKING:
+    from gateway.histories import ResentHistory
+    from gateway.recognition import Recognized
+    from store.gateway.histories import Head
+
+_value: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+_MARK: Final = CACHE_MARK.encode()
+_MARKABLE: Final = frozenset({"text", "tool_use", "tool_result", "image", "document"})
+"""Blocks of a snapshot that may carry a mark for the cache; thinking may not."""
+
+
+class CompactedRequest(NamedTuple):
+    """What is sent in the place of a request, and what was saved by it."""
+
+    body: bytes
+    saved_tokens: int
+    """By estimate."""
+    version: int
+    """Of the snapshot."""
+
+
+def shorten(history: ResentHistory, place: Recognized) -> CompactedRequest | None:
+    """Return a request with the head in the place of what it covers, None where there is none to stand there."""
+    head = place.head
+    if head is None or head.covers_through > place.last_seq:
+        return None
+    first = live_before(head.covers_through + 1, place.removed)
+    if history.shape == "messages" and not _needs_care(history, place, head, first):
+        rows = [_marked(head.messages, history, first)[1:-1], *history.rows[first:]]
+        shown = history.with_rows([row for row in rows if row])
+    else:
+        shown = history.with_rows(_carefully(history, place, head, first))
+    return CompactedRequest(shown, max(0, head.covered_tokens - head.tokens), head.version)
+
+
+def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: int) -> bool:
+    """Tell whether rows after the head cannot be passed on unread."""
+    if place.broken_through > head.covers_through:
+        return True
+    through = live_before(place.strip_thinking_through + 1, place.removed)
+    return any(b'thinking"' in row for row in history.rows[first : max(first, through)])
+
+
+def _carefully(history: ResentHistory, place: Recognized, head: Head, first: int) -> list[bytes]:
+    """Return the head and what comes after it as rows of the request's shape, read, stripped and mended."""
+    seqs = _seqs(place, len(history.rows))
+    values = {at: _value(history.rows[at]) for at in range(first, len(history.rows))}
+    tail = []
+    sent: dict[int, SentMessage] = {}
+    for at, value in values.items():
+        inner = decoded(history.shape, value)
+        tail.append(ViewMessage(inner.role, inner.content, seqs[at]))
+        sent[seqs[at]] = SentMessage(history.rows[at].decode(), value, inner)
+    before = load_view(head.messages, head.seqs)
+    if history.shape != "messages":
+        places = {seq: at for at, seq in enumerate(seqs[:first])}
+        for message in before:
+            if message.seq in places:
+                row = history.rows[places[message.seq]]
+                value = _value(row)
+                sent[message.seq] = SentMessage(row.decode(), value, decoded(history.shape, value))
+    view = (*before, *strip_thinking(tail, place.strip_thinking_through))
+    if place.broken_through > head.covers_through:
+        view, _ = repair(view)
+    if history.shape != "messages":
+        return [_encode(row) for row in codecs.encode(history.shape, view, sent).messages]
+    by_seq = {seq: message for seq, message in sent.items() if seq >= 0}
+    rows = []
+    for message in view:
+        own = by_seq.get(message.seq)
+        same = own is not None and own.decoded.content is message.content
+        rows.append(own.text.encode() if own is not None and same else _encode(message.as_message()))
+    return rows
+
+
+def _seqs(place: Recognized, count: int) -> list[int]:
+    """Return the seq of each row: those that are stored, then those that will be."""
+    removed = set(place.removed)
+    live = [seq for seq in range(place.last_seq + 1) if seq not in removed]
+    return [*live, *range(place.next_seq, place.next_seq + count - len(live))]
+
+
+def _marked(messages: str, history: ResentHistory, first: int) -> bytes:
+    """Return a snapshot's messages, the last with a mark for the cache where the client marks its own and room is left.
+
+    A snapshot stays the same until the next one: what ends with it is read from the cache in every call.
+    """
+    text = messages.encode()
+    kept = _marks(history, first)
+    mark = next(
+        (found for row in (*reversed(history.rows[:first]), *history.rows[first:]) if (found := _mark(row))), None
+    )
+    if mark is None or kept >= MAX_MARKS:
+        return text
+    every: list[dict[str, Any]] = _value(text)
+    content = every[-1]["content"] if every else None
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not parts or parts[-1].get("type") not in _MARKABLE:
+        return text
+    every[-1] = {**every[-1], "content": [*parts[:-1], {**parts[-1], CACHE_MARK: mark}]}
+    return _encode(every)
+
+
+def _marks(history: ResentHistory, first: int) -> int:
+    """Return how many marks a request has without the rows before `first`."""
+    beside = [_value(history.fields[name]) for name in ("system", "tools") if name in history.fields]
+    own = 1 if CACHE_MARK in history.fields else 0
+    rows = [_value(row) for row in history.rows[first:] if _MARK in row]
+    return own + sum(map(count_marks, beside)) + sum(count_marks(row.get("content")) for row in rows)
+
+
+def _mark(row: bytes) -> Any:
+    """Return the last mark in a row."""
+    if _MARK not in row:
+        return None
+    value = _value(row)
+    content = value.get("content") if isinstance(value, dict) else None
+    marks = [part.get(CACHE_MARK) for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return next((mark for mark in reversed(marks) if isinstance(mark, dict)), None)

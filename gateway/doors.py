@@ -1,0 +1,94 @@
+"""The doors: which paths there are, what shape goes through each, and how its provider words an error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from compaction.shapes.inner import Shape
+
+Headers = list[tuple[bytes, bytes]]
+_encode: Final = msgspec.json.Encoder().encode
+_ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_OPENAI_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    403: "invalid_request_error",
+    404: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+}
+
+
+class Door(NamedTuple):
+    """A path, and what goes through it."""
+
+    shape: Shape
+    end: str
+    """What stands after the provider's base URL with its version, as clients of it have it."""
+    name: str
+    """In metrics and logs."""
+    is_conversation: bool = True
+    """Whether a history goes through it that is answered."""
+
+
+class RefusedError(Exception):
+    """What the gateway itself answers with an error, in the words of the door's provider."""
+
+    def __init__(self, status: int, detail: str, *, code: str | None = None, retry_after: int | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code
+        self.retry_after = retry_after
+
+
+MESSAGES: Final = Door("messages", "/messages", "messages")
+COUNT_TOKENS: Final = Door("messages", "/messages/count_tokens", "count_tokens", is_conversation=False)
+CHAT: Final = Door("chat", "/chat/completions", "chat")
+RESPONSES: Final = Door("responses", "/responses", "responses")
+_POSTED: Final[Mapping[str, Door]] = {f"/v1{door.end}": door for door in (MESSAGES, COUNT_TOKENS, CHAT, RESPONSES)}
+_MODELS: Final = "/v1/models"
+
+
+def door_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> Door | None:
+    """Return the door of a request, None for none; models are those of the provider whose headers the client sends."""
+    if method == "POST":
+        return _POSTED.get(path)
+    if method in {"GET", "HEAD"} and (path == _MODELS or path.startswith(_MODELS + "/")):
+        of_anthropic = b"anthropic-version" in headers or b"x-api-key" in headers
+        return Door("messages" if of_anthropic else "chat", path.removeprefix("/v1"), "models", is_conversation=False)
+    return None
+
+
+def error_body(shape: Shape, status: int, detail: str, code: str | None = None) -> bytes:
+    """Return an error as the provider of a shape words it."""
+    if shape == "messages":
+        kind = _ANTHROPIC_TYPES.get(status, "api_error")
+        return _encode({"type": "error", "error": {"type": kind, "message": detail}})
+    kind = _OPENAI_TYPES.get(status, "server_error")
+    return _encode({"error": {"message": detail, "type": kind, "param": None, "code": code}})
+
+
+def error_headers(body: bytes, retry_after: int | None) -> Headers:
+    """Return the headers of an error of the gateway's own."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    return [*headers, (b"retry-after", b"%d" % retry_after)] if retry_after is not None else headers
+
+
+def first(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | None:
+    """Return the value of the first of these headers that a request has."""
+    return next((value.decode("latin-1") for name in names if (value := headers.get(name))), None)

@@ -1,0 +1,294 @@
+"""One request: what goes on of it, the answer as it comes, and what is learned when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+import structlog
+
+from api.actions.caller import Caller
+from api.http.bytes_under_way import BusyError, HeldBytes
+from api.http.problems import ProblemError
+from gateway import refusals
+from gateway.answers.reading import Answered, AnswerReader
+from gateway.doors import RefusedError, error_body, error_headers
+from gateway.headers import REQUEST, incoming, outgoing, said
+from gateway.preparing import Prepared, prepare, without_text
+from gateway.turns import LostTurnError, learn
+from runtime import ids
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from litestar.types import Receive, Send
+
+    from gateway.callers import Known
+    from gateway.doors import Door, Headers
+    from gateway.services import GatewayServices
+
+log = structlog.get_logger()
+
+_OK: Final = 200
+_TRIES: Final = 3
+"""Times that a turn is tried to be stored while the database does not answer."""
+_RETRY_SECONDS: Final = 0.5
+
+
+class _StoppedReadingError(Exception):
+    """A client that takes nothing any more."""
+
+
+class Exchange:
+    """One request of a door."""
+
+    def __init__(
+        self, services: GatewayServices, door: Door, method: str, query: bytes, headers: Headers, request_id: UUID
+    ) -> None:
+        self._services = services
+        self._door = door
+        self._method = method
+        self._query = query
+        self._headers = headers
+        self._named = dict(headers)
+        self._request_id = request_id
+        self._hold = HeldBytes(services.under_way)
+        self._reader: AnswerReader | None = None
+        self._prepared: Prepared | None = None
+        self._caller: Caller | None = None
+        self._began = 0.0
+        self._has_begun = False
+        self.status = 0
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        try:
+            known = await self._services.callers.of(self._named)
+            self._caller = await self._admitted(known)
+            body = await self._body(receive)
+        except RefusedError as error:
+            return await self._refuse(error, send)
+        except ProblemError as error:
+            return await self._refuse(_in_words(error), send)
+        except _StoppedReadingError:
+            return None
+        passing = asyncio.create_task(self._pass_on(known, body, send))
+        del body
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({passing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # A client that went away takes its call with it.
+            for task in (passing, gone):
+                if not task.done():
+                    task.cancel()
+            with suppress(asyncio.CancelledError):
+                await passing
+            self._hold.give_back()
+        return None
+
+    async def _admitted(self, known: Known) -> Caller | None:
+        if known.principal is None:
+            return None
+        core = self._services.core
+        if core.rate_limits.is_on:
+            counted: Any = _Counted()
+            await core.rate_limits.check(counted, known.principal)
+        return Caller(core, known.principal, self._request_id, self._hold)
+
+    async def _body(self, receive: Receive) -> bytes:
+        """Return the body. Raises RefusedError for one too large, and ProblemError while too much is under way."""
+        most = self._services.settings.gateway_max_body_bytes
+        too_large = RefusedError(413, f"A request has at most {most:,} bytes here.")
+        length = self._named.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > most:
+            raise too_large
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            event: Any = await receive()
+            if event["type"] != "http.request":
+                raise _StoppedReadingError
+            part = event.get("body", b"")
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise too_large
+            self._hold.take(len(part))
+            more = event.get("more_body", False)
+        self._began = time.perf_counter()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:
+        metrics = self._services.metrics
+        response: httpx2.Response | None = None
+        try:
+            with metrics.under_way.track_inprogress():
+                prepared = await prepare(self._services, self._caller, self._door, self._named, body)
+                del body
+                response, prepared = await self._call(known, prepared)
+                headers = self._begin(response, prepared)
+                # What was sent is not kept in memory while the answer comes.
+                del prepared
+                await self._answer(response, headers, send)
+        except RefusedError as error:
+            await self._refuse(error, send)
+        except (httpx2.HTTPError, httpx2.StreamError, _StoppedReadingError) as error:
+            # Its end is missing, so that nobody takes what came for the whole.
+            log.info("gateway.cut_off", error=type(error).__name__, door=self._door.name)
+        finally:
+            self._learn(is_whole=False)
+            if response is not None:
+                await asyncio.shield(response.aclose())
+
+    async def _call(self, known: Known, prepared: Prepared) -> tuple[httpx2.Response, Prepared]:
+        """Return the answer to a request; where it is refused as too long, that to a smaller one."""
+        response = await self._send(known, prepared)
+        may_be_smaller = self._door.is_conversation and self._caller is not None and prepared.learned is not None
+        if response.status_code not in refusals.STATUSES or not may_be_smaller:
+            return response, prepared
+        refusal = await _read_all(response)
+        error = refusals.said(refusal, response.headers.get("content-encoding", "").encode())
+        if self._caller is not None and refusals.is_too_long(error):
+            shorter = await refusals.smaller(self._services, self._caller, prepared, error)
+            if shorter is not None:
+                self._services.metrics.retries.inc()
+                return await self._send(known, shorter), shorter
+        read = httpx2.Response(response.status_code, headers=response.headers.raw, stream=_Whole(refusal))
+        return read, prepared
+
+    async def _send(self, known: Known, prepared: Prepared) -> httpx2.Response:
+        services = self._services
+        tenant_id = known.principal.tenant_id if known.principal else None
+        provider = services.providers.of(tenant_id, self._door.shape)
+        size = len(prepared.body) if self._method == "POST" else None
+        headers = outgoing(
+            self._headers,
+            shape=self._door.shape,
+            provider_key=None if known.is_beside else provider.key or "",
+            size=size,
+        )
+        services.metrics.added_seconds.observe(time.perf_counter() - self._began)
+        return await services.calls.send(self._method, provider, self._door, self._query, headers, prepared.body)
+
+    def _begin(self, response: httpx2.Response, prepared: Prepared) -> Headers:
+        """Note what is to be learned of an answer; return its headers."""
+        metrics = self._services.metrics
+        metrics.requests.labels(self._door.name, prepared.outcome).inc()
+        metrics.saved_tokens.inc(prepared.saved_tokens)
+        headers = incoming(response.headers.raw)
+        self._hold.give_back()
+        if response.status_code == _OK and prepared.learned is not None and self._door.is_conversation:
+            self._reader = AnswerReader(self._door.shape, dict(headers))
+            self._prepared = Prepared(b"", prepared.outcome, without_text(prepared.learned))
+            with suppress(BusyError):
+                self._hold.take(self._prepared.size)
+        request = (REQUEST, ids.external("req", self._request_id).encode())
+        return [*headers, *said(prepared.conversation, prepared.outcome, prepared.saved_tokens), request]
+
+    async def _answer(self, response: httpx2.Response, headers: Headers, send: Send) -> None:
+        self.status = response.status_code
+        self._has_begun = True
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        async for chunk in response.aiter_raw():
+            if self._reader is not None:
+                self._reader.take(chunk)
+                if self._reader.is_complete:
+                    # Before the client has its end: its next request finds it stored, or being stored.
+                    self._learn(is_whole=True)
+            await self._write(send, chunk)
+        self._learn(is_whole=True)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Send, chunk: bytes) -> None:
+        """Send a piece; wait for a slow client, but not for good."""
+        try:
+            async with asyncio.timeout(self._services.settings.gateway_reader_seconds):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError:
+            raise _StoppedReadingError from None
+
+    def _learn(self, *, is_whole: bool) -> None:
+        """Begin to store the turn, once."""
+        reader, prepared, caller = self._reader, self._prepared, self._caller
+        self._reader = self._prepared = None
+        if reader is None or prepared is None or prepared.learned is None or caller is None:
+            return
+        answered = reader.end() or Answered([], None, is_whole=is_whole)
+        if not answered.is_whole:
+            self._services.metrics.aborted.inc()
+        key = prepared.learned.keys[-1]
+        self._services.learning.begin(caller.tenant_id, key, _store(self._services, caller, prepared, answered))
+
+    async def _refuse(self, error: RefusedError, send: Send) -> None:
+        if self._has_begun:
+            return
+        self.status = error.status
+        body = error_body(self._door.shape, error.status, error.detail, error.code)
+        headers = error_headers(body, error.retry_after)
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _store(services: GatewayServices, caller: Caller, prepared: Prepared, answered: Answered) -> None:
+    """Store a turn; what cannot be is counted, and the client's next request has it."""
+    if prepared.learned is None:
+        return
+    state = "lost"
+    for tried in range(_TRIES):
+        try:
+            await learn(caller, prepared.learned, answered)
+            state = "stored"
+        except ProblemError as error:
+            state = "not_storable"
+            log.info("gateway.not_storable", detail=error.detail, conversation=prepared.conversation)
+        except LostTurnError as error:
+            log.info("gateway.turn_lost", why=str(error), conversation=prepared.conversation)
+        except Exception as error:  # noqa: BLE001 - the database is away, or whatever else keeps it from being stored
+            log.warning("gateway.turn_lost", why=type(error).__name__, conversation=prepared.conversation)
+            if tried < _TRIES - 1:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+        break
+    services.metrics.turns[state].inc()
+
+
+class _Whole(httpx2.AsyncByteStream):
+    """A body that was read before."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> Any:
+        yield self._body
+
+
+class _Counted:
+    """A request as the rate limits count it."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {"state": {}}
+
+
+async def _read_all(response: httpx2.Response) -> bytes:
+    """Return a refusal's body, as it came."""
+    try:
+        return b"".join([chunk async for chunk in response.aiter_raw()])
+    finally:
+        await response.aclose()
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _in_words(problem: ProblemError) -> RefusedError:
+    after = problem.headers.get("retry-after", "") if problem.headers else ""
+    return RefusedError(
+        problem.status, problem.detail, code=problem.code, retry_after=int(after) if after.isdigit() else None
+    )

@@ -1,0 +1,82 @@
+"""Headers: what of a request goes on to the provider, and what of an answer to the client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compaction.shapes.inner import Shape
+    from gateway.doors import Headers
+
+OURS: Final = b"x-palimpsest-"
+CONVERSATION: Final = b"x-palimpsest-conversation"
+KEY: Final = b"x-palimpsest-key"
+BYPASS: Final = b"x-palimpsest-bypass"
+OUTCOME: Final = b"x-palimpsest-outcome"
+SAVED: Final = b"x-palimpsest-saved-tokens"
+REQUEST: Final = b"x-palimpsest-request"
+CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
+"""Where clients of the providers have their key."""
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110, 7.6.1: they are about one connection."""
+_WRITTEN_ANEW: Final = frozenset({b"host", b"content-length", b"expect", b"accept-encoding"})
+_READ_HERE: Final = (b"gzip", b"deflate", b"identity")
+"""Encodings of an answer that its reader understands: what was said in others could not be stored."""
+
+
+def outgoing(headers: Headers, *, shape: Shape, provider_key: str | None, size: int | None) -> Headers:
+    """Return what goes on to the provider: everything but what is about the connection, and what is the gateway's own.
+
+    `provider_key` takes the place of the client's credentials, if it is given; `size` are the bytes of the body.
+    """
+    dropped = _HOP_BY_HOP | _WRITTEN_ANEW | _named(headers, b"connection")
+    if provider_key is not None:
+        dropped |= CREDENTIALS
+    sent = [(name, value) for name, value in headers if name not in dropped and not name.startswith(OURS)]
+    sent.append((b"accept-encoding", _encodings(headers)))
+    if provider_key:
+        secret = provider_key.encode()
+        sent.append((b"x-api-key", secret) if shape == "messages" else (b"authorization", b"Bearer " + secret))
+    if size is not None:
+        sent.append((b"content-length", b"%d" % size))
+    return sent
+
+
+def incoming(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return what of the provider's headers goes on to the client."""
+    every = [(name.lower(), value) for name, value in headers]
+    dropped = _HOP_BY_HOP | _named(every, b"connection")
+    return [(name, value) for name, value in every if name not in dropped and not name.startswith(OURS)]
+
+
+def said(conversation: str | None, outcome: str, saved_tokens: int) -> Headers:
+    """Return what the gateway says of a request."""
+    own = [(OUTCOME, outcome.encode()), (SAVED, b"%d" % saved_tokens)]
+    return [(CONVERSATION, conversation.encode()), *own] if conversation else own
+
+
+def _named(headers: Headers, name: bytes) -> frozenset[bytes]:
+    """Return the headers that a connection header names as being about the connection too."""
+    values = [value for each, value in headers if each == name]
+    return frozenset(part.strip().lower() for value in values for part in value.split(b","))
+
+
+def _encodings(headers: Headers) -> bytes:
+    values: Mapping[bytes, bytes] = dict(headers)
+    wanted = values.get(b"accept-encoding", b"identity").lower().split(b",")
+    taken = [part.strip() for part in wanted if part.split(b";")[0].strip() in _READ_HERE]
+    return b", ".join(taken) or b"identity"

@@ -1,0 +1,176 @@
+"""The history in a request: its rows as they came, and the keys that its beginnings are recognized by.
+
+A row counts as the same whoever marks it for the prompt cache and whether a lone text stands in a string or in a block:
+clients move their marks from call to call, and write a row that loses its mark as a string. System prompts at the
+beginning of a list are the request's, as they are in the Messages API: they are no rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from compaction.messages import CACHE_MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from compaction.shapes.inner import Shape
+
+KEY_BYTES: Final = 16
+REMEMBERED_ROWS: Final = 100_000
+"""Rows whose digest a process remembers, at some hundred bytes each."""
+LISTS: Final[Mapping[Shape, str]] = {"messages": "messages", "chat": "messages", "responses": "input"}
+"""What the list of rows is called."""
+_INSTRUCTS: Final = frozenset({"system", "developer"})
+_END_BYTES: Final = 24
+_STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
+_TEXTS: Final = frozenset({"text", "input_text", "output_text"})
+_MARK: Final = CACHE_MARK.encode()
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_value: Final = msgspec.json.Decoder().decode
+_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class NotJsonError(Exception):
+    """A body that no provider could read."""
+
+
+class ResentHistory(NamedTuple):
+    """A request with its rows apart."""
+
+    shape: Shape
+    fields: dict[str, msgspec.Raw]
+    """Of the body, in their order."""
+    lead: list[bytes]
+    """System prompts that stand before the first row."""
+    rows: list[bytes]
+
+    def with_rows(self, rows: Sequence[bytes]) -> bytes:
+        """Return the request with other rows: everything else as it came, byte for byte."""
+        name = LISTS[self.shape]
+        every = b"[" + b",".join([*self.lead, *rows]) + b"]"
+        parts = [_encode(key) + b":" + (every if key == name else value) for key, value in self.fields.items()]
+        return b"{" + b",".join(parts) + b"}"
+
+
+def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
+    """Return the history in a body, None where it has none that could be stored: it goes on as it came.
+
+    Raises NotJsonError for what is no JSON.
+    """
+    try:
+        fields = _fields(body)
+        given = fields.get(LISTS[shape])
+        if given is None or any(_is_set(fields.get(name)) for name in _STORED_ELSEWHERE):
+            return None
+        if (text := bytes(given)).startswith(b'"'):
+            if shape != "responses":
+                return None
+            every = [b'{"role":"user","content":' + text + b"}"]
+        else:
+            every = [bytes(row) for row in _rows(given)]
+    except (msgspec.DecodeError, RecursionError):
+        _refuse_unreadable(body)
+        return None
+    if shape == "responses" and any(b'"item_reference"' in row for row in every):
+        return None
+    lead = 0 if shape == "messages" else next((at for at, row in enumerate(every) if not _instructs(row)), len(every))
+    rows = every[lead:]
+    return ResentHistory(shape, fields, every[:lead], rows) if rows else None
+
+
+def _refuse_unreadable(body: bytes) -> None:
+    """Raise NotJsonError unless somebody else may read a body: lone surrogates, for one."""
+    try:
+        json.loads(body)
+    except RecursionError:
+        return
+    except ValueError as error:
+        raise NotJsonError(str(error)) from None
+
+
+def _is_set(raw: msgspec.Raw | None) -> bool:
+    return raw is not None and bytes(raw) != b"null"
+
+
+def _instructs(row: bytes) -> bool:
+    if b"system" not in row and b"developer" not in row:
+        return False
+    value = _value(row)
+    return isinstance(value, dict) and value.get("role") in _INSTRUCTS
+
+
+def circle_of(shape: Shape, *, session: str | None, user: str | None) -> bytes:
+    """Return what stands for the conversations that may be taken for each other."""
+    return hashlib.sha256(_sorted([shape, session, user])).digest()
+
+
+class RowDigests:
+    """Digests of rows; those of rows that were seen lately are remembered, as clients resend nearly all of theirs."""
+
+    def __init__(self, most: int = REMEMBERED_ROWS) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[int, int, bytes], bytes] = OrderedDict()
+
+    def of(self, row: bytes) -> bytes:
+        """Return the digest of a row in its canonical form."""
+        # By Python's hash, whose salt is the process's own: nobody can look for two rows that share it.
+        remembered = (hash(row), len(row), row[-_END_BYTES:])
+        digest = self._known.get(remembered)
+        if digest is None:
+            digest = hashlib.sha256(_sorted(canonical(_value(row), marked=_MARK in row))).digest()
+            self._known[remembered] = digest
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return digest
+
+
+def chain(rows: Sequence[bytes], digests: RowDigests) -> list[bytes]:
+    """Return what stands for each beginning of a history, the shortest first."""
+    links: list[bytes] = []
+    link = b""
+    for row in rows:
+        link = hashlib.sha256(link + digests.of(row)).digest()
+        links.append(link)
+    return links
+
+
+def keys_in(circle: bytes, links: Sequence[bytes]) -> list[bytes]:
+    """Return the keys of beginnings within a circle."""
+    return [hashlib.sha256(circle + link).digest()[:KEY_BYTES] for link in links]
+
+
+def canonical(row: Any, *, marked: bool = True) -> Any:
+    """Return a row as it counts: without marks for the cache, a lone text in its block; what is no row as it is."""
+    if not isinstance(row, dict):
+        return row
+    row = _unmarked(row) if marked else row
+    content = row.get("content")
+    if isinstance(content, list) and len(content) == 1 and _is_bare_text(content[0]):
+        row = {**row, "content": content[0]["text"]}
+    if row.get("type") == "message" and row.get("role") in {"user", *_INSTRUCTS}:
+        # What an item is where it does not say.
+        row = {name: value for name, value in row.items() if name != "type"}
+    return row
+
+
+def _is_bare_text(part: Any) -> bool:
+    return isinstance(part, dict) and set(part) == {"type", "text"} and part["type"] in _TEXTS
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        # What a tool is called with is the model's, whatever its keys are named.
+        return {
+            name: each if name == "input" else _unmarked(each) for name, each in value.items() if name != CACHE_MARK
+        }
+    if isinstance(value, list):
+        return [_unmarked(each) for each in value]
+    return value

@@ -1,0 +1,49 @@
+"""What a gateway counts for Prometheus, beside what every process that answers requests counts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+OUTCOMES: Final = ("compacted", "unchanged", "bypassed", "failed_open")
+_TURNS: Final = ("stored", "lost", "not_storable")
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class GatewayMetrics:
+    """Requests, what became of them, and what was learned of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        requests = Counter(
+            "palimpsest_gateway_requests",
+            "Requests passed on to a provider, by what was done to them.",
+            ["door", "outcome"],
+            registry=registry,
+        )
+        turns = Counter(
+            "palimpsest_gateway_turns",
+            "Answered requests by what became of their turn; the client's next request has one that was lost.",
+            ["state"],
+            registry=registry,
+        )
+        self.requests = requests
+        self.turns = {state: turns.labels(state) for state in _TURNS}
+        self.saved_tokens = Counter(
+            "palimpsest_gateway_saved_tokens", "Tokens that were not sent, by estimate.", registry=registry
+        )
+        self.retries = Counter(
+            "palimpsest_gateway_retries",
+            "Requests sent again, smaller, after a refusal as too long.",
+            registry=registry,
+        )
+        self.aborted = Counter(
+            "palimpsest_gateway_aborted", "Answers that ended before they were whole.", registry=registry
+        )
+        self.under_way = Gauge("palimpsest_gateway_answers_under_way", "Answers under way.", registry=registry)
+        self.added_seconds = Histogram(
+            "palimpsest_gateway_added_seconds",
+            "Seconds from a request's last byte to its first one to the provider.",
+            buckets=_SECONDS,
+            registry=registry,
+        )

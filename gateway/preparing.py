@@ -1,0 +1,170 @@
+"""What is made of a request before it goes on: whose it is, and the context that is sent in its place."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from api.http.bodies import aside
+from compaction.shapes.inner import ShapeError
+from gateway.contexts import shorten
+from gateway.doors import RefusedError
+from gateway.headers import BYPASS, CONVERSATION
+from gateway.histories import NotJsonError, chain, circle_of, keys_in, read_history
+from gateway.patience import AwayError
+from gateway.recognition import may_go_on, new_place, recognize
+from gateway.sessions import MOST_NAME_CHARS, session_of
+from gateway.turns import Learned
+from runtime import ids
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from api.actions.caller import Caller
+    from gateway.contexts import CompactedRequest
+    from gateway.doors import Door
+    from gateway.histories import ResentHistory
+    from gateway.recognition import Recognized
+    from gateway.services import GatewayServices
+
+log = structlog.get_logger()
+_value: Final = msgspec.json.Decoder().decode
+
+
+class Prepared(NamedTuple):
+    """What goes on to the provider, and what is to be learned of its answer; None for nothing."""
+
+    body: bytes
+    outcome: str
+    learned: Learned | None = None
+    history: ResentHistory | None = None
+    """The whole of it, for a second try with less."""
+
+    @property
+    def conversation(self) -> str | None:
+        """The conversation as clients see it."""
+        return ids.external("conv", self.learned.place.conversation_id) if self.learned else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is to be learned."""
+        return sum(map(len, self.learned.history.rows)) if self.learned else 0
+
+    @property
+    def saved_tokens(self) -> int:
+        """Tokens that are not sent, by estimate."""
+        return self.learned.saved_tokens if self.learned else 0
+
+
+async def prepare(
+    services: GatewayServices, caller: Caller | None, door: Door, headers: Mapping[bytes, bytes], body: bytes
+) -> Prepared:
+    """Return what goes on of a request; as it came where nothing is to be done to it, or nothing can be done now.
+
+    Raises RefusedError for what is no JSON.
+    """
+    if headers.get(BYPASS, b"").strip().lower() == b"true":
+        return Prepared(body, "bypassed")
+    if not body or headers.get(b"content-encoding", b"identity") != b"identity":
+        return Prepared(body, "unchanged")
+    try:
+        read = await aside(len(body), _read, services, door, body)
+    except NotJsonError as error:
+        raise RefusedError(400, f"The body is no JSON: {error}") from None
+    if read is None:
+        return Prepared(body, "unchanged")
+    if caller is None:
+        return Prepared(body, "failed_open")
+    try:
+        return await _in_place(services, caller, headers, body, *read)
+    except AwayError:
+        return Prepared(body, "failed_open")
+
+
+def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
+    history = read_history(door.shape, body)
+    return (history, chain(history.rows, services.digests)) if history is not None else None
+
+
+async def _in_place(
+    services: GatewayServices,
+    caller: Caller,
+    headers: Mapping[bytes, bytes],
+    body: bytes,
+    history: ResentHistory,
+    links: list[bytes],
+) -> Prepared:
+    session = session_of(headers, history.fields)
+    given = headers.get(CONVERSATION, b"").decode("latin-1").strip()[:MOST_NAME_CHARS] or None
+    named = ids.parse("conv", given) if given else None
+    external_id = given if named is None else None
+    circle = circle_of(history.shape, session=external_id or session.name, user=None if given else session.user)
+    keys = keys_in(circle, links)
+    in_session = given is not None or session.name is not None
+    place = await services.patience.within(_recognized(services, caller, history, keys, named, in_session=in_session))
+    learned = Learned(
+        history.shape,
+        history,
+        place.keyed,
+        keys,
+        place,
+        circle,
+        session,
+        named,
+        external_id,
+        _model(history),
+        "unchanged",
+        0,
+        0,
+    )
+    return await with_head(Prepared(body, "unchanged", learned, history), history, place)
+
+
+async def _recognized(
+    services: GatewayServices,
+    caller: Caller,
+    history: ResentHistory,
+    keys: list[bytes],
+    named: UUID | None,
+    *,
+    in_session: bool,
+) -> Recognized:
+    if not may_go_on(history, in_session=in_session):
+        return new_place()
+    await services.learning.settled(caller.tenant_id, keys)
+    return await recognize(services.core.pool, caller.tenant_id, history, keys, only=named)
+
+
+async def with_head(prepared: Prepared, history: ResentHistory, place: Recognized) -> Prepared:
+    """Return what goes on with the head in the place of what it covers, as it is where none can stand there."""
+    if prepared.learned is None:
+        return prepared
+    learned = prepared.learned._replace(place=place, first=place.keyed)
+    try:
+        size = len(prepared.body) if place.head is not None else 0
+        shorter: CompactedRequest | None = await aside(size, partial(shorten, history, place))
+    except (ShapeError, msgspec.DecodeError) as error:
+        # What this service cannot read the provider may.
+        log.info("gateway.not_read", error=str(error), conversation=str(place.conversation_id))
+        shorter = None
+    if shorter is None:
+        return prepared._replace(learned=learned, history=history)
+    learned = learned._replace(outcome="compacted", saved_tokens=shorter.saved_tokens, version=shorter.version)
+    return Prepared(shorter.body, "compacted", learned, history)
+
+
+def without_text(learned: Learned) -> Learned:
+    """Return what is to be learned without the rows that are stored already."""
+    history, first = learned.history, learned.first
+    kept = history._replace(fields={}, lead=[], rows=[b""] * first + history.rows[first:])
+    return learned._replace(history=kept)
+
+
+def _model(history: ResentHistory) -> str | None:
+    raw: Any = history.fields.get("model")
+    model = _value(raw) if raw is not None else None
+    return model if isinstance(model, str) and 0 < len(model) <= MOST_NAME_CHARS else None

@@ -1,0 +1,88 @@
+"""A prompt that the provider refused as too long: a smaller one in its place, once, before the client sees anything."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from api.actions.overflows import shrink_context
+from api.http.problems import ProblemError
+from api.schema.compactions import OverflowIn
+from compaction.steps.refusals import LOOKED_AT_CHARS, read_refusal
+from gateway.answers.reading import Answered
+from gateway.patience import AwayError
+from gateway.preparing import with_head
+from gateway.recognition import recognize
+from gateway.turns import LostTurnError, learn
+
+if TYPE_CHECKING:
+    from api.actions.caller import Caller
+    from gateway.preparing import Prepared
+    from gateway.services import GatewayServices
+
+log = structlog.get_logger()
+
+STATUSES: Final = frozenset({400, 413})
+"""With which providers refuse a prompt as too long."""
+MOST_BYTES: Final = 256 * 1024
+"""Bytes of a refusal that are looked at."""
+SECONDS: Final = 5.0
+"""Seconds for a smaller context; the client has waited for a model's answer before."""
+_WORDS: Final = (
+    "prompt is too long",
+    "exceed context limit",
+    "context_length_exceeded",
+    "maximum context length",
+    "context window",
+    "request_too_large",
+)
+"""What providers say of a prompt that is too long where they give no numbers."""
+
+
+def said(body: bytes, encoding: bytes) -> str:
+    """Return a refusal as text."""
+    if encoding in {b"gzip", b"deflate"}:
+        try:
+            body = zlib.decompressobj(32 + zlib.MAX_WBITS).decompress(body, MOST_BYTES)
+        except zlib.error:
+            return ""
+    return body[:LOOKED_AT_CHARS].decode(errors="replace")
+
+
+def is_too_long(text: str) -> bool:
+    """Tell whether a refusal is one of a prompt that is too long."""
+    lower = text.lower()
+    return read_refusal(text) is not None or any(words in lower for words in _WORDS)
+
+
+async def smaller(services: GatewayServices, caller: Caller, refused: Prepared, error: str) -> Prepared | None:
+    """Return a request with a smaller context, None where there is none to be had."""
+    if refused.learned is None or refused.history is None:
+        return None
+    try:
+        return await services.patience.within(_smaller(caller, refused, error), seconds=SECONDS)
+    except (AwayError, ProblemError) as reason:
+        log.info("gateway.not_smaller", reason=type(reason).__name__)
+        return None
+
+
+async def _smaller(caller: Caller, refused: Prepared, error: str) -> Prepared | None:
+    learned, history = refused.learned, refused.history
+    if learned is None or history is None:
+        return None
+    # What was asked is stored first: a context is made smaller by what is known of it.
+    try:
+        await learn(caller, learned, Answered([], None, is_whole=True))
+    except LostTurnError:
+        return None
+    place = await recognize(caller.services.pool, caller.tenant_id, history, learned.keys)
+    if place.is_new:
+        return None
+    await shrink_context(caller, place.conversation_id, OverflowIn(snapshot_version=learned.version, error=error))
+    place = await recognize(caller.services.pool, caller.tenant_id, history, learned.keys)
+    shorter = await with_head(refused, history, place)
+    if shorter.learned is None or len(shorter.body) >= len(refused.body):
+        return None
+    return shorter._replace(learned=shorter.learned._replace(retried=True))

@@ -1,0 +1,60 @@
+"""Starting the gateway's server."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from api.http.bounded_http import BoundedHttp
+from api.monitoring.shared_metrics import shared_metrics
+from gateway.app import create_gateway
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from litestar.types import ASGIApp
+
+    from runtime.settings import Settings
+
+_GC_THRESHOLDS: Final = (10_000, 20, 50)
+"""Requests make many objects and hardly a cycle, as in the API."""
+
+
+def run_gateway(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what is under way."""
+    with shared_metrics() if workers > 1 else nullcontext():
+        uvicorn.run(
+            "gateway.start:create_served_gateway",
+            factory=True,
+            host=host or settings.host,
+            port=port or settings.gateway_port,
+            workers=workers,
+            **gateway_options(settings),
+            timeout_graceful_shutdown=20,
+            timeout_keep_alive=30,
+        )
+
+
+def gateway_options(settings: Settings) -> dict[str, Any]:
+    """Return how uvicorn reads requests and what it adds to answers, wherever it runs: the provider's are whole."""
+    return {
+        "loop": "uvloop",
+        "http": BoundedHttp,
+        "h11_max_incomplete_event_size": settings.max_head_bytes,
+        "access_log": False,
+        "log_config": None,
+        "server_header": False,
+        "date_header": False,
+    }
+
+
+def create_served_gateway() -> ASGIApp:
+    """Return the application for a process that serves nothing else."""
+    app = create_gateway()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    return app

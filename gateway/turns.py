@@ -1,0 +1,175 @@
+"""What is learned of a request: its new rows and its answer as a turn, and by what it is recognized the next time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from api.actions.turns import store_turn, wake_up
+from api.http.bodies import aside
+from api.http.turn_bodies import read_turn
+from gateway.recognition import recognize
+from runtime import ids
+from store.gateway import histories as stored
+from store.gateway.histories import Begun, Noted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from api.actions.caller import Caller
+    from compaction.shapes.inner import Shape
+    from gateway.answers.reading import Answered
+    from gateway.histories import ResentHistory
+    from gateway.recognition import Recognized
+    from gateway.sessions import Session
+    from store.hot_path import Appended
+
+TURN_ROWS: Final = 500
+"""Rows of one turn; a long history that is new comes in several."""
+OVERTAKEN: Final = 3
+"""Times that a turn is tried again after another one of its conversation came first."""
+_encode: Final = msgspec.json.Encoder().encode
+_message: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class LostTurnError(Exception):
+    """A turn that could not be stored: the client's next request has it."""
+
+
+class Learned(NamedTuple):
+    """What is kept of a request until its answer has come."""
+
+    shape: Shape
+    history: ResentHistory
+    """Its rows, those before `first` empty: a long history is not kept in memory while it is answered."""
+    first: int
+    keys: list[bytes]
+    place: Recognized
+    circle: bytes
+    session: Session
+    named: UUID | None
+    external_id: str | None
+    model: str | None
+    outcome: str
+    saved_tokens: int
+    version: int
+    retried: bool = False
+
+
+async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> None:
+    """Store what is new of a request, and its answer. Raises LostTurnError if it cannot be."""
+    pool, tenant_id = caller.services.pool, caller.tenant_id
+    for _ in range(OVERTAKEN):
+        place = learned.place
+        if place.is_new:
+            learned = await _begun(caller, learned)
+            place = learned.place
+        seqs = await _store(caller, learned, answered)
+        if seqs is not None:
+            await _note(caller, learned, seqs, answered)
+            return
+        # Another turn came first. What now stands there may be what this one was going to bring.
+        place = await recognize(pool, tenant_id, learned.history, learned.keys)
+        if place.is_new or place.is_edit or place.matched < learned.first:
+            # It is something else: two went on from the same place. The client's next request is a branch.
+            raise LostTurnError("overtaken")
+        learned = learned._replace(place=place)
+    raise LostTurnError("overtaken again and again")
+
+
+async def _begun(caller: Caller, learned: Learned) -> Learned:
+    """Make the conversation of a history that is new."""
+    session = learned.session
+    about = {"client": session.client, "session": session.name, "shape": learned.shape}
+    conversation_id = await stored.begin(
+        caller.services.pool,
+        caller.tenant_id,
+        Begun(
+            learned.place.conversation_id,
+            learned.named,
+            learned.external_id,
+            session.user,
+            learned.model,
+            {"gateway": {name: value for name, value in about.items() if value is not None}},
+            learned.circle,
+            session.name is not None or learned.external_id is not None,
+            learned.place.branch_of,
+        ),
+    )
+    return learned._replace(place=learned.place._replace(conversation_id=conversation_id, is_new=False))
+
+
+async def _store(caller: Caller, learned: Learned, answered: Answered | None) -> list[int] | None:
+    """Store what is new; return the seqs of its rows, None where another turn came first."""
+    place = learned.place
+    rows = learned.history.rows[place.matched :]
+    every = [*rows, *(answered.rows if answered is not None else ())]
+    parts = [every[start : start + TURN_ROWS] for start in range(0, len(every), TURN_ROWS)]
+    if not parts and place.replace_from is None:
+        return []
+    seqs: list[int] = []
+    expected, replace_from = place.next_seq, place.replace_from
+    appended: Appended | None = None
+    for number, part in enumerate(parts):
+        fields: dict[str, Any] = {"shape": learned.shape, "expected_next_seq": expected}
+        if number == len(parts) - 1 and answered is not None and answered.usage:
+            fields |= {"usage": answered.usage, "snapshot_version": learned.version}
+        if replace_from is not None:
+            fields["replace_from"] = replace_from
+        appended = await _append(
+            caller, learned, fields, part, f"gateway {ids.external('req', caller.request_id)} {number}"
+        )
+        if appended.outcome == "out_of_order":
+            return None
+        seqs += range(appended.first_seq, appended.last_seq + 1)
+        expected, replace_from = appended.last_seq + 1, None
+    if appended is not None:
+        wake_up(caller, place.conversation_id, queued=appended.queued)
+    return seqs[: len(rows)]
+
+
+async def _append(
+    caller: Caller, learned: Learned, fields: dict[str, Any], rows: Sequence[bytes], idempotency_key: str
+) -> Appended:
+    messages = [_stored_form(learned.shape, row) for row in rows]
+    body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
+    services = caller.services
+    turn = await aside(len(body), read_turn, body, caller.principal.policy, services.strict)
+    appended = await store_turn(caller, learned.place.conversation_id, turn, idempotency_key=idempotency_key, body=body)
+    if appended.outcome not in {"appended", "replayed", "out_of_order"}:
+        raise LostTurnError(appended.outcome)
+    if appended.outcome != "out_of_order":
+        services.metrics.took(replayed=appended.outcome == "replayed", messages=len(rows), size=len(body))
+    return appended
+
+
+def _stored_form(shape: Shape, row: bytes) -> bytes:
+    """Return a row as a turn has it: of the Messages API's what is said, without fields that are about the request."""
+    if shape != "messages":
+        return row
+    message = _message(row)
+    return _encode({name: message[name] for name in ("role", "content") if name in message})
+
+
+async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered: Answered | None) -> None:
+    place = learned.place
+    every = [*place.equal_seqs, *seqs]
+    keys = learned.keys[len(learned.keys) - len(every) :]
+    noted = Noted(
+        learned.outcome,
+        learned.saved_tokens,
+        learned.version,
+        learned.retried,
+        answered is not None and not answered.is_whole,
+    )
+    await stored.note(
+        caller.services.pool,
+        caller.tenant_id,
+        place.conversation_id,
+        every,
+        keys,
+        last_seq=every[-1] if every else place.last_seq,
+        noted=noted,
+    )

@@ -1,0 +1,209 @@
+-- Conversations of clients that know nothing of the service and resend their whole history: by what the next request of one is
+-- recognized. A key stands for a history up to one message, within one circle: those of a tenant that may be taken for each
+-- other, of one shape, and of one session or user where the client says so.
+-- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
+create table gateway_conversations (
+    conversation_id uuid constraint pk_gateway_conversations primary key
+        constraint fk_gateway_conversations_conversation_id_conversations references conversations (id),
+    tenant_id uuid not null,
+    circle bytea not null,
+    -- The conversation that this one went on from, in words of its own or beside it; null for none.
+    branch_of uuid,
+    created_at timestamptz not null default now()
+);
+create index ix_gateway_conversations_circle on gateway_conversations (tenant_id, circle, conversation_id);
+
+-- outcome and the columns after it stand at the last message of each request that was answered.
+create table gateway_prefixes (
+    tenant_id uuid not null,
+    conversation_id uuid not null
+        constraint fk_gateway_prefixes_conversation_id_conversations references conversations (id),
+    seq integer not null,
+    key bytea not null,
+    outcome text constraint ck_gateway_prefixes_outcome check (outcome in ('compacted', 'unchanged', 'failed_open')),
+    saved_tokens integer,
+    head_version integer,
+    retried boolean,
+    aborted boolean,
+    answered_at timestamptz,
+    constraint pk_gateway_prefixes primary key (conversation_id, seq)
+);
+create index ix_gateway_prefixes_key on gateway_prefixes (tenant_id, key, conversation_id);
+
+alter table gateway_conversations enable row level security;
+alter table gateway_conversations force row level security;
+create policy tenant on gateway_conversations
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+alter table gateway_prefixes enable row level security;
+alter table gateway_prefixes force row level security;
+create policy tenant on gateway_prefixes
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+grant select, insert on gateway_conversations to palimpsest_service;
+grant select, insert, update (key, outcome, saved_tokens, head_version, retried, aborted, answered_at) on gateway_prefixes
+    to palimpsest_service;
+
+create trigger gateway_conversations_not_erased after insert on gateway_conversations
+    for each row execute function guard_erased();
+create trigger gateway_prefixes_not_erased after insert on gateway_prefixes
+    for each row execute function guard_erased();
+create function forget_gateway() returns trigger language plpgsql
+set search_path = pg_catalog, public, pg_temp as $$
+begin
+    delete from public.gateway_prefixes as p where p.conversation_id = new.id;
+    delete from public.gateway_conversations as g where g.conversation_id = new.id;
+    return new;
+end $$;
+create trigger conversations_forget_gateway after update of erased_at on conversations
+    for each row when (new.erased_at is not null) execute function forget_gateway();
+create policy background_erases on gateway_conversations to palimpsest_background using (true) with check (true);
+create policy background_erases on gateway_prefixes to palimpsest_background using (true) with check (true);
+grant select (conversation_id), delete on gateway_conversations to palimpsest_background;
+grant select (conversation_id), delete on gateway_prefixes to palimpsest_background;
+
+-- A snapshot as it is shown, with the estimated tokens of all that it covers.
+create function gateway_head(
+    p_tenant uuid, p_conversation uuid, p_version integer,
+    out version integer, out covers_through integer, out head text, out head_seqs integer[], out head_tokens integer,
+    out covered_tokens bigint
+) language plpgsql stable as $$
+declare
+    v_follows integer[];
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select s.version, s.covers_through, s.seqs, s.tokens, s.follows,
+           case when s.follows = '{}' then coalesce(s.messages::text, s.part || ']') end
+    into version, covers_through, head_seqs, head_tokens, v_follows, head
+    from public.snapshot_parts as s where s.conversation_id = p_conversation and s.version = p_version;
+    if not found then
+        return;
+    end if;
+    if v_follows <> '{}' then
+        select string_agg(case when p.version = p_version then p.part || ']' else p.part end, '') into head
+        from (select s.version, s.part from public.snapshot_parts as s
+              where s.conversation_id = p_conversation and s.version between v_follows[1] and p_version
+                  and s.version = any (v_follows || p_version)
+              order by s.version) as p;
+    end if;
+    select coalesce(sum(m.tokens), 0) into covered_tokens from public.messages as m
+        where m.conversation_id = p_conversation and m.seq <= gateway_head.covers_through and m.superseded_at is null;
+end $$;
+
+-- The newest snapshot on the way to the head that shows and covers nothing from message p_from on.
+create function gateway_head_below(p_tenant uuid, p_conversation uuid, p_from integer)
+returns table (version integer, covers_through integer, head text, head_seqs integer[], head_tokens integer,
+               covered_tokens bigint) language plpgsql stable as $$
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    return query select h.* from public.gateway_head(
+        p_tenant, p_conversation, public.newest_version_below(p_conversation, p_from)) as h where h.version is not null;
+end $$;
+
+-- The conversation whose stored history is the longest beginning of a request's: p_keys are those of its beginnings, the
+-- shortest first; where p_only is not null, in that conversation alone. What stands there after the beginning comes with it,
+-- p_rows messages at most, and the head. A beginning that an edit has replaced is found too, where nothing else has it.
+create function gateway_find(
+    p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer,
+    out place integer, out conversation_id uuid, out seq integer, out is_superseded boolean, out next_seq integer,
+    out after text, out removed integer[], out strip_thinking_through integer, out broken_through integer,
+    out policy text, out model text,
+    out version integer, out covers_through integer, out head text, out head_seqs integer[], out head_tokens integer,
+    out covered_tokens bigint
+) language plpgsql stable as $$
+declare
+    c record;
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select k.place, f.conversation_id, f.seq, f.is_superseded
+    into place, conversation_id, seq, is_superseded
+    from (select each.key, each.place::integer as place
+          from unnest(p_keys) with ordinality as each (key, place) order by each.place desc) as k
+        cross join lateral (
+            select n.conversation_id, n.seq, m.superseded_at is not null as is_superseded
+            from (select p.conversation_id, p.seq from public.gateway_prefixes as p
+                  where p.tenant_id = p_tenant and p.key = k.key and (p_only is null or p.conversation_id = p_only)
+                  order by p.conversation_id desc limit 8) as n
+                join public.messages as m on m.conversation_id = n.conversation_id and m.seq = n.seq
+            order by m.superseded_at is not null, n.conversation_id desc limit 1) as f
+    order by k.place desc limit 1;
+    if not found or is_superseded then
+        return;
+    end if;
+    select r.* into c from public.conversations as r where r.id = gateway_find.conversation_id;
+    next_seq := c.next_seq;
+    strip_thinking_through := c.strip_thinking_through;
+    broken_through := c.broken_through;
+    policy := c.policy::text;
+    model := c.model;
+    select '[' || string_agg('[' || m.seq || ',"' || m.role || '",' || m.content::text || ']', ',' order by m.seq) || ']'
+    into after
+    from (select o.seq, o.role, o.content from public.messages as o
+          where o.conversation_id = gateway_find.conversation_id and o.seq > gateway_find.seq and o.superseded_at is null
+          order by o.seq limit p_rows) as m;
+    if c.edits > 0 then
+        select array_agg(m.seq order by m.seq) into removed from public.messages as m
+            where m.conversation_id = gateway_find.conversation_id and m.superseded_at is not null;
+    end if;
+    if c.head_version > 0 then
+        select h.* into version, covers_through, head, head_seqs, head_tokens, covered_tokens
+        from public.gateway_head(p_tenant, c.id, c.head_version) as h;
+    end if;
+end $$;
+
+-- Begin a conversation, or take the one that is named, by its id or its external id, and has no message yet. Where the name's is
+-- another history, this is a branch of it; where nothing is named, of the newest in its circle, if that is a session's.
+create function gateway_begin(
+    p_tenant uuid, p_id uuid, p_named uuid, p_external_id text, p_user_ref text, p_model text, p_metadata jsonb,
+    p_circle bytea, p_in_session boolean, p_branch_of uuid
+) returns uuid language plpgsql as $$
+declare
+    v_named record;
+    v_branch_of uuid := p_branch_of;
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select c.id, c.next_seq into v_named from public.conversations as c
+        where c.tenant_id = p_tenant and (c.id = p_named or c.external_id = p_external_id) limit 1;
+    if found and v_named.next_seq = 0 then
+        insert into public.gateway_conversations (conversation_id, tenant_id, circle)
+        values (v_named.id, p_tenant, p_circle) on conflict do nothing;
+        return v_named.id;
+    end if;
+    if v_branch_of is null and found then
+        v_branch_of := v_named.id;
+    end if;
+    if v_branch_of is null and p_in_session then
+        select g.conversation_id into v_branch_of from public.gateway_conversations as g
+            where g.tenant_id = p_tenant and g.circle = p_circle order by g.conversation_id desc limit 1;
+    end if;
+    insert into public.conversations (id, tenant_id, external_id, user_ref, model, metadata)
+    values (p_id, p_tenant, case when v_named.id is null then p_external_id end, p_user_ref, p_model,
+            case when v_branch_of is null then p_metadata
+                 else jsonb_set(p_metadata, '{gateway,branch_of}',
+                                to_jsonb('conv_' || replace(v_branch_of::text, '-', ''))) end)
+    on conflict do nothing;
+    if not found then
+        -- Somebody else has made one of that name meanwhile.
+        insert into public.conversations (id, tenant_id, user_ref, model, metadata)
+        values (p_id, p_tenant, p_user_ref, p_model, p_metadata);
+    end if;
+    insert into public.gateway_conversations (conversation_id, tenant_id, circle, branch_of)
+    values (p_id, p_tenant, p_circle, v_branch_of);
+    return p_id;
+end $$;
+
+-- Note by which keys the messages p_seqs of a conversation are recognized, and at the last of them what became of the request.
+create function gateway_note(
+    p_tenant uuid, p_conversation uuid, p_seqs integer[], p_keys bytea[], p_last integer, p_outcome text, p_saved integer,
+    p_version integer, p_retried boolean, p_aborted boolean
+) returns void language plpgsql as $$
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    insert into public.gateway_prefixes (tenant_id, conversation_id, seq, key)
+    select p_tenant, p_conversation, n.seq, n.key from unnest(p_seqs, p_keys) as n (seq, key)
+    on conflict on constraint pk_gateway_prefixes do update set key = excluded.key;
+    update public.gateway_prefixes as p
+    set outcome = p_outcome, saved_tokens = p_saved, head_version = p_version, retried = p_retried, aborted = p_aborted,
+        answered_at = now()
+    where p.conversation_id = p_conversation and p.seq = p_last;
+end $$;

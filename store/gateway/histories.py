@@ -1,0 +1,158 @@
+"""Histories that clients resend: whose they are, and by what they are recognized the next time. One round trip each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from store.hot_path import Pool
+
+MOST_ROWS: Final = 64
+"""Messages after a recognized beginning that are read to be compared; an answer has a few."""
+_FIND: Final = "select * from gateway_find($1, $2, $3, $4)"
+_HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
+_BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
+_NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_rows: Final = msgspec.json.Decoder(list[tuple[int, str, Any]]).decode
+
+
+class Head(NamedTuple):
+    """A snapshot as it is shown."""
+
+    version: int
+    covers_through: int
+    messages: str
+    """JSON text."""
+    seqs: Sequence[int]
+    tokens: int
+    covered_tokens: int
+    """Of the messages that it covers."""
+
+
+class StoredRow(NamedTuple):
+    """A stored message in the inner form."""
+
+    seq: int
+    role: str
+    content: Any
+
+
+class Beginning(NamedTuple):
+    """The longest beginning of a history that is stored."""
+
+    place: int
+    """Messages of the history that it has."""
+    conversation_id: UUID
+    seq: int
+    """Of its last message."""
+    is_superseded: bool
+    """An edit has put something else in its place: what stands after it is not known."""
+    next_seq: int
+    after: Sequence[StoredRow]
+    """What stands after it, MOST_ROWS messages at most."""
+    removed: Sequence[int]
+    """Seqs that edits have superseded."""
+    strip_thinking_through: int
+    broken_through: int
+    head: Head | None
+
+
+class Begun(NamedTuple):
+    """What a new conversation is to be."""
+
+    conversation_id: UUID
+    named: UUID | None
+    external_id: str | None
+    user_ref: str | None
+    model: str | None
+    metadata: dict[str, Any]
+    circle: bytes
+    in_session: bool
+    branch_of: UUID | None
+
+
+class Noted(NamedTuple):
+    """What became of a request."""
+
+    outcome: str
+    saved_tokens: int
+    head_version: int
+    retried: bool
+    aborted: bool
+
+
+async def find(
+    pool: Pool, tenant_id: UUID, keys: Sequence[bytes], *, only: UUID | None = None, rows: int = MOST_ROWS
+) -> Beginning | None:
+    """Return the longest of the beginnings that `keys` stand for, the shortest first; of `only`, if it is given."""
+    row = await pool.fetchrow(_FIND, tenant_id, keys, only, max(1, min(rows, MOST_ROWS)))
+    if row is None or row["place"] is None:
+        return None
+    head = _head(row) if row["version"] else None
+    return Beginning(
+        row["place"],
+        row["conversation_id"],
+        row["seq"],
+        row["is_superseded"],
+        row["next_seq"] or 0,
+        [StoredRow(*each) for each in _rows(row["after"] or "[]")],
+        row["removed"] or (),
+        -1 if row["strip_thinking_through"] is None else row["strip_thinking_through"],
+        -1 if row["broken_through"] is None else row["broken_through"],
+        head,
+    )
+
+
+async def head_below(pool: Pool, tenant_id: UUID, conversation_id: UUID, seq: int) -> Head | None:
+    """Return the newest snapshot on the way to the head that has nothing of message `seq` and what follows it."""
+    row = await pool.fetchrow(_HEAD_BELOW, tenant_id, conversation_id, seq)
+    return _head(row) if row is not None else None
+
+
+def _head(row: Any) -> Head:
+    return Head(
+        row["version"],
+        row["covers_through"],
+        row["head"],
+        row["head_seqs"],
+        row["head_tokens"],
+        int(row["covered_tokens"]),
+    )
+
+
+async def begin(pool: Pool, tenant_id: UUID, begun: Begun) -> UUID:
+    """Make a conversation, or take the empty one that is named; return its id."""
+    row = await pool.fetchrow(
+        _BEGIN,
+        tenant_id,
+        begun.conversation_id,
+        begun.named,
+        begun.external_id,
+        begun.user_ref,
+        begun.model,
+        msgspec.json.encode(begun.metadata).decode(),
+        begun.circle,
+        begun.in_session,
+        begun.branch_of,
+    )
+    conversation_id: UUID = row["id"]
+    return conversation_id
+
+
+async def note(
+    pool: Pool,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    seqs: Sequence[int],
+    keys: Sequence[bytes],
+    *,
+    last_seq: int,
+    noted: Noted,
+) -> None:
+    """Write down by which keys messages are recognized, and what became of the request that ended with `last_seq`."""
+    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, last_seq, *noted)

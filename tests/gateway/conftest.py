@@ -1,0 +1,110 @@
+"""A gateway on a database of a module's own, before providers on loopback."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from pydantic import SecretStr
+
+from runtime import ids
+from tests.conftest import Tenant, make_tenant
+from tests.support.eventually import eventually
+from tests.support.servers.loopback_providers import LoopbackProviders
+from tests.support.service.in_process_worker import work
+from tests.support.service.running_gateway import running_gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx2
+
+    from runtime.settings import Settings
+    from tests.support.service.running_gateway import RunningGateway
+
+PROVIDER_KEY = "sk-provider"
+PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
+
+
+class Room(NamedTuple):
+    """A running gateway, its database, its providers, and a tenant."""
+
+    gateway: RunningGateway
+    settings: Settings
+    providers: LoopbackProviders
+    tenant: Tenant
+    client: httpx2.Client
+
+    def stored(self, conversation: str) -> list[dict[str, Any]]:
+        """Return the messages of a conversation that are in force."""
+        rows = self.query(
+            "select seq, role, content, superseded_at from messages where conversation_id = %s order by seq",
+            ids.parse("conv", conversation),
+        )
+        return [row for row in rows if row["superseded_at"] is None]
+
+    def eventually_stored(self, conversation: str, count: int) -> list[dict[str, Any]]:
+        """Return the messages of a conversation once it has so many in force."""
+        eventually(lambda: len(self.stored(conversation)) == count, 20)
+        return self.stored(conversation)
+
+    def query(self, statement: str, *values: object) -> list[dict[str, Any]]:
+        """Ask the database as its owner."""
+        url = self.settings.database_url.get_secret_value()
+        with psycopg.connect(url, row_factory=dict_row) as connection:
+            return connection.execute(statement.encode(), values).fetchall()
+
+    def compact(self, conversation: str) -> None:
+        """Do what is due for a conversation."""
+        identifier = ids.parse("conv", conversation)
+        assert identifier is not None
+        work(self.settings, identifier)
+
+
+def gateway_settings(settings: Settings, providers: LoopbackProviders, **fields: Any) -> Settings:
+    """Return settings of a gateway before providers on loopback, patient enough for a busy machine."""
+    return settings.model_copy(
+        update={
+            "anthropic_base_url": providers.url,
+            "openai_base_url": providers.openai_url,
+            "anthropic_api_key": SecretStr(PROVIDER_KEY),
+            "openai_api_key": SecretStr(PROVIDER_KEY),
+            "gateway_patience_seconds": 20.0,
+            **fields,
+        }
+    )
+
+
+@contextmanager
+def room_on(settings: Settings, tenant: Tenant, **fields: Any) -> Iterator[Room]:
+    """Run a gateway of its own."""
+    with LoopbackProviders() as providers:
+        own = gateway_settings(settings, providers, **fields)
+        with running_gateway(own) as gateway, gateway.client(tenant.key) as client:
+            yield Room(gateway, own, providers, tenant, client)
+
+
+@pytest.fixture(scope="module")
+def shared(module_settings: Settings) -> Iterator[Room]:
+    """A gateway of the module's own, whose tests keep to histories of their own."""
+    tenant = make_tenant(module_settings.database_url.get_secret_value(), "acme")
+    with room_on(module_settings, tenant) as room:
+        yield room
+
+
+@pytest.fixture
+def room(shared: Room) -> Iterator[Room]:
+    """The module's gateway, its providers as they are at first."""
+    fresh = LoopbackProviders()
+    providers = shared.providers
+    providers.asked.clear()
+    providers.model = fresh.model
+    providers.hold_after = providers.cut_after = None
+    providers.held.clear()
+    providers.go_on.clear()
+    fresh._server.server_close()
+    yield shared
+    providers.go_on.set()

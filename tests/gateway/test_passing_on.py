@@ -1,0 +1,208 @@
+"""What goes through the gateway goes through unchanged: headers, fields, answers, refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import make_tenant
+from tests.gateway.conftest import PATHS, PROVIDER_KEY
+from tests.support.eventually import eventually
+from tests.support.servers.loopback_providers import Fails, Says
+
+if TYPE_CHECKING:
+    from tests.gateway.conftest import Room
+
+SHAPES = tuple(PATHS)
+
+
+def asking(shape: str, text: str, **fields: Any) -> dict[str, Any]:
+    rows = [{"role": "user", "content": text}]
+    return {"model": "model-1", "max_tokens": 9, ("input" if shape == "responses" else "messages"): rows, **fields}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_answer_passes_byte_for_byte(room: Room, shape: str, is_stream: bool) -> None:
+    room.providers.model = lambda _: Says("Grüße \U0001f600 and more text", (("call_1", "look", {"a": "ü"}),), "Hm.")
+    with room.client.stream("POST", PATHS[shape], json=asking(shape, f"pass {shape}", stream=is_stream)) as answer:
+        raw = b"".join(answer.iter_raw())
+    assert answer.status_code == 200
+    assert raw == room.providers.asked[-1].answered
+    assert answer.headers["x-palimpsest-outcome"] == "unchanged"
+    assert answer.headers["x-palimpsest-saved-tokens"] == "0"
+    stored = room.eventually_stored(answer.headers["x-palimpsest-conversation"], 2 if shape != "responses" else 4)
+    assert "call_1" in json.dumps(stored[-1]["content"])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_request_goes_on_whole(room: Room, shape: str) -> None:
+    body = json.dumps(asking(shape, "odd  fields", future_field={"a": [1.50, "ü"]}, stream=False)).encode()
+    headers = {
+        "content-type": "application/json",
+        "anthropic-beta": "a-1,b-2",
+        "openai-organization": "org",
+        "x-custom": "kept",
+        "connection": "x-hop",
+        "x-hop": "dropped",
+        "x-palimpsest-anything": "dropped",
+    }
+    room.client.post(f"{PATHS[shape]}?beta=true", content=body, headers=headers)
+    asked = room.providers.asked[-1]
+    assert asked.raw == body
+    assert asked.query == "beta=true"
+    assert asked.headers["anthropic-beta"] == "a-1,b-2"
+    assert asked.headers["openai-organization"] == "org"
+    assert asked.headers["x-custom"] == "kept"
+    assert not [name for name in asked.headers if name.startswith("x-palimpsest") or name == "x-hop"]
+    key = asked.headers.get("x-api-key") if shape == "messages" else asked.headers.get("authorization")
+    assert key == (PROVIDER_KEY if shape == "messages" else f"Bearer {PROVIDER_KEY}")
+    assert room.tenant.key not in str(asked.headers)
+
+
+def test_own_key_passes_through(room: Room) -> None:
+    headers = {"x-api-key": "sk-of-the-client", "authorization": "", "x-palimpsest-key": room.tenant.key}
+    answer = room.client.post("/v1/messages", json=asking("messages", "own key"), headers=headers)
+    assert answer.status_code == 200
+    asked = room.providers.asked[-1]
+    assert asked.headers["x-api-key"] == "sk-of-the-client"
+    assert "x-palimpsest-key" not in asked.headers
+    room.eventually_stored(answer.headers["x-palimpsest-conversation"], 2)
+    for table in ("messages", "gateway_conversations", "gateway_prefixes", "conversations"):
+        assert "sk-of-the-client" not in str(room.query(f"select * from {table}"))  # noqa: S608 - constants
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "sk-ant-of-somebody"}, {"x-palimpsest-key": "key_1.2"}])
+def test_nobody_gets_in(room: Room, headers: dict[str, str]) -> None:
+    with room.gateway.client() as client:
+        answer = client.post("/v1/messages", json=asking("messages", "hello"), headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["type"] == "authentication_error"
+        answer = client.post("/v1/chat/completions", json=asking("chat", "hello"), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert not room.providers.asked
+
+
+def test_key_needs_its_scopes(room: Room) -> None:
+    url = room.settings.database_url.get_secret_value()
+    reader = make_tenant(url, "reader", ["context:read"])
+    with room.gateway.client(reader.key) as client:
+        answer = client.post("/v1/messages", json=asking("messages", "hello"))
+    assert (answer.status_code, answer.json()["error"]["type"]) == (403, "permission_error")
+
+
+def test_other_doors(room: Room) -> None:
+    assert room.client.get("/v1/models").json()["data"][0]["id"] == "model-1"
+    assert "authorization" in room.providers.asked[-1].headers
+    room.client.get("/v1/models", headers={"anthropic-version": "2023-06-01"})
+    assert room.providers.asked[-1].headers["x-api-key"] == PROVIDER_KEY
+    counted = room.client.post("/v1/messages/count_tokens", json=asking("messages", "count"))
+    assert counted.json() == {"input_tokens": len(room.providers.asked[-1].raw) // 4}
+    assert room.client.head("/").status_code == 200
+    assert room.client.get("/healthz").json() == {"status": "ok"}
+    assert room.client.get("/readyz").json()["parts"]["database"] == "ok"
+    assert 'palimpsest_gateway_requests_total{door="models",outcome="unchanged"}' in room.client.get("/metrics").text
+    missing = room.client.post("/v1/embeddings", json={})
+    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_refusal_passes_unchanged(room: Room, shape: str) -> None:
+    body = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
+    room.providers.model = lambda _: Fails(529, body)
+    answer = room.client.post(PATHS[shape], json=asking(shape, "refused"))
+    assert (answer.status_code, answer.json()) == (529, body)
+    assert answer.headers["request-id"] == "req_of_the_provider"
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"[1]", b'{"messages": 5}', b'{"messages": []}', b'"text"'])
+def test_what_a_provider_would_refuse_it_refuses(room: Room, body: bytes) -> None:
+    answer = room.client.post("/v1/chat/completions", content=body)
+    if body == b"{":
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert not room.providers.asked
+    else:
+        assert room.providers.asked[-1].raw == body
+
+
+def test_lone_surrogates_pass(room: Room) -> None:
+    body = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"cut \\ud83d"}]}'
+    answer = room.client.post("/v1/messages", content=body)
+    assert answer.status_code == 200
+    assert room.providers.asked[-1].raw == body
+    assert "x-palimpsest-conversation" not in answer.headers
+
+
+def test_bypass_does_nothing(room: Room) -> None:
+    before = room.query("select count(*) as n from conversations")
+    body = json.dumps(asking("messages", "bypassed")).encode()
+    answer = room.client.post("/v1/messages", content=body, headers={"x-palimpsest-bypass": "true"})
+    assert answer.headers["x-palimpsest-outcome"] == "bypassed"
+    assert "x-palimpsest-conversation" not in answer.headers
+    assert room.providers.asked[-1].raw == body
+    assert room.query("select count(*) as n from conversations") == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"previous_response_id": "resp_1"},
+        {"conversation": "conv_1"},
+        {"input": [{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "and?"}]},
+    ],
+)
+def test_increments_pass_untouched(room: Room, fields: dict[str, Any]) -> None:
+    body = json.dumps({**asking("responses", "increment"), **fields}).encode()
+    answer = room.client.post("/v1/responses", content=body)
+    assert room.providers.asked[-1].raw == body
+    assert answer.headers["x-palimpsest-outcome"] == "unchanged"
+    assert "x-palimpsest-conversation" not in answer.headers
+
+
+def test_client_that_goes_away_takes_its_call_with_it(room: Room) -> None:
+    room.providers.model = lambda _: Says("one two three four five six")
+    room.providers.hold_after = 6
+    with room.client.stream("POST", "/v1/messages", json=asking("messages", "leave", stream=True)) as answer:
+        name = answer.headers["x-palimpsest-conversation"]
+        seen = b""
+        for piece in answer.iter_raw():
+            seen += piece
+            if room.providers.held.is_set() and seen == room.providers.asked[-1].answered:
+                break
+    asked = room.providers.asked[-1]
+    eventually(asked.ended.is_set)
+    assert asked.is_cut
+    stored = room.eventually_stored(name, 2)
+    texts = [json.loads(line[6:])["delta"]["text"] for line in seen.decode().splitlines() if "text_delta" in line]
+    assert texts
+    assert stored[1]["content"][0]["text"] == "".join(texts)
+    noted = room.query("select aborted from gateway_prefixes where outcome is not null and seq = 0")
+    assert {"aborted": True} in noted
+
+
+def test_stream_that_breaks_breaks(room: Room) -> None:
+    room.providers.model = lambda _: Says("one two three four five six")
+    room.providers.cut_after = 6
+    with pytest.raises(Exception, match=r"peer closed|incomplete|disconnected|reset"):
+        room.client.post("/v1/messages", json=asking("messages", "breaks", stream=True))
+
+
+def test_provider_that_is_away(room: Room) -> None:
+    from tests.gateway.conftest import room_on  # noqa: PLC0415 - for this test alone
+
+    with room_on(room.settings, room.tenant) as other:
+        other.providers._server.shutdown()
+        other.providers._server.server_close()
+        answer = other.client.post("/v1/messages", json=asking("messages", "nobody there"))
+        assert (answer.status_code, answer.json()["error"]["type"]) == (502, "api_error")
+
+
+def test_large_body_is_refused(room: Room) -> None:
+    from tests.gateway.conftest import room_on  # noqa: PLC0415 - for this test alone
+
+    with room_on(room.settings, room.tenant, gateway_max_body_bytes=10_000) as other:
+        answer = other.client.post("/v1/messages", json=asking("messages", "x" * 10_001))
+        assert (answer.status_code, answer.json()["error"]["type"]) == (413, "request_too_large")
+        assert other.client.post("/v1/messages", json=asking("messages", "x" * 100)).status_code == 200

@@ -1,0 +1,258 @@
+"""Which conversation a request belongs to, by what it resends: edited, regenerated, gone on beside, begun anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from runtime import ids
+from tests.conftest import make_tenant
+from tests.gateway.conftest import PATHS
+from tests.support.servers.loopback_providers import Says
+
+if TYPE_CHECKING:
+    from tests.gateway.conftest import Room
+
+SHAPES: Final = tuple(PATHS)
+MARK: Final = {"type": "ephemeral"}
+
+
+class Chatter:
+    """A client that keeps its own history, as they all do."""
+
+    def __init__(self, room: Room, shape: str, **headers: str) -> None:
+        self.room = room
+        self.shape = shape
+        self.headers = headers
+        self.rows: list[dict[str, Any]] = []
+        self.name = ""
+        self.outcome = ""
+
+    def ask(self, text: Any, *, stream: bool = True) -> None:
+        self.rows.append({"role": "user", "content": text})
+        self.send(stream=stream)
+
+    def send(self, *, stream: bool = True, rows: list[Any] | None = None) -> None:
+        """Send the history as it stands, or as a client writes it; take the answer into it."""
+        number = len(self.room.providers.asked)
+        name = "input" if self.shape == "responses" else "messages"
+        body = {"model": "model-1", "max_tokens": 99, name: rows or self.rows, "stream": stream}
+        answer = self.room.client.post(PATHS[self.shape], json=body, headers=self.headers)
+        assert answer.status_code == 200, answer.text
+        self.name = answer.headers.get("x-palimpsest-conversation", "")
+        self.outcome = answer.headers["x-palimpsest-outcome"]
+        says = self.room.providers.model(self.room.providers.asked[number])
+        assert isinstance(says, Says)
+        self.rows += self.answer(says)
+
+    def answer(self, says: Says) -> list[dict[str, Any]]:
+        """Return an answer as a client keeps it, without what the provider put beside it."""
+        match self.shape:
+            case "messages":
+                calls = [{"type": "tool_use", "id": i, "name": n, "input": given} for i, n, given in says.calls]
+                return [{"role": "assistant", "content": [{"type": "text", "text": says.text}, *calls]}]
+            case "chat":
+                return [{"role": "assistant", "content": says.text}]
+        return [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": says.text}]}]
+
+
+def texts(room: Room, conversation: str) -> list[str]:
+    found = []
+    for row in room.stored(conversation):
+        content = row["content"]
+        found.append(content if isinstance(content, str) else "".join(block.get("text", "") for block in content))
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_history_that_is_resent_is_one_conversation(room: Room, shape: str) -> None:
+    chat = Chatter(room, shape)
+    names = []
+    for number in range(4):
+        chat.ask(f"{shape} resent, question {number}")
+        names.append(chat.name)
+    assert len(set(names)) == 1
+    room.eventually_stored(names[0], 8)
+    assert texts(room, names[0])[:3] == [f"{shape} resent, question 0", "answer 1", f"{shape} resent, question 1"]
+    assert not room.query(
+        "select seq from messages where conversation_id = %s and superseded_at is not null",
+        ids.parse("conv", names[0]),
+    )
+
+
+def test_answer_is_recognized_however_the_client_writes_it(room: Room) -> None:
+    room.providers.model = lambda asked: Says(f"said {len(asked.rows)}", ((f"t{len(asked.rows)}", "look", {"q": 1}),))
+    chat = Chatter(room, "messages")
+    chat.ask("written otherwise")
+    chat.rows[-1]["content"][0]["cache_control"] = MARK
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "x", "cache_control": MARK}
+    chat.rows.append({"role": "user", "content": [result]})
+    chat.send()
+    first = chat.name
+    # The mark moves on, a lone text becomes a string, a result loses its mark.
+    del chat.rows[1]["content"][0]["cache_control"]
+    del chat.rows[2]["content"][0]["cache_control"]
+    chat.rows[0]["content"] = [{"type": "text", "text": "written otherwise", "cache_control": MARK}]
+    chat.rows.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t3", "content": "y"}]})
+    chat.send()
+    assert chat.name == first
+    assert len(room.eventually_stored(first, 6)) == 6
+
+
+def test_import_by_use(room: Room) -> None:
+    chat = Chatter(room, "messages")
+    for number in range(150):
+        chat.rows += [
+            {"role": "user", "content": f"imported question {number}"},
+            {"role": "assistant", "content": f"imported answer {number}"},
+        ]
+    chat.ask("and now")
+    stored = room.eventually_stored(chat.name, 302)
+    assert [row["content"] for row in stored[:2]] == ["imported question 0", "imported answer 0"]
+    name = chat.name
+    chat.ask("and then")
+    assert chat.name == name
+    room.eventually_stored(name, 304)
+
+
+def test_edit_takes_the_place_of_what_it_edits(room: Room) -> None:
+    chat = Chatter(room, "chat")
+    for number in range(3):
+        chat.ask(f"edited chat {number}")
+    name = chat.name
+    room.eventually_stored(name, 6)
+    chat.rows = [*chat.rows[:2], {"role": "user", "content": "edited chat, said better"}]
+    chat.send()
+    assert chat.name == name
+    room.eventually_stored(name, 4)
+    assert texts(room, name)[2] == "edited chat, said better"
+    chat.ask("and on")
+    assert chat.name == name
+    room.eventually_stored(name, 6)
+
+
+def test_regenerated_answer_takes_the_place_of_the_one_before(room: Room) -> None:
+    chat = Chatter(room, "messages")
+    chat.ask("regenerated 0")
+    chat.ask("regenerated 1")
+    name = chat.name
+    room.eventually_stored(name, 4)
+    del chat.rows[3:]
+    room.providers.model = lambda _: Says("another answer")
+    chat.send()
+    assert chat.name == name
+    room.eventually_stored(name, 4)
+    assert texts(room, name)[3] == "another answer"
+    chat.ask("regenerated 2")
+    assert chat.name == name
+    assert texts(room, name)[3] == "another answer"
+
+
+def test_branch_that_comes_back_is_a_conversation_of_its_own(room: Room) -> None:
+    one = Chatter(room, "messages")
+    one.ask("branching 0")
+    one.ask("branching 1")
+    other = Chatter(room, "messages")
+    other.rows = one.rows[:2]
+    one.ask("one's own")
+    room.eventually_stored(one.name, 6)
+    other.ask("other's own")
+    assert other.name == one.name
+    room.eventually_stored(one.name, 4)
+    one.ask("one goes on")
+    assert one.name != other.name
+    room.eventually_stored(one.name, 8)
+    about = room.query("select metadata from conversations where id = %s", ids.parse("conv", one.name))
+    assert about[0]["metadata"]["gateway"]["branch_of"] == other.name
+    names = (one.name, other.name)
+    other.ask("other goes on")
+    one.ask("one ends")
+    assert (one.name, other.name) == names
+    room.eventually_stored(one.name, 10)
+    room.eventually_stored(other.name, 6)
+    assert "one's own" not in texts(room, other.name)
+    assert "other's own" not in texts(room, one.name)
+
+
+def test_same_first_words_are_two_conversations(room: Room) -> None:
+    one, other = Chatter(room, "chat"), Chatter(room, "chat")
+    one.ask("the same first words")
+    other.ask("the same first words")
+    assert one.name != other.name
+
+
+def test_session_holds_a_conversation_and_what_is_beside_it(room: Room) -> None:
+    session = {"x-claude-code-session-id": "session-1", "user-agent": "claude-cli/2.1 (external, cli)"}
+    chat, title = Chatter(room, "messages", **session), Chatter(room, "messages", **session)
+    chat.ask("in a session")
+    title.ask("Write a title for: in a session")
+    chat.ask("in a session, on")
+    assert title.name != chat.name
+    room.eventually_stored(chat.name, 4)
+    room.eventually_stored(title.name, 2)
+    about = room.query("select metadata from conversations where id = %s", ids.parse("conv", chat.name))
+    assert about[0]["metadata"]["gateway"] == {"client": "claude-code", "session": "session-1", "shape": "messages"}
+    elsewhere = Chatter(room, "messages", **{**session, "x-claude-code-session-id": "session-2"})
+    elsewhere.rows = list(chat.rows)
+    elsewhere.ask("on in another session")
+    assert elsewhere.name != chat.name
+
+
+def test_own_compaction_of_a_client_is_a_branch(room: Room) -> None:
+    chat = Chatter(room, "messages", **{"x-session-id": "session-3"})
+    for number in range(3):
+        chat.ask(f"compacted by the client {number}")
+    first = chat.name
+    room.eventually_stored(first, 6)
+    chat.rows = [
+        {"role": "user", "content": "This session is continued from an earlier one: a summary."},
+        {"role": "user", "content": "Go on."},
+    ]
+    chat.send()
+    assert chat.name != first
+    room.eventually_stored(chat.name, 3)
+    about = room.query("select metadata from conversations where id = %s", ids.parse("conv", chat.name))
+    assert about[0]["metadata"]["gateway"]["branch_of"] == first
+
+
+def test_named_conversations(room: Room) -> None:
+    chat = Chatter(room, "chat", **{"x-palimpsest-conversation": "my thread"})
+    chat.ask("named 0")
+    chat.ask("named 1")
+    room.eventually_stored(chat.name, 4)
+    row = room.query("select external_id from conversations where id = %s", ids.parse("conv", chat.name))
+    assert row[0]["external_id"] == "my thread"
+    by_id = Chatter(room, "chat", **{"x-palimpsest-conversation": chat.name})
+    by_id.ask("begun under the id of another")
+    assert by_id.name != chat.name
+    again = by_id.name
+    by_id.ask("and gone on with")
+    assert by_id.name == again
+
+
+def test_no_other_tenant_is_recognized(room: Room) -> None:
+    chat = Chatter(room, "messages", **{"x-session-id": "shared name"})
+    chat.ask("ours 0")
+    chat.ask("ours 1")
+    room.eventually_stored(chat.name, 4)
+    stranger = make_tenant(room.settings.database_url.get_secret_value(), "stranger")
+    with room.gateway.client(stranger.key) as client:
+        theirs = Chatter(room._replace(client=client), "messages", **{"x-session-id": "shared name"})
+        theirs.rows = list(chat.rows)
+        theirs.ask("ours 2")
+    assert theirs.name != chat.name
+    room.eventually_stored(theirs.name, 6)
+    room.eventually_stored(chat.name, 4)
+
+
+def test_leading_system_prompt_may_change(room: Room) -> None:
+    chat = Chatter(room, "chat")
+    chat.rows = [{"role": "user", "content": "with a system prompt"}]
+    chat.send(rows=[{"role": "system", "content": "It is Monday."}, *chat.rows])
+    first = chat.name
+    chat.rows.append({"role": "user", "content": "and on"})
+    chat.send(rows=[{"role": "developer", "content": "It is Tuesday."}, *chat.rows])
+    assert chat.name == first
+    room.eventually_stored(first, 4)
+    assert room.providers.asked[-1].rows[0]["content"] == "It is Tuesday."
