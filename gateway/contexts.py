@@ -70,6 +70,8 @@ def _carefully(history: ResentHistory, place: Recognized, head: Head, first: int
         tail.append(ViewMessage(inner.role, inner.content, seqs[at]))
         sent[seqs[at]] = SentMessage(history.rows[at].decode(), value, inner)
     before = load_view(head.messages, head.seqs)
+    if history.shape == "messages" and before and (mark := _mark_of_head(history, first)) is not None:
+        before = (*before[:-1], before[-1].with_content(_with_mark(before[-1].content, mark)))
     if history.shape != "messages":
         places = {seq: at for at, seq in enumerate(seqs[:first])}
         for message in before:
@@ -99,24 +101,31 @@ def _seqs(place: Recognized, count: int) -> list[int]:
 
 
 def _marked(messages: str, history: ResentHistory, first: int) -> bytes:
-    """Return a snapshot's messages, the last with a mark for the cache where the client marks its own and room is left.
+    """Return a snapshot's messages as JSON, the last with the mark that it is to have."""
+    mark = _mark_of_head(history, first)
+    if mark is None:
+        return messages.encode()
+    every: list[dict[str, Any]] = _value(messages)
+    if every:
+        every[-1] = {**every[-1], "content": _with_mark(every[-1]["content"], mark)}
+    return _encode(every)
+
+
+def _mark_of_head(history: ResentHistory, first: int) -> Any:
+    """Return the mark for the end of the head: one where the client marks its own rows and there is room for another.
 
     A snapshot stays the same until the next one: what ends with it is read from the cache in every call.
     """
-    text = messages.encode()
-    kept = _marks(history, first)
-    mark = next(
-        (found for row in (*reversed(history.rows[:first]), *history.rows[first:]) if (found := _mark(row))), None
-    )
-    if mark is None or kept >= MAX_MARKS:
-        return text
-    every: list[dict[str, Any]] = _value(text)
-    content = every[-1]["content"] if every else None
+    rows = (*reversed(history.rows[:first]), *history.rows[first:])
+    mark = next((found for row in rows if (found := _mark(row))), None)
+    return mark if mark is not None and _marks(history, first) < MAX_MARKS else None
+
+
+def _with_mark(content: Any, mark: Any) -> Any:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not parts or parts[-1].get("type") not in _MARKABLE:
-        return text
-    every[-1] = {**every[-1], "content": [*parts[:-1], {**parts[-1], CACHE_MARK: mark}]}
-    return _encode(every)
+        return content
+    return [*parts[:-1], {**parts[-1], CACHE_MARK: mark}]
 
 
 def _marks(history: ResentHistory, first: int) -> int:

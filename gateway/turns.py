@@ -119,7 +119,7 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
         if replace_from is not None:
             fields["replace_from"] = replace_from
         appended = await _append(
-            caller, learned, fields, part, f"gateway {ids.external('req', caller.request_id)} {number}"
+            caller, learned, fields, part, f"gateway {ids.external('req', caller.request_id)} {expected}"
         )
         if appended.outcome == "out_of_order":
             return None

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tests.support.service.running_gateway import RunningGateway
 
 PROVIDER_KEY = "sk-provider"
-PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
 
 
 class Room(NamedTuple):

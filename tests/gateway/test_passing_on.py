@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import make_tenant
-from tests.gateway.conftest import PATHS, PROVIDER_KEY
+from tests.gateway.chatter import PATHS
+from tests.gateway.conftest import PROVIDER_KEY
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Fails, Says
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from runtime import ids
 from tests.conftest import make_tenant
-from tests.gateway.conftest import PATHS
+from tests.gateway.chatter import PATHS, Chatter
 from tests.support.servers.loopback_providers import Says
 
 if TYPE_CHECKING:
@@ -16,45 +16,6 @@ if TYPE_CHECKING:
 
 SHAPES: Final = tuple(PATHS)
 MARK: Final = {"type": "ephemeral"}
-
-
-class Chatter:
-    """A client that keeps its own history, as they all do."""
-
-    def __init__(self, room: Room, shape: str, **headers: str) -> None:
-        self.room = room
-        self.shape = shape
-        self.headers = headers
-        self.rows: list[dict[str, Any]] = []
-        self.name = ""
-        self.outcome = ""
-
-    def ask(self, text: Any, *, stream: bool = True) -> None:
-        self.rows.append({"role": "user", "content": text})
-        self.send(stream=stream)
-
-    def send(self, *, stream: bool = True, rows: list[Any] | None = None) -> None:
-        """Send the history as it stands, or as a client writes it; take the answer into it."""
-        number = len(self.room.providers.asked)
-        name = "input" if self.shape == "responses" else "messages"
-        body = {"model": "model-1", "max_tokens": 99, name: rows or self.rows, "stream": stream}
-        answer = self.room.client.post(PATHS[self.shape], json=body, headers=self.headers)
-        assert answer.status_code == 200, answer.text
-        self.name = answer.headers.get("x-palimpsest-conversation", "")
-        self.outcome = answer.headers["x-palimpsest-outcome"]
-        says = self.room.providers.model(self.room.providers.asked[number])
-        assert isinstance(says, Says)
-        self.rows += self.answer(says)
-
-    def answer(self, says: Says) -> list[dict[str, Any]]:
-        """Return an answer as a client keeps it, without what the provider put beside it."""
-        match self.shape:
-            case "messages":
-                calls = [{"type": "tool_use", "id": i, "name": n, "input": given} for i, n, given in says.calls]
-                return [{"role": "assistant", "content": [{"type": "text", "text": says.text}, *calls]}]
-            case "chat":
-                return [{"role": "assistant", "content": says.text}]
-        return [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": says.text}]}]
 
 
 def texts(room: Room, conversation: str) -> list[str]:

@@ -1,0 +1,192 @@
+"""What a model is sent once the conversation was compacted: the head for what it covers, all else as it came."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.gateway.chatter import PATHS, Chatter
+from tests.support import messages_api
+from tests.support.servers.loopback_providers import Asked, Fails, Says
+from tests.support.shapes import chat_api, responses_api
+
+if TYPE_CHECKING:
+    from tests.gateway.conftest import Room
+
+SHAPES: Final = tuple(PATHS)
+PROBLEMS: Final[dict[str, Any]] = {
+    "messages": messages_api.problems,
+    "chat": chat_api.problems,
+    "responses": responses_api.problems,
+}
+MARK: Final = {"type": "ephemeral"}
+LONG: Final = "a line of output that is long enough to be cut\n" * 400
+
+
+def calls_a_tool(asked: Asked) -> Says:
+    """Call a tool after each request, answer after each result."""
+    last = asked.rows[-1]
+    number = len(asked.raw)
+    is_result = "tool_result" in str(last) or last.get("role") == "tool" or last.get("type") == "function_call_output"
+    return Says(f"answer {number}") if is_result else Says("", ((f"call_{number}", "look", {"n": number}),))
+
+
+def talk(chat: Chatter, rounds: int, about: str) -> None:
+    """Ask, and give what is called for."""
+    for number in range(rounds):
+        chat.ask(f"{about} {number}")
+        chat.give(chat.called, f"{about} result {number} {LONG}")
+        chat.send()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_head_stands_for_what_it_covers(room: Room, shape: str) -> None:
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, shape)
+    talk(chat, 12, f"{shape} compacting")
+    count = len(chat.rows)
+    room.eventually_stored(chat.name, count)
+    room.compact(chat.name)
+    chat.ask(f"{shape} after it")
+    asked = room.providers.asked[-1]
+    assert chat.outcome == "compacted"
+    assert chat.saved > 10_000
+    assert not PROBLEMS[shape](asked.rows)
+    assert asked.rows[-1] == {"role": "user", "content": f"{shape} after it"}
+    assert f"{shape} compacting 0" in json.dumps(asked.rows[0])
+    assert len(asked.raw) < len(json.dumps(chat.rows)) / 3
+    assert chat.rows[count - 2] in asked.rows
+    name = chat.name
+    talk(chat, 2, f"{shape} on")
+    assert (chat.name, chat.outcome) == (name, "compacted")
+    room.eventually_stored(name, len(chat.rows))
+
+
+def test_everything_beside_the_head_is_as_it_came(room: Room) -> None:
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, "messages")
+    talk(chat, 12, "byte for byte")
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.compact(chat.name)
+    system = '[{"type":"text",  "text":"spaced   out"}]'
+    tools = '[ {"name":"look","input_schema":{"type":"object"}} ]'
+    newest = '{"role" : "user", "content":[{"type":"text","text":"newest \\u00fc", "x_new": 1.0}]}'
+    before = ",".join(json.dumps(row) for row in chat.rows)
+    body = f'{{"model":"m","max_tokens":9,"system":{system},"messages":[{before},{newest}],"tools":{tools}}}'
+    answer = room.client.post("/v1/messages", content=body.encode(), headers={"content-type": "application/json"})
+    raw = room.providers.asked[-1].raw.decode()
+    assert answer.headers["x-palimpsest-outcome"] == "compacted"
+    for part in (f'"system":{system}', f'"tools":{tools}', newest, json.dumps(chat.rows[-1])):
+        assert part in raw
+
+
+def test_marks_for_the_cache_stay_within_four(room: Room) -> None:
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, "messages")
+    talk(chat, 12, "marked")
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.compact(chat.name)
+    rows = json.loads(json.dumps(chat.rows))
+    rows.append({"role": "user", "content": [{"type": "text", "text": "marked on", "cache_control": MARK}]})
+    system = [{"type": "text", "text": "s", "cache_control": MARK}]
+
+    def sent(system_marks: int) -> list[Any]:
+        fields = {"model": "m", "max_tokens": 9, "system": system * system_marks, "messages": rows}
+        answer = room.client.post("/v1/messages", json=fields)
+        assert answer.headers["x-palimpsest-outcome"] == "compacted"
+        asked = room.providers.asked[-1]
+        assert json.dumps(asked.body).count("cache_control") <= 4
+        return asked.rows
+
+    once, again = sent(2), sent(2)
+    assert json.dumps(once).count("cache_control") == 2
+    assert once == again
+    assert json.dumps(sent(3)).count("cache_control") == 1
+    unmarked = Chatter(room, "messages")
+    unmarked.rows = list(chat.rows)
+    unmarked.ask("not marked at all")
+    assert unmarked.outcome == "compacted"
+    assert "cache_control" not in room.providers.asked[-1].raw.decode()
+
+
+def test_edit_within_what_is_covered_gets_no_head(room: Room) -> None:
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, "messages")
+    talk(chat, 12, "deep edit")
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.compact(chat.name)
+    chat.rows = [*chat.rows[:8], {"role": "user", "content": "edited deep within"}]
+    sent = list(chat.rows)
+    chat.send()
+    assert room.providers.asked[-1].rows == sent
+    assert chat.outcome == "unchanged"
+    name = chat.name
+    room.eventually_stored(name, len(chat.rows))
+    chat.ask("on after the edit")
+    assert chat.name == name
+    assert "deep edit 7" not in room.providers.asked[-1].raw.decode()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_refusal_as_too_long_is_answered_with_less(room: Room, shape: str, is_stream: bool) -> None:
+    limit = 60_000
+
+    def refuses(asked: Asked) -> Says | Fails:
+        if len(asked.raw) <= limit:
+            return calls_a_tool(asked)
+        text = f"prompt is too long: {len(asked.raw) // 4} tokens > {limit // 4} maximum"
+        if shape == "messages":
+            return Fails(400, {"type": "error", "error": {"type": "invalid_request_error", "message": text}})
+        tokens = f"maximum context length is {limit // 5} tokens. However, your messages resulted in"
+        message = f"This model's {tokens} {len(asked.raw) // 4} tokens."
+        return Fails(400, {"error": {"message": message, "code": "context_length_exceeded", "type": "x"}})
+
+    chat = Chatter(room, shape)
+    room.providers.model = calls_a_tool
+    talk(chat, 6, f"{shape} overflow {is_stream}")
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.providers.model = refuses
+    chat.rows.append({"role": "user", "content": f"{shape} one too many"})
+    before = len(room.providers.asked)
+    name = "input" if shape == "responses" else "messages"
+    fields = {"model": "m", "max_tokens": 9, name: chat.rows, "stream": is_stream}
+    answer = room.client.post(PATHS[shape], json=fields)
+    assert answer.status_code == 200, answer.text
+    refused, taken = room.providers.asked[before:]
+    assert len(taken.raw) <= limit < len(refused.raw)
+    assert answer.headers["x-palimpsest-outcome"] == "compacted"
+    assert answer.content == taken.answered
+    assert not PROBLEMS[shape](taken.rows)
+    assert f"{shape} one too many" in json.dumps(taken.rows[-1])
+    room.eventually_stored(answer.headers["x-palimpsest-conversation"], len(chat.rows) + 1)
+
+
+def test_refusal_of_what_cannot_be_smaller_comes_back(room: Room) -> None:
+    body = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 > 8"}}
+    room.providers.model = lambda _: Fails(400, body)
+    answer = room.client.post("/v1/messages", json={"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+    assert (answer.status_code, answer.json()) == (400, body)
+
+
+def test_thinking_from_before_the_head_is_left_out(room: Room) -> None:
+    room.providers.model = lambda asked: calls_a_tool(asked)._replace(thinks="I think.")
+    chat = Chatter(room, "messages")
+    thought = {"type": "thinking", "thinking": "I think.", "signature": "c2lnbmVk"}
+    for number in range(12):
+        chat.ask(f"thinking {number}")
+        chat.rows[-1]["content"] = [thought, *chat.rows[-1]["content"]]
+        chat.give(chat.rows[-1]["content"][1]["id"], f"result {number} {LONG}")
+        chat.send()
+        chat.rows[-1]["content"] = [thought, *chat.rows[-1]["content"]]
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.compact(chat.name)
+    chat.ask("thinking on")
+    asked = room.providers.asked[-1]
+    assert chat.outcome == "compacted"
+    # What stands before the first result that was cut is as it was when it was signed.
+    assert "I think." in json.dumps(asked.rows[:2])
+    assert "I think." not in json.dumps(asked.rows[2:])
+    assert not PROBLEMS["messages"](asked.rows)
