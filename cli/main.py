@@ -123,6 +123,22 @@ def api(
 
 
 @app.command(rich_help_panel=RUN)
+def gateway(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", min=1, max=65_535)] = None,
+    workers: Annotated[int, typer.Option(help="Processes.", min=1, max=256)] = 1,
+) -> None:
+    """Run the gateway: compaction for any client by its base URL alone."""
+    from gateway.start import run_gateway  # noqa: PLC0415
+
+    try:
+        run_gateway(read_settings(), host=host, port=port, workers=workers)
+    except SystemExit as end:
+        # Uvicorn has a code of its own for a server that could not start.
+        raise typer.Exit(1 if end.code else 0) from None
+
+
+@app.command(rich_help_panel=RUN)
 def worker(
     queues: Annotated[str, typer.Option(help="Queues to serve, separated by commas.")] = "checks,summaries",
     concurrency: Annotated[int | None, typer.Option(help="Processes or threads.", min=1, max=1_024)] = None,

@@ -42,10 +42,11 @@ _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0  # then workers are killed; their leases expire and the work is done again
 _WATCH_SECONDS = 0.5
-_STOP_ORDER = ("api", "sweeper", "checks", "summaries")
+_STOP_ORDER = ("gateway", "api", "sweeper", "checks", "summaries")
 _COMMAND = [sys.executable, "-P", "-m", "cli.main"]  # -P: an `api` or `store` in the caller's folder is not ours
 _PARTS: dict[str, list[str]] = {
     "api": ["api"],
+    "gateway": ["gateway"],
     "checks": ["worker", "--queues", "checks"],
     "summaries": ["worker", "--queues", "summaries"],
     "sweeper": ["sweeper"],
@@ -61,6 +62,8 @@ class RunningService:
     """What a client of a running service needs to know, and what `serve` prints."""
 
     url: str
+    gateway_url: str
+    """The base URL for clients that know nothing of the service."""
     host: str
     """The address that it listens on."""
     api_key: str
@@ -104,6 +107,7 @@ def running_service(
     stopping = stopping or threading.Event()
     host = given.get("PALIMPSEST_HOST") or "127.0.0.1"
     chosen_port = _claim_port(host, port)
+    ports = {"api": chosen_port, "gateway": _gateway_port(given, host, port)}
     with contextlib.ExitStack() as running:
         stack = running.enter_context(EmbeddedStack.from_environment(data_dir, durable=durable, environ=given))
         _check(stopping)
@@ -131,14 +135,16 @@ def running_service(
         supervisor = Supervisor(log=log)
         running.callback(supervisor.stop, _STOP_ORDER, grace=_STOP_SECONDS)
         for part, arguments in _PARTS.items():
-            own = ["--port", str(chosen_port)] if part == "api" else []
+            own = ["--port", str(ports[part])] if part in ports else []
             supervisor.start(part, [*_COMMAND, *arguments, *own], env)
         reachable = _REACHABLE.get(host, host)
-        _await_ready(reachable, chosen_port, supervisor, stopping)
+        for answering in ports.values():
+            _await_ready(reachable, answering, supervisor, stopping)
         supervisor.keep_running()
         stack.keep_running(supervisor.note)
         yield RunningService(
-            url=f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{chosen_port}",
+            url=_url(reachable, chosen_port),
+            gateway_url=_url(reachable, ports["gateway"]),
             host=host,
             api_key=key,
             database_url=stack.database_url,
@@ -186,14 +192,14 @@ def run_serve(port: int, data_dir: Path | None, summarizer: str | None, *, yes: 
 
 
 def _announce(service: RunningService) -> None:
-    fields = ("url", "api_key", "database_url", "broker_url")
+    fields = ("url", "api_key", "database_url", "broker_url", "gateway_url")
     sys.stdout.write(json.dumps({field: getattr(service, field) for field in fields}) + "\n")
     sys.stdout.flush()
     lines = {
         "API": f"{service.url}  ({_describe_reach(service.host)})",
         "Console": f"{service.url}/console/sign-in?ticket={console_ticket(service.database_url, service.api_key)}",
-        "Docs": f"{service.url}/docs",
-        "Metrics": f"{service.url}/metrics",
+        "Gateway": f"{service.gateway_url}  (base URL for clients of Messages; with /v1 for those of OpenAI's APIs)",
+        "Docs": f"{service.url}/docs, metrics: {service.url}/metrics",
         "Store": service.store,
         "Model": service.model,
         "Key": service.api_key,
@@ -217,6 +223,23 @@ def _claim_port(host: str, port: int) -> int:
         except OSError as error:
             raise ServiceError(f"cannot listen on port {port} of {host}: {error.strerror}") from None
     return port
+
+
+def _gateway_port(given: Mapping[str, str], host: str, port: int) -> int:
+    """Answer the gateway's port: the one that the environment names, else any free one where its own is taken."""
+    named = given.get("PALIMPSEST_GATEWAY_PORT", "")
+    if named.isdigit():
+        return _claim_port(host, int(named))
+    if port == 0:
+        return free_port()
+    try:
+        return _claim_port(host, Settings.model_fields["gateway_port"].default)
+    except ServiceError:
+        return free_port()
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _await_ready(host: str, port: int, supervisor: Supervisor, stopping: threading.Event) -> None:

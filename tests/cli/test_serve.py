@@ -95,7 +95,7 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
     arguments = ["--port", "0", "--data-dir", "data"]
     with serving(*arguments, cwd=tmp_path) as process:
         first = told(process, tmp_path)
-        assert list(first) == ["url", "api_key", "database_url", "broker_url"]
+        assert list(first) == ["url", "api_key", "database_url", "broker_url", "gateway_url"]
         made = call("POST", f"{first['url']}/v1/conversations", first["api_key"], {"external_id": "c"})
         processes = descendants(process.pid)
         assert len(processes) > 6
@@ -106,7 +106,7 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
     stderr = (tmp_path / "stderr").read_text()
     assert "Traceback" not in stderr
     people = [line for line in stderr.splitlines() if line and line[9:12] != " | "]
-    assert [line.split()[0] for line in people] == ["API", "Console", "Docs", "Metrics", "Store", "Model", "Key", "Try"]
+    assert [line.split()[0] for line in people] == ["API", "Console", "Gateway", "Docs", "Store", "Model", "Key", "Try"]
     assert len({len(line) - len(line[7:].lstrip()) for line in people}) == 1  # aligned
     assert "extractive, no model is called" in stderr
     assert (tmp_path / "data" / "api-key").stat().st_mode & 0o777 == 0o600
