@@ -6,10 +6,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from api.monitoring import installation
 from api.monitoring.metrics import Metrics
+from gateway.metrics import GatewayMetrics
 from store.operations.processes import Activity
 from worker.metrics import WorkerMetrics
 from worker.process.exposition import ProcessGauges
@@ -17,7 +19,7 @@ from worker.process.exposition import ProcessGauges
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client import Metric
 
 HEADER: Final = """\
 # Metrics
@@ -43,6 +45,9 @@ seconds. All say the same: take `max`. What cannot be known is absent.
 """,
     "API": """\
 Of one API process; with `--workers`, of all processes of one server together.
+""",
+    "Gateway": """\
+Of one gateway process, beside those of the API that are about turns, runs, pools and wake-ups.
 """,
     "Workers and sweeper": """\
 Of one worker, the processes of its pool included, or of one sweeper. Each counts what it does: a worker has no
@@ -76,8 +81,15 @@ def families() -> tuple[list[Described], ...]:
     return (
         [_described(each) for each in installation.families()],
         _registered(Metrics().registry),
+        _registered(_of_gateway()),
         sorted({*_registered(worker.registry), *(_described(each) for each in gauges.collect())}),
     )
+
+
+def _of_gateway() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    GatewayMetrics(registry)
+    return registry
 
 
 def _registered(registry: CollectorRegistry) -> list[Described]:

@@ -40,7 +40,12 @@ class GatewayMetrics:
         self.aborted = Counter(
             "palimpsest_gateway_aborted", "Answers that ended before they were whole.", registry=registry
         )
-        self.under_way = Gauge("palimpsest_gateway_answers_under_way", "Answers under way.", registry=registry)
+        self.under_way = Gauge(
+            "palimpsest_gateway_answers_under_way",
+            "Answers under way.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.added_seconds = Histogram(
             "palimpsest_gateway_added_seconds",
             "Seconds from a request's last byte to its first one to the provider.",

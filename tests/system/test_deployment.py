@@ -101,7 +101,7 @@ def test_the_image_runs_the_installed_command_and_the_api_by_default() -> None:
 
 
 def test_every_role_has_a_service() -> None:
-    assert {service["command"][0] for service in OWN.values()} == {"api", "worker", "sweeper", "migrate"}
+    assert {service["command"][0] for service in OWN.values()} == {"api", "gateway", "worker", "sweeper", "migrate"}
 
 
 @pytest.mark.parametrize("name", [*OWN, "image"])
@@ -138,9 +138,9 @@ def test_the_settings_of_a_service_are_valid_and_lead_to_the_other_services(
     assert urlsplit(settings.broker_url.get_secret_value()).hostname == "redis"
 
 
-def test_only_workers_get_the_model_key() -> None:
+def test_only_what_asks_models_gets_the_model_keys() -> None:
     for key in ("anthropic_api_key", "openai_api_key"):
-        assert {name for name in SERVICES if key in secrets_of(name)} == set(WORKERS)
+        assert {name for name in SERVICES if key in secrets_of(name)} == {*WORKERS, "gateway"}
 
 
 def test_the_owners_login_is_the_migrations_alone() -> None:
@@ -219,6 +219,9 @@ def test_the_port_is_the_same_everywhere() -> None:
     assert (address, host_port, container_port) == ("127.0.0.1", str(port), str(port))
     (url,) = re.findall(r"http://[^']+", " ".join(SERVICES["api"]["healthcheck"]["test"]))
     assert urlsplit(url).port == port
+    (of_gateway,) = SERVICES["gateway"]["ports"]
+    own = str(Settings.model_fields["gateway_port"].default)
+    assert interpolated(of_gateway) == f"127.0.0.1:{own}:{own}"
 
 
 def test_health_checks_ask_paths_that_the_api_serves() -> None:
@@ -379,11 +382,12 @@ def test_the_broker_refuses_rather_than_evicts() -> None:
     assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
 
 
-def test_only_the_api_is_reachable_from_outside_and_only_what_needs_it_reaches_out() -> None:
-    assert {name for name, service in SERVICES.items() if "ports" in service} == {"api"}
+def test_only_api_and_gateway_are_reachable_from_outside_and_only_what_needs_it_reaches_out() -> None:
+    assert {name for name, service in SERVICES.items() if "ports" in service} == {"api", "gateway"}
     assert COMPOSE["networks"]["store"]["internal"] is True
     assert {name for name, service in SERVICES.items() if "outside" in service["networks"]} == {
         "api",
+        "gateway",
         "worker-summaries",
     }
 

@@ -72,7 +72,7 @@ def test_the_command_of_a_pod_is_a_real_one(name: str) -> None:
 
 def test_every_role_is_there_and_every_queue_is_served_once() -> None:
     arguments = [container["args"] for container in CONTAINERS.values()]
-    assert {each[0] for each in arguments} == {"api", "worker", "sweeper", "migrate"}
+    assert {each[0] for each in arguments} == {"api", "gateway", "worker", "sweeper", "migrate"}
     served = [queue for each in arguments if each[0] == "worker" for queue in queues({"command": each})]
     assert sorted(served) == sorted(QUEUES)
 
@@ -120,7 +120,10 @@ def test_settings_are_settings_and_no_secrets() -> None:
 def test_secrets_are_files_that_the_settings_read_and_each_pod_has_only_its_own(tmp_path: Path) -> None:
     assert secret_files("palimpsest-migrate") == {"palimpsest_database_url", "palimpsest_service_password"}
     for key in ("anthropic_api_key", "openai_api_key"):
-        assert {name for name in PODS if key in secret_files(name)} == {"palimpsest-worker-summaries"}
+        assert {name for name in PODS if key in secret_files(name)} == {
+            "palimpsest-gateway",
+            "palimpsest-worker-summaries",
+        }
     for source in secret_sources("palimpsest-worker-summaries"):
         assert source.get("optional", False) == all("api_key" in item["key"] for item in source["items"])
     for name, container in CONTAINERS.items():
@@ -152,7 +155,7 @@ def test_probes_and_service_lead_to_what_the_api_serves() -> None:
     }
     assert {probe["port"] for probe in probes.values()} == {port["name"]}
     assert {probe["path"] for probe in probes.values()} <= {route.path for route in create_app().routes}
-    (service,) = of_kind("Service").values()
+    service = of_kind("Service")["palimpsest"]
     assert [each["targetPort"] for each in service["spec"]["ports"]] == [port["name"]]
     assert service["spec"]["selector"] == PODS["palimpsest-api"]["metadata"]["labels"]
     (allowed,) = of_kind("NetworkPolicy")["palimpsest-api"]["spec"]["ingress"]
@@ -182,7 +185,7 @@ def test_selectors_select_the_pods_that_they_are_for() -> None:
 
 def test_only_the_pods_that_call_a_model_reach_out() -> None:
     reaching = [name for name, each in of_kind("NetworkPolicy").items() if "ipBlock" in str(each["spec"].get("egress"))]
-    assert reaching == ["palimpsest-worker-summaries"]
+    assert sorted(reaching) == ["palimpsest-gateway", "palimpsest-worker-summaries"]
     assert set(of_kind("NetworkPolicy")["palimpsest"]["spec"]["policyTypes"]) == {"Ingress", "Egress"}
 
 
@@ -230,7 +233,7 @@ def test_the_way_in_leads_to_the_api_and_takes_what_it_takes(service: Service) -
     assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 25
     (rule,) = ingress["spec"]["rules"]
     assert {rule["host"]} == {host for each in ingress["spec"]["tls"] for host in each["hosts"]}
-    (target,) = of_kind("Service").values()
+    target = of_kind("Service")["palimpsest"]
     ports = {each["name"] for each in target["spec"]["ports"]}
     for path in rule["http"]["paths"]:
         assert path["backend"]["service"]["name"] == target["metadata"]["name"]
@@ -249,7 +252,8 @@ def test_every_pod_that_lives_on_is_scraped_where_it_answers() -> None:
         assert wanted <= PODS[name]["metadata"]["labels"].items()
         (port,) = [each for each in CONTAINERS[name]["ports"] if each["name"] in scraped]
         own = int(settings["data"]["PALIMPSEST_METRICS_PORT"])
-        assert port["containerPort"] == (Settings.model_fields["port"].default if "api" in name else own)
+        listening = {"palimpsest-api": "port", "palimpsest-gateway": "gateway_port"}.get(name)
+        assert port["containerPort"] == (Settings.model_fields[listening].default if listening else own)
 
 
 def test_the_manual_names_what_the_manifests_need() -> None:
