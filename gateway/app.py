@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.doors import CHAT, MESSAGES, door_of, error_body, error_headers
-from gateway.exchange import Exchange
+from gateway.exchange import PassedRequest
 from gateway.services import GatewayServices
 from runtime import ids
 from runtime.settings import Settings
@@ -51,7 +51,7 @@ class Gateway:
             return await self._answer_itself(method, path, named, send)
         request_id = ids.new_id()
         bound = structlog.contextvars.bind_contextvars(request_id=ids.external("req", request_id))
-        exchange = Exchange(self._services, door, method, scope["query_string"], headers, request_id)
+        exchange = PassedRequest(self._services, door, method, scope["query_string"], headers, request_id)
         try:
             await exchange.run(receive, send)
         finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.auth.guards import may, presented_key
 from api.auth.jwt_keys import NoKeysError
-from gateway.doors import RefusedError
+from gateway.doors import DoorError
 from gateway.headers import KEY
 from gateway.patience import AwayError
 from store.tenants.api_keys import split
@@ -45,7 +45,7 @@ class Callers:
         self._seen: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
 
     async def of(self, headers: Mapping[bytes, bytes]) -> Known:
-        """Return who sends a request. Raises RefusedError for a key that is none, and for one that may not."""
+        """Return who sends a request. Raises DoorError for a key that is none, and for one that may not."""
         beside = headers.get(KEY)
         named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
         key = beside.decode("latin-1") if beside is not None else presented_key(named)
@@ -58,14 +58,14 @@ class Callers:
             principal = self._seen_lately(digest)
             if principal is None and beside is None:
                 detail = "This key can't be looked up just now."
-                raise RefusedError(503, detail, retry_after=1) from None
+                raise DoorError(503, detail, retry_after=1) from None
             return Known(principal, is_beside=beside is not None)
         if principal is None:
             self._seen.pop(digest, None)
             raise _unknown()
         for scope in NEEDED:
             if not may(principal, scope):
-                raise RefusedError(403, f"This Palimpsest key has not the scope {scope}.")
+                raise DoorError(403, f"This Palimpsest key has not the scope {scope}.")
         self._remember(digest, principal)
         return Known(principal, is_beside=beside is not None)
 
@@ -89,8 +89,8 @@ class Callers:
             self._seen.popitem(last=False)
 
 
-def _unknown() -> RefusedError:
-    return RefusedError(
+def _unknown() -> DoorError:
+    return DoorError(
         401,
         "A valid Palimpsest key is needed, in the place of the provider's key or as x-palimpsest-key beside it.",
         code="invalid_api_key",

@@ -13,11 +13,11 @@ from compaction.shapes import codecs
 from compaction.shapes.inner import SentMessage
 from compaction.steps.snapshot import load_view
 from compaction.view import ViewMessage, strip_thinking
-from gateway.recognition import decoded, live_before
+from gateway.conversations.recognition import decoded, live_before
 
 if TYPE_CHECKING:
-    from gateway.histories import ResentHistory
-    from gateway.recognition import Recognized
+    from gateway.conversations.histories import ResentHistory
+    from gateway.conversations.recognition import Recognized
     from store.gateway.histories import Head
 
 _value: Final = msgspec.json.Decoder().decode

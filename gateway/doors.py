@@ -45,7 +45,7 @@ class Door(NamedTuple):
     """Whether a history goes through it that is answered."""
 
 
-class RefusedError(Exception):
+class DoorError(Exception):
     """What the gateway itself answers with an error, in the words of the door's provider."""
 
     def __init__(self, status: int, detail: str, *, code: str | None = None, retry_after: int | None = None) -> None:

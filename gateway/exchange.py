@@ -15,10 +15,10 @@ from api.http.bytes_under_way import BusyError, HeldBytes
 from api.http.problems import ProblemError
 from gateway import refusals
 from gateway.answers.reading import Answered, AnswerReader
-from gateway.doors import RefusedError, error_body, error_headers
+from gateway.conversations.turns import LostTurnError, learn
+from gateway.doors import DoorError, error_body, error_headers
 from gateway.headers import REQUEST, incoming, outgoing, said
-from gateway.preparing import Prepared, prepare, without_text
-from gateway.turns import LostTurnError, learn
+from gateway.preparing import PreparedRequest, prepare, without_text
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _StoppedReadingError(Exception):
     """A client that takes nothing any more."""
 
 
-class Exchange:
+class PassedRequest:
     """One request of a door."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Exchange:
         self._request_id = request_id
         self._hold = HeldBytes(services.under_way)
         self._reader: AnswerReader | None = None
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedRequest | None = None
         self._caller: Caller | None = None
         self._began = 0.0
         self._has_begun = False
@@ -69,7 +69,7 @@ class Exchange:
             known = await self._services.callers.of(self._named)
             self._caller = await self._admitted(known)
             body = await self._body(receive)
-        except RefusedError as error:
+        except DoorError as error:
             return await self._refuse(error, send)
         except ProblemError as error:
             return await self._refuse(_in_words(error), send)
@@ -100,9 +100,9 @@ class Exchange:
         return Caller(core, known.principal, self._request_id, self._hold)
 
     async def _body(self, receive: Receive) -> bytes:
-        """Return the body. Raises RefusedError for one too large, and ProblemError while too much is under way."""
+        """Return the body. Raises DoorError for one too large, and ProblemError while too much is under way."""
         most = self._services.settings.gateway_max_body_bytes
-        too_large = RefusedError(413, f"A request has at most {most:,} bytes here.")
+        too_large = DoorError(413, f"A request has at most {most:,} bytes here.")
         length = self._named.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
             raise too_large
@@ -134,7 +134,7 @@ class Exchange:
                 # What was sent is not kept in memory while the answer comes.
                 del prepared
                 await self._answer(response, headers, send)
-        except RefusedError as error:
+        except DoorError as error:
             await self._refuse(error, send)
         except (httpx2.HTTPError, httpx2.StreamError, _StoppedReadingError) as error:
             # Its end is missing, so that nobody takes what came for the whole.
@@ -144,7 +144,7 @@ class Exchange:
             if response is not None:
                 await asyncio.shield(response.aclose())
 
-    async def _call(self, known: Known, prepared: Prepared) -> tuple[httpx2.Response, Prepared]:
+    async def _call(self, known: Known, prepared: PreparedRequest) -> tuple[httpx2.Response, PreparedRequest]:
         """Return the answer to a request; where it is refused as too long, that to a smaller one."""
         response = await self._send(known, prepared)
         may_be_smaller = self._door.is_conversation and self._caller is not None and prepared.learned is not None
@@ -160,7 +160,7 @@ class Exchange:
         read = httpx2.Response(response.status_code, headers=response.headers.raw, stream=_Whole(refusal))
         return read, prepared
 
-    async def _send(self, known: Known, prepared: Prepared) -> httpx2.Response:
+    async def _send(self, known: Known, prepared: PreparedRequest) -> httpx2.Response:
         services = self._services
         tenant_id = known.principal.tenant_id if known.principal else None
         provider = services.providers.of(tenant_id, self._door.shape)
@@ -174,7 +174,7 @@ class Exchange:
         services.metrics.added_seconds.observe(time.perf_counter() - self._began)
         return await services.calls.send(self._method, provider, self._door, self._query, headers, prepared.body)
 
-    def _begin(self, response: httpx2.Response, prepared: Prepared) -> Headers:
+    def _begin(self, response: httpx2.Response, prepared: PreparedRequest) -> Headers:
         """Note what is to be learned of an answer; return its headers."""
         metrics = self._services.metrics
         metrics.requests.labels(self._door.name, prepared.outcome).inc()
@@ -183,7 +183,7 @@ class Exchange:
         self._hold.give_back()
         if response.status_code == _OK and prepared.learned is not None and self._door.is_conversation:
             self._reader = AnswerReader(self._door.shape, dict(headers))
-            self._prepared = Prepared(b"", prepared.outcome, without_text(prepared.learned))
+            self._prepared = PreparedRequest(b"", prepared.outcome, without_text(prepared.learned))
             with suppress(BusyError):
                 self._hold.take(self._prepared.size)
         request = (REQUEST, ids.external("req", self._request_id).encode())
@@ -223,7 +223,7 @@ class Exchange:
         key = prepared.learned.keys[-1]
         self._services.learning.begin(caller.tenant_id, key, _store(self._services, caller, prepared, answered))
 
-    async def _refuse(self, error: RefusedError, send: Send) -> None:
+    async def _refuse(self, error: DoorError, send: Send) -> None:
         if self._has_begun:
             return
         self.status = error.status
@@ -233,7 +233,7 @@ class Exchange:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _store(services: GatewayServices, caller: Caller, prepared: Prepared, answered: Answered) -> None:
+async def _store(services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered) -> None:
     """Store a turn; what cannot be is counted, and the client's next request has it."""
     if prepared.learned is None:
         return
@@ -287,8 +287,8 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _in_words(problem: ProblemError) -> RefusedError:
+def _in_words(problem: ProblemError) -> DoorError:
     after = problem.headers.get("retry-after", "") if problem.headers else ""
-    return RefusedError(
+    return DoorError(
         problem.status, problem.detail, code=problem.code, retry_after=int(after) if after.isdigit() else None
     )

@@ -11,13 +11,13 @@ import structlog
 from api.http.bodies import aside
 from compaction.shapes.inner import ShapeError
 from gateway.contexts import shorten
-from gateway.doors import RefusedError
+from gateway.conversations.histories import NotJsonError, chain, circle_of, keys_in, read_history
+from gateway.conversations.recognition import may_go_on, new_place, recognize
+from gateway.conversations.sessions import MOST_NAME_CHARS, session_of
+from gateway.conversations.turns import Learned
+from gateway.doors import DoorError
 from gateway.headers import BYPASS, CONVERSATION
-from gateway.histories import NotJsonError, chain, circle_of, keys_in, read_history
 from gateway.patience import AwayError
-from gateway.recognition import may_go_on, new_place, recognize
-from gateway.sessions import MOST_NAME_CHARS, session_of
-from gateway.turns import Learned
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
     from api.actions.caller import Caller
     from gateway.contexts import CompactedRequest
+    from gateway.conversations.histories import ResentHistory
+    from gateway.conversations.recognition import Recognized
     from gateway.doors import Door
-    from gateway.histories import ResentHistory
-    from gateway.recognition import Recognized
     from gateway.services import GatewayServices
 
 log = structlog.get_logger()
 _value: Final = msgspec.json.Decoder().decode
 
 
-class Prepared(NamedTuple):
+class PreparedRequest(NamedTuple):
     """What goes on to the provider, and what is to be learned of its answer; None for nothing."""
 
     body: bytes
@@ -62,27 +62,27 @@ class Prepared(NamedTuple):
 
 async def prepare(
     services: GatewayServices, caller: Caller | None, door: Door, headers: Mapping[bytes, bytes], body: bytes
-) -> Prepared:
+) -> PreparedRequest:
     """Return what goes on of a request; as it came where nothing is to be done to it, or nothing can be done now.
 
-    Raises RefusedError for what is no JSON.
+    Raises DoorError for what is no JSON.
     """
     if headers.get(BYPASS, b"").strip().lower() == b"true":
-        return Prepared(body, "bypassed")
+        return PreparedRequest(body, "bypassed")
     if not body or headers.get(b"content-encoding", b"identity") != b"identity":
-        return Prepared(body, "unchanged")
+        return PreparedRequest(body, "unchanged")
     try:
         read = await aside(len(body), _read, services, door, body)
     except NotJsonError as error:
-        raise RefusedError(400, f"The body is no JSON: {error}") from None
+        raise DoorError(400, f"The body is no JSON: {error}") from None
     if read is None:
-        return Prepared(body, "unchanged")
+        return PreparedRequest(body, "unchanged")
     if caller is None:
-        return Prepared(body, "failed_open")
+        return PreparedRequest(body, "failed_open")
     try:
         return await _in_place(services, caller, headers, body, *read)
     except AwayError:
-        return Prepared(body, "failed_open")
+        return PreparedRequest(body, "failed_open")
 
 
 def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
@@ -97,7 +97,7 @@ async def _in_place(
     body: bytes,
     history: ResentHistory,
     links: list[bytes],
-) -> Prepared:
+) -> PreparedRequest:
     session = session_of(headers, history.fields)
     given = headers.get(CONVERSATION, b"").decode("latin-1").strip()[:MOST_NAME_CHARS] or None
     named = ids.parse("conv", given) if given else None
@@ -121,7 +121,7 @@ async def _in_place(
         0,
         0,
     )
-    return await with_head(Prepared(body, "unchanged", learned, history), history, place)
+    return await with_head(PreparedRequest(body, "unchanged", learned, history), history, place)
 
 
 async def _recognized(
@@ -139,7 +139,7 @@ async def _recognized(
     return await recognize(services.core.pool, caller.tenant_id, history, keys, only=named)
 
 
-async def with_head(prepared: Prepared, history: ResentHistory, place: Recognized) -> Prepared:
+async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Recognized) -> PreparedRequest:
     """Return what goes on with the head in the place of what it covers, as it is where none can stand there."""
     if prepared.learned is None:
         return prepared
@@ -154,7 +154,7 @@ async def with_head(prepared: Prepared, history: ResentHistory, place: Recognize
     if shorter is None:
         return prepared._replace(learned=learned, history=history)
     learned = learned._replace(outcome="compacted", saved_tokens=shorter.saved_tokens, version=shorter.version)
-    return Prepared(shorter.body, "compacted", learned, history)
+    return PreparedRequest(shorter.body, "compacted", learned, history)
 
 
 def without_text(learned: Learned) -> Learned:

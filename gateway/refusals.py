@@ -12,14 +12,14 @@ from api.http.problems import ProblemError
 from api.schema.compactions import OverflowIn
 from compaction.steps.refusals import LOOKED_AT_CHARS, read_refusal
 from gateway.answers.reading import Answered
+from gateway.conversations.recognition import recognize
+from gateway.conversations.turns import LostTurnError, learn
 from gateway.patience import AwayError
 from gateway.preparing import with_head
-from gateway.recognition import recognize
-from gateway.turns import LostTurnError, learn
 
 if TYPE_CHECKING:
     from api.actions.caller import Caller
-    from gateway.preparing import Prepared
+    from gateway.preparing import PreparedRequest
     from gateway.services import GatewayServices
 
 log = structlog.get_logger()
@@ -57,7 +57,9 @@ def is_too_long(text: str) -> bool:
     return read_refusal(text) is not None or any(words in lower for words in _WORDS)
 
 
-async def smaller(services: GatewayServices, caller: Caller, refused: Prepared, error: str) -> Prepared | None:
+async def smaller(
+    services: GatewayServices, caller: Caller, refused: PreparedRequest, error: str
+) -> PreparedRequest | None:
     """Return a request with a smaller context, None where there is none to be had."""
     if refused.learned is None or refused.history is None:
         return None
@@ -68,7 +70,7 @@ async def smaller(services: GatewayServices, caller: Caller, refused: Prepared, 
         return None
 
 
-async def _smaller(caller: Caller, refused: Prepared, error: str) -> Prepared | None:
+async def _smaller(caller: Caller, refused: PreparedRequest, error: str) -> PreparedRequest | None:
     learned, history = refused.learned, refused.history
     if learned is None or history is None:
         return None

@@ -12,7 +12,7 @@ import structlog
 from api.http.bytes_under_way import BytesUnderWay
 from api.services import Services
 from gateway.callers import Callers
-from gateway.histories import RowDigests
+from gateway.conversations.histories import RowDigests
 from gateway.metrics import GatewayMetrics
 from gateway.patience import Patience
 from gateway.upstreams import ProviderCalls, Providers

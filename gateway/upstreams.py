@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from gateway.doors import RefusedError
+from gateway.doors import DoorError
 from runtime import ids
 from runtime.settings import Upstream
 
@@ -104,7 +104,7 @@ class ProviderCalls:
     async def send(
         self, method: str, provider: Provider, door: Door, query: bytes, headers: Headers, body: bytes
     ) -> httpx2.Response:
-        """Return the answer of a provider, its body still to come. Raises RefusedError if there is none."""
+        """Return the answer of a provider, its body still to come. Raises DoorError if there is none."""
         url = provider.url + door.end + (f"?{query.decode('latin-1')}" if query else "")
         stream = _Body(body)
         request = httpx2.Request(method, url, stream=stream)
@@ -112,9 +112,9 @@ class ProviderCalls:
         try:
             return await self._client.send(request, stream=True)
         except httpx2.TimeoutException:
-            raise RefusedError(504, "The provider did not answer in time.") from None
+            raise DoorError(504, "The provider did not answer in time.") from None
         except httpx2.HTTPError as error:
-            raise RefusedError(502, f"The provider can't be reached: {type(error).__name__}.") from None
+            raise DoorError(502, f"The provider can't be reached: {type(error).__name__}.") from None
         finally:
             stream.let_go()
 

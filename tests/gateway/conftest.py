@@ -12,10 +12,10 @@ from pydantic import SecretStr
 
 from runtime import ids
 from tests.conftest import Tenant, make_tenant
+from tests.gateway.running_gateway import running_gateway
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import LoopbackProviders
 from tests.support.service.in_process_worker import work
-from tests.support.service.running_gateway import running_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from runtime.settings import Settings
-    from tests.support.service.running_gateway import RunningGateway
+    from tests.gateway.running_gateway import RunningGateway
 
 PROVIDER_KEY = "sk-provider"
 

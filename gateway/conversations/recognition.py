@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from compaction.shapes.inner import Shape
-    from gateway.histories import ResentHistory
+    from gateway.conversations.histories import ResentHistory
     from store.gateway.histories import Beginning, Head
     from store.hot_path import Pool
 

@@ -9,7 +9,7 @@ import msgspec
 from api.actions.turns import store_turn, wake_up
 from api.http.bodies import aside
 from api.http.turn_bodies import read_turn
-from gateway.recognition import recognize
+from gateway.conversations.recognition import recognize
 from runtime import ids
 from store.gateway import histories as stored
 from store.gateway.histories import Begun, Noted
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from api.actions.caller import Caller
     from compaction.shapes.inner import Shape
     from gateway.answers.reading import Answered
-    from gateway.histories import ResentHistory
-    from gateway.recognition import Recognized
-    from gateway.sessions import Session
+    from gateway.conversations.histories import ResentHistory
+    from gateway.conversations.recognition import Recognized
+    from gateway.conversations.sessions import Session
     from store.hot_path import Appended
 
 TURN_ROWS: Final = 500
