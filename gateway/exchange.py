@@ -220,8 +220,9 @@ class PassedRequest:
         answered = reader.end() or Answered([], None, is_whole=is_whole)
         if not answered.is_whole:
             self._services.metrics.aborted.inc()
-        key = prepared.learned.keys[-1]
-        self._services.learning.begin(caller.tenant_id, key, _store(self._services, caller, prepared, answered))
+        self._services.learning.begin(
+            caller.tenant_id, prepared.learned.keys, _store(self._services, caller, prepared, answered)
+        )
 
     async def _refuse(self, error: DoorError, send: Send) -> None:
         if self._has_begun:

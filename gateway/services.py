@@ -29,6 +29,8 @@ ENDING_SECONDS: Final = 10.0
 """Seconds that a gateway which ends gives the last turns to be stored."""
 _WARM: Final = 2
 """Connections that are open before the first request needs one."""
+_NEWEST: Final = 16
+"""Beginnings of a history by which a turn that is being stored is known."""
 _NOBODY: Final = UUID(int=0)
 
 
@@ -72,16 +74,19 @@ class Learning:
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_key: dict[tuple[UUID, bytes], asyncio.Task[None]] = {}
 
-    def begin(self, tenant_id: UUID, key: bytes, storing: Coroutine[Any, Any, None]) -> None:
-        """Store a turn beside the requests; `key` is that of the request's whole history."""
+    def begin(self, tenant_id: UUID, keys: Sequence[bytes], storing: Coroutine[Any, Any, None]) -> None:
+        """Store a turn beside the requests; `keys` are those of its history's beginnings."""
         task = asyncio.create_task(storing)
         self._tasks.add(task)
-        self._by_key[tenant_id, key] = task
+        # Who edits or regenerates goes on from a little before the end.
+        newest = [(tenant_id, key) for key in keys[-_NEWEST:]]
+        self._by_key.update(dict.fromkeys(newest, task))
 
         def ended(_: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if self._by_key.get((tenant_id, key)) is task:
-                del self._by_key[tenant_id, key]
+            for each in newest:
+                if self._by_key.get(each) is task:
+                    del self._by_key[each]
 
         task.add_done_callback(ended)
 

@@ -147,6 +147,7 @@ def test_session_holds_a_conversation_and_what_is_beside_it(room: Room) -> None:
     session = {"x-claude-code-session-id": "session-1", "user-agent": "claude-cli/2.1 (external, cli)"}
     chat, title = Chatter(room, "messages", **session), Chatter(room, "messages", **session)
     chat.ask("in a session")
+    room.eventually_stored(chat.name, 2)
     title.ask("Write a title for: in a session")
     chat.ask("in a session, on")
     assert title.name != chat.name
