@@ -25,6 +25,7 @@ from cli.local.local_tenant import ROLE, ServiceError, api_key, console_ticket, 
 from cli.local.processes import Supervisor
 from cli.output import failed
 from migrations.run import upgrade
+from runtime.settings import Settings
 from runtime.summarizers import DEFAULT_MODELS, provider_of
 from store.tenants.logins import LoginError
 
