@@ -17,7 +17,7 @@ from compaction.policy import FIELDS, Policy, PolicyError, merge
 from runtime.summarizers import (
     ANY_MODEL,
     DEFAULT_MODELS,
-    Door,
+    ModelAccess,
     Price,
     Provider,
     TokenPrices,
@@ -389,13 +389,13 @@ class Settings(BaseSettings):
         """Tell whether a policy may have a model asked for summaries that is not the installation's own."""
         return name in self.summarizer_models or ANY_MODEL in self.summarizer_models
 
-    def door(self, provider: Provider) -> Door:
+    def model_access(self, provider: Provider) -> ModelAccess:
         """Return where a provider's API is."""
         if provider == "openai":
             key, url = self.openai_api_key, self.openai_base_url
         else:
             key, url = self.anthropic_api_key, self.anthropic_base_url
-        return Door(url or None, key.get_secret_value() if key else "")
+        return ModelAccess(url or None, key.get_secret_value() if key else "")
 
 
 def _problems(policy: dict[str, Any]) -> list[str]:

@@ -67,7 +67,7 @@ class TokenPrices(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=T
         return self
 
 
-class Door(NamedTuple):
+class ModelAccess(NamedTuple):
     """Where a provider's API is; `base_url` is None for the provider's own, `key` empty for none."""
 
     base_url: str | None

@@ -35,7 +35,7 @@ def summarizer_findings(settings: Settings) -> Iterator[Finding]:
         chosen = {settings.chosen_summarizer}
     asked = {provider for each in chosen if (provider := provider_of(each)) is not None}
     for provider in sorted(asked):
-        if settings.door(provider).is_open:
+        if settings.model_access(provider).is_open:
             yield _breaker(settings, provider)
 
 
@@ -88,7 +88,7 @@ def _of_settings(settings: Settings) -> Finding:
         by_itself = "" if settings.summarizer else ", because ANTHROPIC_API_KEY is not set"
         return ok("summarizer", f"summaries are made by {name!r}, without a model{by_itself} ({here})")
     key = f"{provider.upper()}_API_KEY"
-    if not settings.door(provider).is_open:
+    if not settings.model_access(provider).is_open:
         return problem(
             "summarizer",
             f"{name!r} is chosen, and {key} is not set ({here})",

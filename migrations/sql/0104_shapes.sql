@@ -1,6 +1,7 @@
 -- Messages of other shapes than the Messages API's, as they were sent. `messages.content` is what every step works on; what is
 -- here is what was said, byte for byte, a row beside the message's. Conversations whose shape is null began with messages.
--- squawk-ignore-file require-concurrent-index-creation, adding-required-field -- the table is new and empty
+-- squawk-ignore-file require-concurrent-index-creation, adding-required-field, adding-field-with-default -- the table is new and
+-- empty, and -1 is a constant
 create table sent_messages (
     tenant_id uuid not null,
     conversation_id uuid not null,

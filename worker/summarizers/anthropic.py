@@ -16,7 +16,7 @@ from worker.summarizers.prices import MOST_TOKENS, BilledTokens, cost
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from runtime.summarizers import Door
+    from runtime.summarizers import ModelAccess
     from worker.summarizers.prices import PriceTable
 
 _STOPS: Final = frozenset({"end_turn", "stop_sequence", "max_tokens", None})
@@ -37,7 +37,7 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
     name = "anthropic"
 
     @staticmethod
-    def service(door: Door, deadline: float) -> Service[anthropic.AsyncAnthropic]:
+    def service(door: ModelAccess, deadline: float) -> Service[anthropic.AsyncAnthropic]:
         """Return where models are asked, for questions of `deadline` seconds."""
 
         def connect() -> anthropic.AsyncAnthropic:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from runtime.settings import Settings
-    from runtime.summarizers import Door, Provider
+    from runtime.summarizers import ModelAccess, Provider
     from worker.summarizers.api_errors import Trouble
     from worker.summarizers.breaker import CircuitBreaker
 
@@ -102,7 +102,7 @@ class RemoteModel(ABC, Generic[Client]):
         self._is_allowed = self.model == own or settings.allows_model(self.model)
         self._settings = settings
         self._breaker = breaker
-        self._service = self.service(settings.door(self.name), self.deadline_seconds)
+        self._service = self.service(settings.model_access(self.name), self.deadline_seconds)
         self._temperature = settings.summarizer_temperature
 
     def chosen_by(self, policy: Policy) -> Self:
@@ -113,7 +113,7 @@ class RemoteModel(ABC, Generic[Client]):
 
     @staticmethod
     @abstractmethod
-    def service(door: Door, deadline: float) -> Service[Client]:
+    def service(door: ModelAccess, deadline: float) -> Service[Client]:
         """Return where models are asked, for questions of `deadline` seconds."""
 
     @property

@@ -127,7 +127,7 @@ class CircuitBreaker:
     @classmethod
     def of(cls, settings: Settings, provider: Provider) -> CircuitBreaker:
         """Return the circuit of the installation's key for a provider's API, at its base URL."""
-        door = settings.door(provider)
+        door = settings.model_access(provider)
         return cls(
             settings.broker_url.get_secret_value(),
             f"{door.base_url or ''}\0{door.key}",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from compaction.shapes.usage import TokenUsage
-    from runtime.summarizers import Door
+    from runtime.summarizers import ModelAccess
     from worker.summarizers.prices import PriceTable
 
 _OWN_HOSTS: Final = re.compile(r"(?:.+\.)?(?:openai\.com|openai\.azure\.com|services\.ai\.azure\.com)")
@@ -73,7 +73,7 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
     name = "openai"
 
     @staticmethod
-    def service(door: Door, deadline: float) -> Service[openai.AsyncOpenAI]:
+    def service(door: ModelAccess, deadline: float) -> Service[openai.AsyncOpenAI]:
         """Return where models are asked, for questions of `deadline` seconds."""
 
         def connect() -> openai.AsyncOpenAI:
