@@ -160,9 +160,10 @@ def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         "class Ready(http.server.BaseHTTPRequestHandler):\n"
         "    def do_GET(self): self.send_response(200); self.send_header('content-length', '0'); self.end_headers()\n"
         "    def log_message(self, *_): pass\n"
-        "host, port = os.environ['PALIMPSEST_HOST'], int(os.environ['PALIMPSEST_PORT'])\n"
+        "host = os.environ['PALIMPSEST_HOST']\n"
+        "if '--port' not in sys.argv: signal.pause()\n"
         "http.server.HTTPServer.address_family = socket.AF_INET6 if ':' in host else socket.AF_INET\n"
-        "http.server.HTTPServer((host, port), Ready).serve_forever() if 'api' in sys.argv else signal.pause()\n"
+        "http.server.HTTPServer((host, int(sys.argv[-1])), Ready).serve_forever()\n"
     )
     monkeypatch.setattr(serve, "_COMMAND", [sys.executable, "-c", part])
 

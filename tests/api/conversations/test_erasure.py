@@ -97,6 +97,8 @@ OF_NO_WORDS: Final = {
     "model_usage": "what a tenant's models have cost in a day",
     "waiting_summaries": "ids and versions of what waits for the next day's budget",
     "operator_actions": "what operators did: ids, versions, words of ours",
+    "gateway_conversations": "ids and a hash; removed as well",
+    "gateway_prefixes": "seqs, counts and hashes; removed as well",
     "assemblies": "token counts; removed as well, but one that is just being remembered may come after",
 }
 """Tables of a tenant that hold nothing of what was said."""
@@ -105,6 +107,9 @@ OUR_WORDS: Final = {
     ("assemblies", "call"),
     ("erasures", "asked_for"),
     ("erasures", "proof"),
+    ("gateway_conversations", "circle"),
+    ("gateway_prefixes", "key"),
+    ("gateway_prefixes", "outcome"),
     ("messages", "role"),
     ("sent_messages", "shape"),
     ("operator_actions", "action"),

@@ -131,7 +131,7 @@ BAD_TURNS: list[tuple[Any, str]] = [
     ({"messages": {}}, "/messages"),
     ({"messages": [HELLO, "x"]}, "/messages/1"),
     ({"messages": [HELLO] * 1_001}, "/messages"),
-    ({"messages": [HELLO, {"role": "system", "content": "x"}]}, "/messages/1/role"),
+    ({"messages": [HELLO, {"role": "robot", "content": "x"}]}, "/messages/1/role"),
     ({"messages": [HELLO, {"role": "user"}]}, "/messages/1/content"),
     ({"messages": [{**HELLO, "name": "x"}]}, "/messages/0/name"),
     ({"messages": [{**HELLO, "a/b~c": "x"}]}, "/messages/0/a~1b~0c"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -41,8 +42,12 @@ def raw(api: RunningApi, method: str, path: str, headers: Headers, body: bytes, 
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
     with socket.create_connection((url.hostname, url.port), timeout=30) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
-    return VARIES.sub(b"", answer)
+        answer = bytearray()
+        # A server that closes while it is still being sent to resets the connection, behind its answer.
+        with suppress(ConnectionResetError):
+            while part := connection.recv(65_536):
+                answer += part
+    return VARIES.sub(b"", bytes(answer))
 
 
 def both(

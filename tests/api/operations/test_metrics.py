@@ -40,6 +40,7 @@ PAGE: Any = runpy.run_path(str(DOCS / "metrics.py"))
 LABELS = {
     "call",
     "direction",
+    "door",
     "kind",
     "layer",
     "method",
