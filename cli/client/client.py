@@ -235,10 +235,13 @@ class ServiceClient:
         )
         return _read(response.content, Appended)
 
-    def context(self, conversation_id: str, *, etag: str | None = None) -> Context | None:
-        """Return what to send to the model, or None if it still is what `etag` stands for."""
-        headers = _given(**{"if-none-match": etag})
-        response = self._send("GET", f"/conversations/{conversation_id}/context", headers=headers)
+    def context(self, conversation_id: str, *, etag: str | None = None, shape: Shape | None = None) -> Context | None:
+        """Return what to send to the model, or None if it still is what `etag` stands for.
+
+        `shape` None is the conversation's own.
+        """
+        headers, path = _given(**{"if-none-match": etag}), f"/conversations/{conversation_id}/context"
+        response = self._send("GET", path, headers=headers, params=_given(shape=shape))
         if response.status_code == httpx2.codes.NOT_MODIFIED:
             return None
         context = _read(response.content, Context)

@@ -173,7 +173,7 @@ class Player:
                 self._in_summary = survival(self._scenario, first, replaced)
 
     def _context(self) -> Context:
-        context = self._client.context(self._id)
+        context = self._client.context(self._id, shape=self._scenario.shape)
         if context is None:  # pragma: no cover  only a conditional request is answered so
             raise ServiceError(httpx2.codes.NOT_MODIFIED, "not_modified", "a context was expected")
         return context
