@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
@@ -41,7 +42,18 @@ _LOG_MAX_BYTES = 16 * 1024 * 1024
 
 
 def free_port() -> int:
-    """Answer a TCP port of 127.0.0.1 that nothing listens on at this moment."""
+    """Return a TCP port of this machine that nobody listens on.
+
+    From below those that the kernel gives to outgoing connections (ip(7), ip_local_port_range), which would take it
+    before it is listened on.
+    """
+    for port in random.sample(range(20_000, 32_000), 50):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
