@@ -41,6 +41,7 @@ LENGTHS: Final = 300_000_000_000
 CHECKS: Final = 400_000_000_000
 ASSEMBLIES: Final = 500_000_000_000
 HANDLES: Final = 600_000_000_000
+SHAPES: Final = 700_000_000_000
 """Where the numbers of each row's conversations start."""
 
 

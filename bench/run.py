@@ -25,6 +25,7 @@ from bench.rows.database import database
 from bench.rows.estimate import estimate
 from bench.rows.handles import handles
 from bench.rows.http import append, context, length, revalidation, wakeups
+from bench.rows.shapes import shapes
 from bench.rows.staleness import staleness
 from bench.rows.summaries import append_under_summaries, summaries
 from bench.rows.worker import checks
@@ -42,6 +43,7 @@ ROWS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "context": context,
     "revalidation": revalidation,
     "handles": handles,
+    "shapes": shapes,
     "database": database,
     "checks": checks,
     "wakeups": wakeups,

@@ -1309,33 +1309,6 @@ alter function clear_checks(uuid[],bigint[]) owner to palimpsest_background;
 revoke execute on function clear_checks(uuid[],bigint[]) from public;
 grant execute on function clear_checks(uuid[],bigint[]) to palimpsest_service;
 
-create function context_in_shape(p_tenant uuid, p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], p_is_read boolean, OUT shape text, OUT mixed_shapes boolean, OUT sent text, OUT is_whole boolean, OUT other_model_through integer)
-language plpgsql stable as $$
-declare
-    v_served text;
-begin
-    if p_is_read is not true then
-        return;
-    end if;
-    select coalesce(c.shape, 'messages'), c.mixed_shapes, c.other_model_through into shape, mixed_shapes, other_model_through
-        from public.conversations as c where c.id = p_conversation and c.tenant_id = p_tenant;
-    v_served := coalesce(p_shape, shape);
-    if v_served = 'messages' then
-        is_whole := shape = 'messages' and not mixed_shapes;
-        return;
-    end if;
-    select '[' || string_agg('[' || s.seq || ',' || s.sent::text || ']', ',' order by s.seq) || ']' into sent
-    from public.sent_messages as s
-        join public.messages as m on m.conversation_id = s.conversation_id and m.seq = s.seq and m.superseded_at is null
-    where s.conversation_id = p_conversation and s.shape = v_served
-      and (s.seq > p_covers_through or s.seq = any (p_head_seqs));
-    is_whole := not exists (
-        select from public.messages as m
-        where m.conversation_id = p_conversation and m.seq > p_covers_through and m.superseded_at is null
-          and not exists (select from public.sent_messages as s
-                          where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = v_served));
-end $$;
-
 create function count_model_usage() returns trigger
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -2149,6 +2122,15 @@ revoke execute on function rate_limits_since(timestamp with time zone) from publ
 grant execute on function rate_limits_since(timestamp with time zone) to palimpsest_service;
 
 create function read_context(p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean, p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer, OUT etag text, OUT not_modified boolean, OUT plain boolean, OUT head text, OUT head_seqs integer[], OUT tail text, OUT head_version integer, OUT covers_through integer, OUT last_seq integer, OUT context_tokens integer, OUT measured_input_tokens integer, OUT result_cap integer, OUT strip_thinking_through integer, OUT pending_version integer, OUT policy text, OUT fixed_tokens integer, OUT factor double precision, OUT exchanges integer, OUT has_summary boolean, OUT gap boolean, OUT model text, OUT left_out text, OUT context_bytes bigint, OUT withheld boolean)
+language sql stable as $$
+    select r.etag, r.not_modified, r.plain, r.head, r.head_seqs, r.tail, r.head_version, r.covers_through, r.last_seq,
+           r.context_tokens, r.measured_input_tokens, r.result_cap, r.strip_thinking_through, r.pending_version, r.policy,
+           r.fixed_tokens, r.factor, r.exchanges, r.has_summary, r.gap, r.model, r.left_out, r.context_bytes, r.withheld
+    from public.read_context_in_shape(p_tenant, p_conversation, p_etag, p_limits, p_policy, p_inline_tags, p_room,
+                                      p_least_tokens, p_read_bytes, p_most_bytes, null) as r
+$$;
+
+create function read_context_in_shape(p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean, p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer, p_shape text, OUT etag text, OUT not_modified boolean, OUT plain boolean, OUT head text, OUT head_seqs integer[], OUT tail text, OUT head_version integer, OUT covers_through integer, OUT last_seq integer, OUT context_tokens integer, OUT measured_input_tokens integer, OUT result_cap integer, OUT strip_thinking_through integer, OUT pending_version integer, OUT policy text, OUT fixed_tokens integer, OUT factor double precision, OUT exchanges integer, OUT has_summary boolean, OUT gap boolean, OUT model text, OUT left_out text, OUT context_bytes bigint, OUT withheld boolean, OUT sent text, OUT shapes text)
 language plpgsql stable as $$
 declare
     c record;
@@ -2159,6 +2141,8 @@ declare
     v_answer integer;
     v_answered integer;
     v_follows integer[];
+    v_shape text;
+    v_is_whole boolean;
 begin
     -- Called by itself, so that the setting ends with this statement's transaction.
     perform set_config('app.tenant_id', p_tenant::text, true);
@@ -2238,7 +2222,7 @@ begin
     end if;
     if plain then
         select string_agg('{"role":"' || m.role || '","content":' || m.content::text || '}', ',' order by m.seq),
-               coalesce(bool_and((m.result_chars is null or read_context.result_cap >= all (m.result_chars))
+               coalesce(bool_and((m.result_chars is null or read_context_in_shape.result_cap >= all (m.result_chars))
                                  and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
         into tail, plain
         from public.messages as m
@@ -2253,6 +2237,15 @@ begin
           and (not gap or m.seq >= v_starts or m.seq = v_request
                or (m.seq >= v_answer and (m.seq <= v_answered or m.result_chars is not null)));
     end if;
+    v_shape := coalesce(c.shape, 'messages');
+    v_is_whole := v_shape = 'messages' and not c.mixed_shapes;
+    if coalesce(p_shape, v_shape) <> 'messages' then
+        select s.sent, s.is_whole into sent, v_is_whole
+        from public.sent_of_context(p_conversation, coalesce(p_shape, v_shape), covers_through, head_seqs) as s;
+    elsif v_is_whole and c.other_model_through = -1 then
+        return;
+    end if;
+    shapes := json_build_object('shape', v_shape, 'is_whole', v_is_whole, 'other_model_through', c.other_model_through);
 end $$;
 
 create function recount_carried(p_conversation uuid) returns void
@@ -2324,6 +2317,21 @@ language sql as $$
           from public.conversations as r where r.id = p_conversation) as shown
     where c.id = p_conversation and c.context_tokens <> shown.tokens
 $$;
+
+create function sent_of_context(p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], OUT sent text, OUT is_whole boolean)
+language plpgsql stable as $$
+begin
+    select '[' || string_agg('[' || s.seq || ',' || s.sent::text || ']', ',' order by s.seq) || ']' into sent
+    from public.sent_messages as s
+        join public.messages as m on m.conversation_id = s.conversation_id and m.seq = s.seq and m.superseded_at is null
+    where s.conversation_id = p_conversation and s.shape = p_shape
+      and (s.seq > p_covers_through or s.seq = any (p_head_seqs));
+    is_whole := not exists (
+        select from public.messages as m
+        where m.conversation_id = p_conversation and m.seq > p_covers_through and m.superseded_at is null
+          and not exists (select from public.sent_messages as s
+                          where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = p_shape));
+end $$;
 
 create function shown_tokens(p_tokens integer, p_view_tokens integer, p_result_chars integer[], p_cap integer) returns integer
 language sql stable as $$

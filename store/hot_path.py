@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import asyncpg
+import msgspec
 
 from compaction.shorten.fitting import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
@@ -143,7 +144,7 @@ _TURN: Final[Mapping[str, str | None]] = {
 _APPEND: Final = _call("append_turn", **_TURN)
 _APPEND_SENT: Final = _call("append_sent_turn", **_TURN, shape=None, sent=None)
 _READ: Final = _call(
-    "read_context",
+    "read_context_in_shape",
     tenant=None,
     conversation=None,
     etag=None,
@@ -154,12 +155,8 @@ _READ: Final = _call(
     least_tokens=None,
     read_bytes=None,
     most_bytes=None,
+    shape=None,
 )
-_READ_IN_SHAPE: Final = f"""
-    select r.*, s.* from ({_READ}) as r
-        left join lateral context_in_shape($1, $2, $13, r.covers_through, r.head_seqs, r.gap is not null) as s on true
-"""  # noqa: S608 - constants
-"""The tenant and the conversation are those that are read; the shape comes after all that the read is told."""
 
 
 class Appended(NamedTuple):
@@ -170,6 +167,21 @@ class Appended(NamedTuple):
     last_seq: int
     context_tokens: int
     queued: bool
+
+
+class ContextShapes(msgspec.Struct, frozen=True):
+    """What the served shape depends on."""
+
+    shape: str = "messages"
+    """That of the conversation's first turn."""
+    is_whole: bool = True
+    """Whether all of the tail came in the shape that is served."""
+    other_model_through: int = -1
+    """The seq up to which another model answered than the present one."""
+
+
+_MESSAGES_ALONE: Final = ContextShapes()
+_SHAPES: Final = msgspec.json.Decoder(ContextShapes)
 
 
 class ContextRead(NamedTuple):
@@ -202,16 +214,9 @@ class ContextRead(NamedTuple):
     context_bytes: int
     """Bytes of the whole context as it is stored, read or not."""
     withheld: bool | None
-    shape: str | None = None
-    """That of the conversation's first turn."""
-    mixed_shapes: bool | None = None
-    """Whether later turns came in others."""
     sent: str | None = None
     """What came in the shape that is served, as an array of [seq, message]; None for the Messages API's."""
-    is_whole: bool | None = None
-    """Whether all of the tail came in that shape."""
-    other_model_through: int | None = None
-    """The seq up to which another model answered than the present one."""
+    shapes: ContextShapes = _MESSAGES_ALONE
 
 
 class KeyRow(NamedTuple):
@@ -361,11 +366,14 @@ async def read_context(
         LEAST_CHARS // CHARS_PER_TOKEN,
         MOST_READ_BYTES,
     )
-    row = await pool.fetchrow(_READ_IN_SHAPE, *arguments, None if take is None else UNASKED_BYTES, shape)
+    row = await pool.fetchrow(_READ, *arguments, None if take is None else UNASKED_BYTES, shape)
     if take is not None and row["withheld"]:
         take(min(row["context_bytes"], MOST_READ_BYTES))
-        row = await pool.fetchrow(_READ_IN_SHAPE, *arguments, None, shape)
-    return ContextRead(*row) if row["etag"] is not None else None
+        row = await pool.fetchrow(_READ, *arguments, None, shape)
+    if row["etag"] is None:
+        return None
+    *read, shapes = row
+    return ContextRead._make([*read, _SHAPES.decode(shapes) if shapes else _MESSAGES_ALONE])
 
 
 async def find_api_key(pool: Pool, key_id: UUID) -> KeyRow | None:

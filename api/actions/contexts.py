@@ -97,14 +97,14 @@ async def read_context(
 def _is_as_served(stored: ContextRead, shape: Shape | None) -> bool:
     """Tell whether what was read is passed on: all came in the shape, and nothing in a snapshot is to be encoded."""
     served = shape_served(stored, shape)
-    if not stored.is_whole or (served == "responses" and serving.is_unfinished(stored.sent)):
+    if not stored.shapes.is_whole or (served == "responses" and serving.is_unfinished(stored.sent)):
         return False
-    return stored.head is None or (served == "messages" and stored.other_model_through == -1)
+    return stored.head is None or (served == "messages" and stored.shapes.other_model_through == -1)
 
 
 def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:
     """Return the shape that is asked for, or else that of the conversation."""
-    return wanted or cast("Shape", stored.shape or "messages")
+    return wanted or cast("Shape", stored.shapes.shape)
 
 
 async def _fixed_marks(caller: Caller, conversation: UUID, stored: ContextRead) -> int:
@@ -187,7 +187,7 @@ def serve(
         view = fitted.history.view
         if served == "messages":
             view = keep_last(Marked(None, None, view), MAX_MARKS - fixed_marks).messages
-        if served == "messages" and stored.is_whole:
+        if served == "messages" and stored.shapes.is_whole:
             messages = dump_messages(view)
         else:
             encoded = serving.in_shape(view, served, stored.sent)
@@ -280,7 +280,7 @@ def working_view(stored: ContextRead, policy: Policy) -> Working:
         tail,
         policy,
         strip_thinking_through=changed_through,
-        other_model_through=-1 if stored.other_model_through is None else stored.other_model_through,
+        other_model_through=stored.shapes.other_model_through,
     )
 
 

@@ -177,11 +177,11 @@ def _payload(
         encoded = serving.in_shape(view, shape, stored.sent, asked)
         return _Payload(None, serving.with_system(encoded.messages, layers.system), shape, serving.warnings_of(encoded))
     view, system = assembly.messages, layers.system
-    if not stored.is_whole:
+    if not stored.shapes.is_whole:
         view, system = serving.system_apart(view, system)
     # Whoever reads this sends the tools too, with their marks.
     marked = keep_last(Marked(None, system, view), MAX_MARKS - count_marks(layers.tools))
-    if stored.is_whole:
+    if stored.shapes.is_whole:
         return _Payload(marked.system, [message.as_message() for message in marked.messages], shape, [])
     encoded = serving.in_shape(marked.messages, shape, None)
     return _Payload(marked.system, encoded.messages, shape, serving.warnings_of(encoded))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bench.data import EXTERNAL_START
 from bench.load.load_client import Order, Outcome
 from bench.machine import cpu_seconds
 from bench.measure import Sample
@@ -105,6 +107,20 @@ def run_client(
     if outcome.wrong or not outcome.requests:
         raise LoadError(f"{request.method} {request.after}: {outcome.requests} answers, statuses {outcome.wrong}")
     return outcome
+
+
+def store_turn(api: Api, numbers: tuple[int, int], body: str) -> None:
+    """Store the same turn in every conversation; `numbers` as for `load`. Raises LoadError."""
+    connection = http.client.HTTPConnection(api.host, api.port, timeout=30)
+    headers = {"authorization": f"Bearer {api.key}", "content-type": "application/json"}
+    first, size = numbers
+    for number in range(first, first + size):
+        connection.request("POST", f"{EXTERNAL_START}{number}/turns", body.encode(), headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status != http.HTTPStatus.CREATED:
+            raise LoadError(f"POST /turns: {answer.status} {text.decode()}")
+    connection.close()
 
 
 def percentiles(latencies: Sequence[float]) -> dict[str, float]:

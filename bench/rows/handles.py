@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import data
-from bench.load.http_load import LoadError, load
+from bench.load.http_load import load, store_turn
 from bench.measure import Row, interleave, pair
 from bench.rows.http import context_request
 
@@ -36,7 +35,7 @@ def handles(plan: Plan) -> list[Row]:
             data.set_policy(connection, group, {"recall_handles": True})
     body = data.json_text({"messages": _tool_rounds()})
     for group in groups[2:]:
-        _append(api, group, body)
+        store_turn(api, group, body)
     return [
         _row(plan, api, "handles-context", "GET …/context, 40 KB snapshot + 8 messages", groups[:2]),
         _row(plan, api, "handles-capped", "GET …/context, 12 tool results, one over the cap", groups[2:]),
@@ -67,16 +66,3 @@ def _tool_rounds() -> list[dict[str, Any]]:
         result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": found}
         messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     return [*messages, {"role": "assistant", "content": data.prose(1_000)}]
-
-
-def _append(api: Api, group: data.Group, body: str) -> None:
-    """Store the same turn in every conversation. Raises LoadError."""
-    connection = http.client.HTTPConnection(api.host, api.port, timeout=30)
-    headers = {"authorization": f"Bearer {api.key}", "content-type": "application/json"}
-    for number in range(group.first, group.first + group.size):
-        connection.request("POST", f"{data.EXTERNAL_START}{number}/turns", body.encode(), headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        if answer.status != http.HTTPStatus.CREATED:
-            raise LoadError(f"POST /turns: {answer.status} {text.decode()}")
-    connection.close()

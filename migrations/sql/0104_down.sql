@@ -1,4 +1,5 @@
-drop function context_in_shape;
+drop function read_context_in_shape;
+drop function sent_of_context;
 drop function append_sent_turn;
 drop function is_reasoning_alone;
 drop trigger conversations_forget_sent_messages on conversations;

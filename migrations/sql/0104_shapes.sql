@@ -78,37 +78,172 @@ begin
     end if;
 end $$;
 
--- What of a context that was read was sent in a shape (p_shape, or the conversation's own), as [seq, message] in an array:
--- what of the head's messages (p_head_seqs) and of the tail after p_covers_through is in it. is_whole: the tail was sent in
--- that shape and no other. Nothing is read of a conversation of messages alone, served as such.
-create function context_in_shape(
-    p_tenant uuid, p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], p_is_read boolean,
-    out shape text, out mixed_shapes boolean, out sent text, out is_whole boolean, out other_model_through integer
+-- What of a context was sent in a shape, as [seq, message] in an array: what of the head's messages (p_head_seqs) and of the
+-- tail after p_covers_through is in it. is_whole: the tail was sent in that shape and no other.
+create function sent_of_context(
+    p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], out sent text, out is_whole boolean
 ) language plpgsql stable as $$
-declare
-    v_served text;
 begin
-    if p_is_read is not true then
-        return;
-    end if;
-    select coalesce(c.shape, 'messages'), c.mixed_shapes, c.other_model_through into shape, mixed_shapes, other_model_through
-        from public.conversations as c where c.id = p_conversation and c.tenant_id = p_tenant;
-    v_served := coalesce(p_shape, shape);
-    if v_served = 'messages' then
-        is_whole := shape = 'messages' and not mixed_shapes;
-        return;
-    end if;
     select '[' || string_agg('[' || s.seq || ',' || s.sent::text || ']', ',' order by s.seq) || ']' into sent
     from public.sent_messages as s
         join public.messages as m on m.conversation_id = s.conversation_id and m.seq = s.seq and m.superseded_at is null
-    where s.conversation_id = p_conversation and s.shape = v_served
+    where s.conversation_id = p_conversation and s.shape = p_shape
       and (s.seq > p_covers_through or s.seq = any (p_head_seqs));
     is_whole := not exists (
         select from public.messages as m
         where m.conversation_id = p_conversation and m.seq > p_covers_through and m.superseded_at is null
           and not exists (select from public.sent_messages as s
-                          where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = v_served));
+                          where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = p_shape));
 end $$;
+
+-- read_context, and what of it was sent in the shape that is served (p_shape, or the conversation's own). shapes has the facts
+-- that the served shape depends on; it is null for most, conversations of messages alone and of one model, served as such:
+-- every column of a row has its price.
+create function read_context_in_shape(
+    p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean,
+    p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer,
+    p_shape text,
+    out etag text, out not_modified boolean, out plain boolean, out head text, out head_seqs integer[],
+    out tail text, out head_version integer, out covers_through integer, out last_seq integer,
+    out context_tokens integer, out measured_input_tokens integer, out result_cap integer,
+    out strip_thinking_through integer, out pending_version integer, out policy text,
+    out fixed_tokens integer, out factor double precision, out exchanges integer, out has_summary boolean,
+    out gap boolean, out model text, out left_out text, out context_bytes bigint, out withheld boolean,
+    out sent text, out shapes text
+) language plpgsql stable as $$
+declare
+    c record;
+    v_beside integer;
+    v_room integer;
+    v_starts integer;
+    v_request integer;
+    v_answer integer;
+    v_answered integer;
+    v_follows integer[];
+    v_shape text;
+    v_is_whole boolean;
+begin
+    -- Called by itself, so that the setting ends with this statement's transaction.
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select r.* into c from public.conversations as r where r.id = p_conversation and r.tenant_id = p_tenant;
+    if not found then
+        return;
+    end if;
+    result_cap := coalesce(c.result_cap, p_limits.result_cap);
+    etag := c.revision || '-' || p_policy;
+    not_modified := p_room is null and etag is not distinct from p_etag;
+    if not_modified then
+        return;
+    end if;
+    head_version := c.head_version;
+    covers_through := c.covers_through;
+    last_seq := c.next_seq - 1;
+    context_bytes := c.context_bytes;
+    withheld := c.context_bytes > p_most_bytes;
+    if withheld then
+        return;
+    end if;
+    strip_thinking_through := c.strip_thinking_through;
+    pending_version := c.pending_version;
+    policy := c.policy::text;
+    model := c.model;
+    exchanges := c.context_exchanges;
+    left_out := c.left_out;
+    factor := c.token_ratio;
+    -- These messages hold no context blocks: nothing of what is carried over stands beside them.
+    v_beside := c.fixed_tokens - c.carried_tokens;
+    context_tokens := ceil((c.context_tokens + v_beside) * c.token_ratio)::integer + c.unstored_tokens;
+    if c.measured_tokens is not null and c.measured_version = c.head_version then
+        factor := greatest(factor, (c.measured_tokens - c.unstored_tokens)::double precision
+                                   / greatest(1, c.context_tokens + c.fixed_tokens + c.turn_context_tokens));
+        context_tokens := c.measured_tokens;
+        measured_input_tokens := c.measured_input_tokens;
+    end if;
+    -- In the measure of estimates, as the rest of them is: multiplied by the factor it is what stands beside the messages.
+    fixed_tokens := v_beside + round(c.unstored_tokens / factor)::integer;
+    v_room := p_room;
+    if v_room is null and (c.policy = '{}' or not c.policy ?| array['total_token_budget', 'reserved_output_tokens']) then
+        v_room := p_limits.total_token_budget - p_limits.reserved_output_tokens - ceil(fixed_tokens * factor)::integer;
+    elsif v_room is null then
+        v_room := coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget)
+            - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens)
+            - ceil(fixed_tokens * factor)::integer;
+    end if;
+    gap := false;
+    -- Who gives a room is going to fit other layers beside the history, and needs the messages one by one.
+    -- So do inline results: only a parser knows where they are.
+    plain := p_room is null and c.broken_through <= c.covers_through
+        and not case when c.policy ? 'inline_tool_tags' then jsonb_array_length(c.policy -> 'inline_tool_tags') > 0
+                     else p_inline_tags end;
+    if c.context_tokens * factor > v_room or c.context_bytes > p_read_bytes then
+        plain := false;
+        select t.starts, t.request, t.answer, t.answered into v_starts, v_request, v_answer, v_answered
+        from public.tail_window(p_conversation, c.covers_through, c.counted_cap, v_room, factor, p_least_tokens) as t;
+        if c.context_bytes > p_read_bytes then
+            v_starts := greatest(v_starts, public.tail_within(p_conversation, c.covers_through, v_request, p_read_bytes));
+        end if;
+        gap := v_starts > c.covers_through + 1;
+    end if;
+    if c.head_version > 0 then
+        select case when s.follows = '{}' then coalesce(s.messages::text, s.part || ']') end, s.follows, s.seqs,
+               s.summary is not null or s.pins <> '[]'
+        into head, v_follows, head_seqs, has_summary
+        from public.snapshot_parts as s where s.conversation_id = p_conversation and s.version = c.head_version;
+        if v_follows <> '{}' then
+            -- Sorted before they are joined: an aggregate that sorts reads the texts twice. The range keeps the index from
+            -- being walked through all versions for that order.
+            select string_agg(case when p.version = c.head_version then p.part || ']' else p.part end, '') into head
+            from (select s.version, s.part from public.snapshot_parts as s
+                  where s.conversation_id = p_conversation and s.version between v_follows[1] and c.head_version
+                      and s.version = any (v_follows || c.head_version)
+                  order by s.version) as p;
+        end if;
+    end if;
+    if plain then
+        select string_agg('{"role":"' || m.role || '","content":' || m.content::text || '}', ',' order by m.seq),
+               coalesce(bool_and((m.result_chars is null or read_context_in_shape.result_cap >= all (m.result_chars))
+                                 and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
+        into tail, plain
+        from public.messages as m
+        where m.conversation_id = p_conversation and m.seq > c.covers_through and m.superseded_at is null;
+    end if;
+    if not plain then
+        select '[' || string_agg('[' || m.seq || ',"' || m.role || '",' || m.content::text || ']', ',' order by m.seq)
+               || ']'
+        into tail
+        from public.messages as m
+        where m.conversation_id = p_conversation and m.seq > c.covers_through and m.superseded_at is null
+          and (not gap or m.seq >= v_starts or m.seq = v_request
+               or (m.seq >= v_answer and (m.seq <= v_answered or m.result_chars is not null)));
+    end if;
+    v_shape := coalesce(c.shape, 'messages');
+    v_is_whole := v_shape = 'messages' and not c.mixed_shapes;
+    if coalesce(p_shape, v_shape) <> 'messages' then
+        select s.sent, s.is_whole into sent, v_is_whole
+        from public.sent_of_context(p_conversation, coalesce(p_shape, v_shape), covers_through, head_seqs) as s;
+    elsif v_is_whole and c.other_model_through = -1 then
+        return;
+    end if;
+    shapes := json_build_object('shape', v_shape, 'is_whole', v_is_whole, 'other_model_through', c.other_model_through);
+end $$;
+
+-- For processes of the release before this one.
+create or replace function read_context(
+    p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean,
+    p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer,
+    out etag text, out not_modified boolean, out plain boolean, out head text, out head_seqs integer[],
+    out tail text, out head_version integer, out covers_through integer, out last_seq integer,
+    out context_tokens integer, out measured_input_tokens integer, out result_cap integer,
+    out strip_thinking_through integer, out pending_version integer, out policy text,
+    out fixed_tokens integer, out factor double precision, out exchanges integer, out has_summary boolean,
+    out gap boolean, out model text, out left_out text, out context_bytes bigint, out withheld boolean
+) language sql stable as $$
+    select r.etag, r.not_modified, r.plain, r.head, r.head_seqs, r.tail, r.head_version, r.covers_through, r.last_seq,
+           r.context_tokens, r.measured_input_tokens, r.result_cap, r.strip_thinking_through, r.pending_version, r.policy,
+           r.fixed_tokens, r.factor, r.exchanges, r.has_summary, r.gap, r.model, r.left_out, r.context_bytes, r.withheld
+    from public.read_context_in_shape(p_tenant, p_conversation, p_etag, p_limits, p_policy, p_inline_tags, p_room,
+                                      p_least_tokens, p_read_bytes, p_most_bytes, null) as r
+$$;
 
 -- Whether a message holds nothing but reasoning: an item of its own in Responses. That it is not shown once what it was signed
 -- for has changed is said of all reasoning at once.

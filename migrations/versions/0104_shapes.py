@@ -20,5 +20,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    restore_function("0100_context.sql", "read_context")
     restore_function("0100_head.sql", "move_head")
     run_script("0104_down.sql")
