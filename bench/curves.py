@@ -97,12 +97,12 @@ def by_connections(plan: Plan) -> list[Curve]:
     slowest: list[Series] = []
     with plan.servers.checks_cleared():
         for name, (request, group) in requests.items():
-            found = {
+            rates_by_connections = {
                 number: _median_load(plan, request, group, number)
                 for number in CONNECTIONS[: 2 if plan.short else None]
             }
-            rates.append(Series(name, [(number, rate) for number, (rate, _) in found.items()]))
-            slowest.append(Series(name, [(number, p99) for number, (_, p99) in found.items()]))
+            rates.append(Series(name, [(number, rate) for number, (rate, _) in rates_by_connections.items()]))
+            slowest.append(Series(name, [(number, p99) for number, (_, p99) in rates_by_connections.items()]))
         spread = _by_conversations(plan)
     many_conversations = f"{many:,} conversations"
     return [
@@ -146,8 +146,8 @@ def by_context_size(plan: Plan) -> list[Curve]:
 def _compaction_after(length: int, policy: Policy, seconds: float) -> float:
     """Return the CPU milliseconds of a compaction where `length` messages are gone, a hundred by each earlier run."""
     rows = conversation(200_000, _RESULT_CHARS)[:100]
-    shown, tail = rows[:60], [row._replace(seq=length + 60 + number) for number, row in enumerate(rows[60:])]
-    messages = data.json_text([{"role": row.role, "content": msgspec.Raw(row.content.encode())} for row in shown])
+    kept, tail = rows[:60], [row._replace(seq=length + 60 + number) for number, row in enumerate(rows[60:])]
+    messages = data.json_text([{"role": row.role, "content": msgspec.Raw(row.content.encode())} for row in kept])
     gone = [Span(start, start + 99, "dropped", str(data.conversation_id(start))) for start in range(0, length, 100)]
     snapshot = Snapshot(
         version=len(gone),
@@ -253,14 +253,14 @@ def _latency(plan: Plan, request: Request, group: data.Group) -> float:
 
 def _tool_turn(characters: int) -> str:
     """Return the body of a turn with one tool result of so many characters."""
-    asked = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {"query": data.prose(60)}}
-    found = {"type": "tool_result", "tool_use_id": "toolu_1", "content": data.prose(characters)}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {"query": data.prose(60)}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": data.prose(characters)}
     return data.json_text(
         {
             "messages": [
                 {"role": "user", "content": data.prose(400)},
-                {"role": "assistant", "content": [asked]},
-                {"role": "user", "content": [found]},
+                {"role": "assistant", "content": [call]},
+                {"role": "user", "content": [result]},
                 {"role": "assistant", "content": data.prose(400)},
             ]
         }

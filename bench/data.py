@@ -110,8 +110,8 @@ def add_compacted(
     numbers = [group.first, group.first + group.size - 1]
     covers = messages - TAIL_MESSAGES - 1
     contents = [json_text(prose(1_000)) for _ in range(_VARIANTS)]
-    shown = _snapshot(snapshot_bytes)
-    count = len(shown[0])
+    snapshot_messages = _snapshot(snapshot_bytes)
+    count = len(snapshot_messages[0])
     tokens = snapshot_bytes // 4
     with connection.transaction():
         connection.execute(
@@ -134,7 +134,7 @@ def add_compacted(
             from generate_series(%s::bigint, %s) as number
             """,
             [
-                *(tenant_id, UUID_START, covers, list(map(json_text, shown)), count),
+                *(tenant_id, UUID_START, covers, list(map(json_text, snapshot_messages)), count),
                 *(tokens, count, snapshot_bytes, count // 2, *numbers),
             ],
         )

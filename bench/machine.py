@@ -88,15 +88,15 @@ def processor() -> str:
 
 
 def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
+    descendants: list[int] = []
     waiting = [pid]
     parents = {process: int(stat[1]) for process in _numbers(Path("/proc")) if (stat := _stat(process))[1:]}
     while waiting:
         parent = waiting.pop()
         children = [process for process, its_parent in parents.items() if its_parent == parent]
-        found += children
+        descendants += children
         waiting += children
-    return found
+    return descendants
 
 
 def _stat(pid: int) -> list[str]:

@@ -88,23 +88,23 @@ def interleave(
 
     A round before the first warms up and counts nothing; `warmed` is called after it.
     """
-    found: dict[str, list[Sample]] = {name: [] for name in sides}
+    samples: dict[str, list[Sample]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         names = list(sides)
         _order.shuffle(names)
         for name in names:
             sample = sides[name]()
             if number:
-                found[name].append(sample)
+                samples[name].append(sample)
             progress(f"  {f'round {number}' if number else 'warm-up'}: {name} {sample.value:,.4g}")
         if not number and warmed is not None:
             warmed()
-    return found
+    return samples
 
 
-def pair(found: Mapping[str, Sequence[Sample]], measured: str, reference: str) -> list[tuple[Sample, Sample]]:
+def pair(samples: Mapping[str, Sequence[Sample]], measured: str, reference: str) -> list[tuple[Sample, Sample]]:
     """Return the samples of two sides, round by round."""
-    return list(zip(found[measured], found[reference], strict=True))
+    return list(zip(samples[measured], samples[reference], strict=True))
 
 
 def progress(line: str) -> None:

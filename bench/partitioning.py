@@ -48,35 +48,35 @@ async def run_step(url: str, name: str, *, parts: int = 16) -> float:
     return time.perf_counter() - started
 
 
-async def _course(caller: Caller, found: list[UUID]) -> dict[str, float]:
+async def _course(caller: Caller, conversation_ids: list[UUID]) -> dict[str, float]:
     """Return milliseconds and server microseconds of appends and contexts."""
     measured = {}
     for name, call in (("append", caller.append), ("context", caller.read)):
         before, times = caller.cpu_seconds(), []
         for number in range(CALLS):
             started = time.perf_counter()
-            await call(found[number % len(found)])
+            await call(conversation_ids[number % len(conversation_ids)])
             times.append((time.perf_counter() - started) * 1e3)
         measured[f"{name} CPU µs"] = (caller.cpu_seconds() - before) / CALLS * 1e6
         measured[f"{name} p50 ms"] = statistics.median(times)
     return measured
 
 
-async def _appending(caller: Caller, found: list[UUID], work: asyncio.Future[Any]) -> list[float]:
+async def _appending(caller: Caller, conversation_ids: list[UUID], work: asyncio.Future[Any]) -> list[float]:
     """Append until `work` is done; return the milliseconds of each append."""
     times, number = [], 0
     while not work.done():
         started = time.perf_counter()
-        await caller.append(found[number % len(found)])
+        await caller.append(conversation_ids[number % len(conversation_ids)])
         times.append((time.perf_counter() - started) * 1e3)
         number += 1
     return times
 
 
-async def _measure(settings: Settings, url: str, tenant_id: UUID, found: list[UUID], parts: int) -> None:
+async def _measure(settings: Settings, url: str, tenant_id: UUID, conversation_ids: list[UUID], parts: int) -> None:
     filler = await open_caller(settings, settings.database_role, tenant_id)
-    for number in range(len(found) * TURNS_EACH):
-        await filler.append(found[number % len(found)])
+    for number in range(len(conversation_ids) * TURNS_EACH):
+        await filler.append(conversation_ids[number % len(conversation_ids)])
     await filler.pool.close()
     # A connection of its own: the pool ends one after some ten thousand calls.
     caller = await open_caller(settings, settings.database_role, tenant_id)
@@ -85,16 +85,16 @@ async def _measure(settings: Settings, url: str, tenant_id: UUID, found: list[UU
         row = owner.execute("select count(*), pg_total_relation_size('messages') from messages").fetchone()
         assert row is not None  # noqa: S101 - an aggregate has a row
         print(f"{row[0]:,} messages, {row[1] / row[0]:,.0f} bytes each with index and TOAST", flush=True)
-        print("before:", _line(await _course(caller, found)), flush=True)
+        print("before:", _line(await _course(caller, conversation_ids)), flush=True)
         for name in ("1_prepare", "2_copy", "3_swap"):
             work = asyncio.ensure_future(run_step(url, name, parts=parts))
-            times = await _appending(caller, found, work)
+            times = await _appending(caller, conversation_ids, work)
             print(f"{name}: {work.result():.2f} s, appends meanwhile p50 {statistics.median(times):.2f} ms, "
                   f"most {max(times):.0f} ms", flush=True)  # fmt: skip
-        print("after, both tables:", _line(await _course(caller, found)), flush=True)
+        print("after, both tables:", _line(await _course(caller, conversation_ids)), flush=True)
         await run_step(url, "4_finish")
         owner.execute("vacuum analyze messages")
-        print("after, parts alone:", _line(await _course(caller, found)), flush=True)
+        print("after, parts alone:", _line(await _course(caller, conversation_ids)), flush=True)
     await caller.pool.close()
 
 
@@ -120,10 +120,10 @@ def main() -> None:
             tenant_id = tenants.create_tenant(connection, "bench").id
         count = max(1, wanted.messages // TURNS_EACH // 2)
         with transaction(service, tenant_id) as connection:
-            found = [conversations.create(connection, tenant_id, {})[0].id for _ in range(count)]
+            conversation_ids = [conversations.create(connection, tenant_id, {})[0].id for _ in range(count)]
         owner.dispose()
         service.dispose()
-        asyncio.run(_measure(settings, postgres.url, tenant_id, found, wanted.parts))
+        asyncio.run(_measure(settings, postgres.url, tenant_id, conversation_ids, wanted.parts))
 
 
 if __name__ == "__main__":

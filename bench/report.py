@@ -47,19 +47,19 @@ class Machine(NamedTuple):
 def machine(plan: Plan, load_average: float) -> Machine:
     """Ask everybody for their version and settings."""
     with plan.servers.connect() as connection, plan.servers.broker() as broker:
-        shown = {}
+        server_settings = {}
         for name in ("server_version", "synchronous_commit", "fsync"):
             row = connection.execute(f"show {name}").fetchone()
-            shown[name] = str(row[0]) if row else ""
+            server_settings[name] = str(row[0]) if row else ""
         return Machine(
             processor=processor(),
             cores=plan.servers.cores.describe(),
             load_average=load_average,
             python=platform.python_version(),
-            postgres=shown["server_version"],
+            postgres=server_settings["server_version"],
             redis=_redis_version(broker),
-            synchronous_commit=shown["synchronous_commit"],
-            fsync=shown["fsync"],
+            synchronous_commit=server_settings["synchronous_commit"],
+            fsync=server_settings["fsync"],
             load_generator="wrk" if has_wrk() and plan.seconds == int(plan.seconds) else "bench/load/load_client.py",
             reference=str(plan.pgbench or "bench/load/driver.py"),
             seconds=plan.seconds,

@@ -72,10 +72,10 @@ class Caller(NamedTuple):
 
     async def read(self, conversation: UUID) -> None:
         """Read a context."""
-        found = await hot_path.read_context(
+        context = await hot_path.read_context(
             self.pool, tenant_id=self.tenant_id, conversation_id=conversation, etag=None, policy=Policy()
         )
-        if found is None:
+        if context is None:
             raise RuntimeError("no context")
 
 
@@ -88,11 +88,11 @@ async def open_caller(settings: Settings, role: str, tenant_id: UUID) -> Caller:
     return Caller(pool, row["pid"], tenant_id)
 
 
-async def _measure(settings: Settings, tenant_id: UUID, found: list[UUID]) -> dict[str, list[float]]:
+async def _measure(settings: Settings, tenant_id: UUID, conversation_ids: list[UUID]) -> dict[str, list[float]]:
     enforced = await open_caller(settings, settings.database_role, tenant_id)
     bypassing = await open_caller(settings, BYPASS, tenant_id)
     ratios: dict[str, list[float]] = {"append": [], "context": []}
-    written, read = found[::2], found[1::2]
+    written, read = conversation_ids[::2], conversation_ids[1::2]
     for conversation in read * READ_TURNS:
         await enforced.append(conversation)
     for number in range(ROUNDS + 1):
@@ -125,8 +125,8 @@ def main() -> None:
             tenant_id = tenants.create_tenant(connection, "bench").id
         service = service_engine(settings, "bench")
         with transaction(service, tenant_id) as connection:
-            found = [conversations.create(connection, tenant_id, {})[0].id for _ in range(CONVERSATIONS)]
-        ratios = asyncio.run(_measure(settings, tenant_id, found))
+            conversation_ids = [conversations.create(connection, tenant_id, {})[0].id for _ in range(CONVERSATIONS)]
+        ratios = asyncio.run(_measure(settings, tenant_id, conversation_ids))
         owner.dispose()
         service.dispose()
     for name, each in ratios.items():

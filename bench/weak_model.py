@@ -135,12 +135,12 @@ def turn(number: int) -> list[Message]:
     """Return a turn about an order, with identifiers that a summary has to keep."""
     order = f"ORD-2026-{4_100 + 7 * number}"
     asked = f"Please check order {order} and write its state to /srv/reports/{order.lower()}.json."
-    found = (
+    findings = (
         f"Order {order} of customer cus_{number:04}a9f was paid with ${number * 37}.50 and left the warehouse at "
         f"10.0.{number}.14:8443; tracking is at https://track.example/parcels/{order}?lang=en. "
     )
-    told = "The carrier has not scanned it since, which is why I would wait until Thursday before I ask again. "
-    return [said("user", asked), said("assistant", found + told * 3)]
+    advice = "The carrier has not scanned it since, which is why I would wait until Thursday before I ask again. "
+    return [said("user", asked), said("assistant", findings + advice * 3)]
 
 
 def said(role: str, text: str) -> Message:
@@ -152,9 +152,9 @@ def tell(number: int, run: Run) -> None:
     """Print a run and its steps."""
     print(f"turn {number}: {run.state} {run.reason or ''} {run.error or ''} ({(run.duration_ms or 0) / 1000:.1f} s)")
     for step in run.steps:
-        told: dict[str, Any] = msgspec.structs.asdict(step)
+        fields: dict[str, Any] = msgspec.structs.asdict(step)
         wanted = ("reason", "detail", "error", "tokens_before", "tokens_after", "summarizer", "model", "cost_usd")
-        print(f"  {step.name}: {step.state}", *(f"{key}={told[key]}" for key in wanted if told[key] is not None))
+        print(f"  {step.name}: {step.state}", *(f"{key}={fields[key]}" for key in wanted if fields[key] is not None))
 
 
 if __name__ == "__main__":

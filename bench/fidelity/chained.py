@@ -75,7 +75,7 @@ class _Link(NamedTuple):
     values: int
     spoken_held: int
     spoken: int
-    shown: int
+    context_characters: int
     past: int
     failed: bool
 
@@ -104,7 +104,7 @@ def compact_ten_times(
         rules=tuple(_share(step, "rules_held", "rules_stated") for step in steps),
         values=tuple(_share(step, "values_held", "values") for step in steps),
         spoken=tuple(_share(step, "spoken_held", "spoken") for step in steps),
-        share_kept=tuple(_share(step, "shown", "past") for step in steps),
+        share_kept=tuple(_share(step, "context_characters", "past") for step in steps),
         failed=sum(link.failed for run in runs for link in run),
     )
 
@@ -167,7 +167,7 @@ def _link(
         values=len(first_values),
         spoken_held=len(first_spoken & known),
         spoken=len(first_spoken),
-        shown=sum(map(len, texts)),
+        context_characters=sum(map(len, texts)),
         past=past,
         failed=failed,
     )

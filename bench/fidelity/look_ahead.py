@@ -86,22 +86,22 @@ def score(source: Source, cuts: Sequence[Cut], strategy: Strategy, budget: float
     else:
         left = [shorten(index) for index in range(len(cuts))]
     seconds = time.perf_counter() - started
-    found = [find(at, context) for at, (context, _) in zip(cuts, left, strict=True)]
-    shown = [characters(context) for context, _ in left]
-    within = [size <= int(past * (budget or 1)) for size, past in zip(shown, sizes, strict=True)]
+    findings = [find(at, context) for at, (context, _) in zip(cuts, left, strict=True)]
+    lengths = [characters(context) for context, _ in left]
+    within = [size <= int(past * (budget or 1)) for size, past in zip(lengths, sizes, strict=True)]
     return Score(
         source=source.name,
         strategy=strategy.name,
         budget=budget,
         cuts=len(cuts),
         wanted=sum(len(at.wanted) for at in cuts),
-        kept=sum(len(one.kept) for one in found),
-        bound=sum(len(one.bound) for one in found),
-        characters=sum(shown),
+        kept=sum(len(one.kept) for one in findings),
+        bound=sum(len(one.bound) for one in findings),
+        characters=sum(lengths),
         past=sum(sizes),
         over=within.count(False),
         wanted_within=sum(len(at.wanted) for at, fits in zip(cuts, within, strict=True) if fits),
-        bound_within=sum(len(one.bound) for one, fits in zip(found, within, strict=True) if fits),
+        bound_within=sum(len(one.bound) for one, fits in zip(findings, within, strict=True) if fits),
         failed=sum(one.failed is not None for one in left),
         seconds=seconds,
     )

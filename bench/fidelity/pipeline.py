@@ -73,13 +73,13 @@ class Memory:
         if zone is None:
             return None
         previous = self.snapshot.summary
-        made = summarizer.summarize(SummaryRequest(bare[zone.start : zone.stop], previous, policy))
-        pinned = pin(rebuild(bare, zone, made.text, previous=previous), pins, max_tokens=PINS_MAX_TOKENS)
+        summary = summarizer.summarize(SummaryRequest(bare[zone.start : zone.stop], previous, policy))
+        pinned = pin(rebuild(bare, zone, summary.text, previous=previous), pins, max_tokens=PINS_MAX_TOKENS)
         if not saves_enough(view_tokens(working.view), view_tokens(pinned.view), policy):
             return None
-        self._keep(settle(working, pinned.view, run_id="", removed="summarized", summary=made.text))
+        self._keep(settle(working, pinned.view, run_id="", removed="summarized", summary=summary.text))
         self._framed = pinned.framed
-        return made
+        return summary
 
     def drop(self, policy: Policy) -> None:
         """Drop the oldest exchanges down to the messages that the policy leaves where no summary could be made."""

@@ -85,13 +85,13 @@ def read(text: str) -> Reading:
 
 def text_of(message: Message) -> str:
     """Return everything that a model reads of a message: text, calls with their input, results."""
-    return "\n".join(_shown(block) for block in _blocks(message) if block.get("type") in _SHOWN)
+    return "\n".join(_text_of_block(block) for block in _blocks(message) if block.get("type") in _SHOWN)
 
 
 _SHOWN: Final = frozenset({"text", "tool_use", "tool_result"})
 
 
-def _shown(block: Mapping[str, Any]) -> str:
+def _text_of_block(block: Mapping[str, Any]) -> str:
     if block["type"] == "text":
         return str(block["text"])
     if block["type"] == "tool_use":
@@ -113,13 +113,13 @@ def _blocks(message: Message) -> Iterable[Mapping[str, Any]]:
 
 def spoken(message: Message) -> frozenset[str]:
     """Return the values that the people or the model themselves use: in text, or passed to a tool."""
-    found: set[str] = set()
+    used: set[str] = set()
     for block in _blocks(message):
         if block.get("type") == "text":
-            found |= values(str(block["text"]))
+            used |= values(str(block["text"]))
         elif block.get("type") == "tool_use":
-            found |= values(_input(block))
-    return frozenset(found)
+            used |= values(_input(block))
+    return frozenset(used)
 
 
 def characters(messages: Iterable[Message]) -> int:

@@ -57,16 +57,22 @@ def main(
     # What the product logs on the way may not stand among the figures.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
-        found = sources(transcripts or (), most=SHORT_CONVERSATIONS if short else conversations, shape=shape)
+        conversation_sources = sources(
+            transcripts or (), most=SHORT_CONVERSATIONS if short else conversations, shape=shape
+        )
     except (TranscriptError, OSError) as error:
         raise typer.BadParameter(str(error), param_hint="--transcripts") from None
-    if not found:
+    if not conversation_sources:
         raise typer.BadParameter("no conversation of 20 messages or more", param_hint="--transcripts")
     model = None if no_model else _model()
     findings = Findings(
-        scores=[row for source in found for row in _scores(source, model, SHORT_CUTS if short else cuts, short=short)],
-        chains=[row for source in found for row in _chains(source, model, 1 if short else CHAINS)],
-        timings=time_extracts(found, short=short),
+        scores=[
+            row
+            for source in conversation_sources
+            for row in _scores(source, model, SHORT_CUTS if short else cuts, short=short)
+        ],
+        chains=[row for source in conversation_sources for row in _chains(source, model, 1 if short else CHAINS)],
+        timings=time_extracts(conversation_sources, short=short),
         model=model.model if model else None,
     )
     plot_file.parent.mkdir(parents=True, exist_ok=True)

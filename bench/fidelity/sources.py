@@ -43,13 +43,13 @@ def sources(paths: Sequence[Path] = (), *, most: int | None = None, shape: Shape
     conversations of fewer than 20 messages are passed over, and so are files with no other. Raises TranscriptError
     for a file that is none, OSError for one that cannot be read.
     """
-    found: list[Source] = []
+    long_enough: list[Source] = []
     for path in paths or sorted(transcripts_folder().glob("*.jsonl")):
         read = (_plain(in_shape(transcript.messages, shape)) for transcript in read_transcripts(path))
         long = [messages for messages in read if len(messages) >= LEAST_MESSAGES]
         if long:
-            found.append(Source(path.stem, long[:most]))
-    return found or ([] if paths else [scenario(shape)])
+            long_enough.append(Source(path.stem, long[:most]))
+    return long_enough or ([] if paths else [scenario(shape)])
 
 
 def scenario(shape: Shape = "messages") -> Source:

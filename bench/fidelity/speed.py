@@ -29,9 +29,9 @@ class Timing(NamedTuple):
     seconds: float
 
 
-def time_extracts(found: Sequence[Source], *, short: bool) -> list[Timing]:
+def time_extracts(sources: Sequence[Source], *, short: bool) -> list[Timing]:
     """Time extracts of pasts of growing size, made of all conversations, over and over where they are not enough."""
-    conversations = [messages for source in found for messages in source.conversations]
+    conversations = [messages for source in sources for messages in source.conversations]
     timings: list[Timing] = []
     for size in SIZES[:1] if short else SIZES:
         past = _of_size(conversations, size)

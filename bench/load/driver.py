@@ -25,10 +25,10 @@ async def run(order: dict[str, Any]) -> tuple[int, int]:
     warm = time.perf_counter() + order["warm_seconds"]
     before = await asyncio.gather(*(_call(statement, order, warm) for statement in statements))
     end = time.perf_counter() + order["seconds"]
-    made = await asyncio.gather(*(_call(statement, order, end) for statement in statements))
+    calls = await asyncio.gather(*(_call(statement, order, end) for statement in statements))
     for connection in connections:
         await connection.close()
-    return sum(made), sum(before)
+    return sum(calls), sum(before)
 
 
 async def _call(statement: Any, order: dict[str, Any], end: float) -> int:

@@ -144,12 +144,12 @@ def _wrk(api: Api, request: Request, numbers: tuple[int, int], seconds: int) -> 
         after = os.times()
     if done.returncode:
         raise LoadError(f"wrk failed: {(done.stderr or done.stdout).strip()}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    if found["failed"] or not found["requests"]:
-        raise LoadError(f"wrk, {request.method} {request.after}: {found}")
+    measured = json.loads(done.stdout.strip().splitlines()[-1])
+    if measured["failed"] or not measured["requests"]:
+        raise LoadError(f"wrk, {request.method} {request.after}: {measured}")
     used = after.children_user - before.children_user + after.children_system - before.children_system
-    details = {"p50 ms": found["p50"], "p99 ms": found["p99"], "load CPU %": 100 * used / found["seconds"]}
-    return found["requests"] / found["seconds"], found["requests"], details
+    details = {"p50 ms": measured["p50"], "p99 ms": measured["p99"], "load CPU %": 100 * used / measured["seconds"]}
+    return measured["requests"] / measured["seconds"], measured["requests"], details
 
 
 def _headers(api: Api, request: Request) -> dict[str, str]:

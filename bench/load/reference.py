@@ -122,8 +122,8 @@ def find_pgbench() -> Path | None:
     for installation in postgres_installations():
         if os.access(installation.directory / "pgbench", os.X_OK):
             return installation.directory / "pgbench"
-    found = shutil.which("pgbench")
-    return Path(found) if found else None
+    program = shutil.which("pgbench")
+    return Path(program) if program else None
 
 
 def call(
@@ -175,9 +175,9 @@ def _pgbench(
         environment = servers.libpq_environment(role=role)
         command += ["--file", file.name]
         with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as running:
-            told = []
+            error_lines = []
             for line in running.stderr or ():
-                told.append(line)
+                error_lines.append(line)
                 if not cold_seconds and (first := _PROGRESS.match(line)):
                     cold_seconds, cold_calls = float(first[1]), float(first[1]) * float(first[2])
                     before = cpu_seconds(servers.postgres_pid)
@@ -185,7 +185,7 @@ def _pgbench(
     used = cpu_seconds(servers.postgres_pid) - before
     rate, calls, connecting = _RATE.search(output), _CALLS.search(output), _CONNECTING.search(output)
     if running.returncode or not rate or not calls or not connecting:
-        raise CallError(f"pgbench failed: {''.join(told).strip() or output}")
+        raise CallError(f"pgbench failed: {''.join(error_lines).strip() or output}")
     warm_calls = int(calls[1]) - cold_calls
     if warm_calls <= 0:
         raise CallError("pgbench made no call after its first second: the machine is busy with something else")

@@ -54,9 +54,9 @@ class PlainSearch:
             if score:
                 scored.append((-score, place))
         wide = (
-            beside
+            neighbour
             for _, place in sorted(scored)
-            for beside in range(max(0, place - _BESIDE), min(len(self._texts), place + _BESIDE + 1))
+            for neighbour in range(max(0, place - _BESIDE), min(len(self._texts), place + _BESIDE + 1))
         )
         return _fitting(dict.fromkeys(wide), self._texts, characters)
 
@@ -71,13 +71,13 @@ def keep_last(texts: Sequence[str], characters: int) -> list[int]:
 
 
 def _fitting(places: dict[int, None], texts: Sequence[str], characters: int) -> list[int]:
-    found, used = [], 0
+    fitting, used = [], 0
     for place in places:
         used += len(texts[place])
         if used > characters:
             break
-        found.append(place)
-    return found
+        fitting.append(place)
+    return fitting
 
 
 def _terms(text: str) -> list[str]:

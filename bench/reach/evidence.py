@@ -30,8 +30,8 @@ def evidence(
     for source in sources:
         before, text = measured.stored_bytes(), 0
         for talk in source.talks:
-            found, through = _reach(measured, talk, most_questions)
-            rows += [{"source": source.name, **row} for row in found]
+            talk_rows, through = _reach(measured, talk, most_questions)
+            rows += [{"source": source.name, **row} for row in talk_rows]
             text += sum(len(text_of(message).encode()) for message in talk.messages[: through + 1])
         stored.append(stored_row(source.name, text, measured.stored_bytes() - before))
     return rows, stored
@@ -73,10 +73,10 @@ def _reach(measured: Measured, talk: Talk, most_questions: int | None) -> tuple[
         shares: dict[str, list[float]] = {way: [] for way in _WAYS}
         last = keep_last(texts, tokens * CHARS_PER_TOKEN)
         for question in talk.questions[:most_questions]:
-            found = measured.client.recall(conversation, {"query": question.text, "max_tokens": tokens})
-            shares["recall"].append(question.found(seqs_of(found)))
-            shares["BM25"].append(question.found(plain.search(question.text, tokens * CHARS_PER_TOKEN)))
-            shares["keep-last"].append(question.found(last))
+            recalled = measured.client.recall(conversation, {"query": question.text, "max_tokens": tokens})
+            shares["recall"].append(question.share_found(seqs_of(recalled)))
+            shares["BM25"].append(question.share_found(plain.search(question.text, tokens * CHARS_PER_TOKEN)))
+            shares["keep-last"].append(question.share_found(last))
         figures = {name: round(statistics.mean(each), 4) for name, each in shares.items()}
         rows.append({"conversation": talk.name, "questions": len(shares["BM25"]), "tokens": tokens, **figures})
     return rows, measured.prepared_through(conversation)

@@ -38,7 +38,7 @@ def later(measured: Measured, source: Source, *, cuts: int = CUTS) -> tuple[list
     """Return a row for each number of tokens, summed over every point of every conversation; and what is stored."""
     seen = dict.fromkeys(("context", *(f"{way} {tokens}" for way in ("recall", "BM25") for tokens in TOKENS)), 0)
     needed = dict.fromkeys(TOKENS, 0)
-    wanted = past = shown = text = 0
+    wanted = past = context_size = text = 0
     before = measured.stored_bytes()
     for number, messages in enumerate(source.conversations, 1):
         conversation, at = measured.store((), policy=POLICY), 0
@@ -50,7 +50,7 @@ def later(measured: Measured, source: Source, *, cuts: int = CUTS) -> tuple[list
             context = _context(measured, conversation)
             wanted += len(split.wanted)
             past += characters(split.past)
-            shown += characters(context)
+            context_size += characters(context)
             asked = question(messages, at)
             for name, more in _ways(measured, conversation, messages[:at], asked).items():
                 seen[name] += len(find(split, [*context, *more]).kept)
@@ -67,7 +67,7 @@ def later(measured: Measured, source: Source, *, cuts: int = CUTS) -> tuple[list
         row = {
             "of": source.name,
             "values": wanted,
-            "context's share": round(shown / max(1, past), 3),
+            "context's share": round(context_size / max(1, past), 3),
             "context": round(seen["context"] / wanted, 3),
             "tokens": tokens,
             "and one recall": round(recalled / wanted, 3),
@@ -95,8 +95,8 @@ def _asked_where_used(messages: Sequence[Message], at: int, value: str) -> str:
 
 
 def _recalled(measured: Measured, conversation: str, asked: str, tokens: int) -> list[str]:
-    found = measured.client.recall(conversation, {"query": asked, "max_tokens": tokens})
-    return [part.text for each in found.passages for part in each.parts]
+    recalled = measured.client.recall(conversation, {"query": asked, "max_tokens": tokens})
+    return [part.text for each in recalled.passages for part in each.parts]
 
 
 def _said(message: Message) -> str:
@@ -116,19 +116,19 @@ def _called(message: Message) -> str:
 
 def _context(measured: Measured, conversation: str) -> list[Message]:
     context = measured.client.context(conversation)
-    found: list[Message] = msgspec.json.decode(context.messages) if context else []
-    return found
+    messages: list[Message] = msgspec.json.decode(context.messages) if context else []
+    return messages
 
 
 def _ways(measured: Measured, conversation: str, past: Sequence[Message], asked: str) -> dict[str, list[Message]]:
     """Return what is there beside the context: nothing, or what a search gave back."""
-    found: dict[str, list[Message]] = {"context": []}
+    ways: dict[str, list[Message]] = {"context": []}
     texts = [text_of(message) for message in past]
     plain = PlainSearch(texts)
     for tokens in TOKENS:
-        found[f"recall {tokens}"] = [*map(_quoted, _recalled(measured, conversation, asked, tokens))]
-        found[f"BM25 {tokens}"] = [dict(past[seq]) for seq in plain.search(asked, tokens * CHARS_PER_TOKEN)]
-    return found
+        ways[f"recall {tokens}"] = [*map(_quoted, _recalled(measured, conversation, asked, tokens))]
+        ways[f"BM25 {tokens}"] = [dict(past[seq]) for seq in plain.search(asked, tokens * CHARS_PER_TOKEN)]
+    return ways
 
 
 def _quoted(text: str) -> dict[str, Any]:

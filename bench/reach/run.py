@@ -71,7 +71,7 @@ def main(
 ) -> None:
     """Measure evidence and values used later against plain BM25 and keep-last; latency, bytes and preparing."""
     parts = set(only or Part)
-    found: Tables = {}
+    tables: Tables = {}
     with (
         running_service(durable=False, summarizer="extractive", log=io.StringIO()) as service,
         ServiceClient(service.url, service.api_key) as client,
@@ -80,42 +80,42 @@ def main(
         # First, while nothing else is under way in the background.
         if Part.LATENCY in parts:
             sizes = SIZES[:1] if short else SIZES
-            found["latency"] = [latency(measured, size, 3 if short else REPEATS) for size in sizes]
+            tables["latency"] = [latency(measured, size, 3 if short else REPEATS) for size in sizes]
         if Part.PREPARED in parts:
-            found["prepared"] = [preparing(measured, 300 if short else LEFT, 1 if short else TRIALS)]
+            tables["prepared"] = [preparing(measured, 300 if short else LEFT, 1 if short else TRIALS)]
         if Part.EVIDENCE in parts:
-            _evidence(measured, files or (), found, short=short)
+            _evidence(measured, files or (), tables, short=short)
         if Part.LATER in parts:
-            _later(measured, transcripts or (), found, short=short)
+            _later(measured, transcripts or (), tables, short=short)
     if as_json:
-        json.dump(found, sys.stdout, indent=2)
+        json.dump(tables, sys.stdout, indent=2)
         print()
         return
     print(f"{processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     for name, title in TITLES.items():
-        if found.get(name):
-            print_table(title, found[name])
+        if tables.get(name):
+            print_table(title, tables[name])
 
 
-def _evidence(measured: Measured, files: Sequence[Path], found: Tables, *, short: bool) -> None:
+def _evidence(measured: Measured, files: Sequence[Path], tables: Tables, *, short: bool) -> None:
     """Add what is found of the evidence, and what is stored of its conversations."""
-    talk = sources(files, made=1 if short else MADE_UP)
+    talk = sources(files, count=1 if short else MADE_UP)
     _say_if_absent("talk-*.jsonl", is_absent=len(talk) == 1)
     rows, stored = evidence(measured, talk, most_questions=SHORT_QUESTIONS if short else None)
-    found["conversations"] = rows
-    found["evidence"] = list(sums(rows))
-    found.setdefault("stored", []).extend(stored)
+    tables["conversations"] = rows
+    tables["evidence"] = list(sums(rows))
+    tables.setdefault("stored", []).extend(stored)
 
 
-def _later(measured: Measured, files: Sequence[Path], found: Tables, *, short: bool) -> None:
+def _later(measured: Measured, files: Sequence[Path], tables: Tables, *, short: bool) -> None:
     """Add what is found of the values used later, and what is stored of their conversations."""
     recorded = transcripts_folder() / LATER_FILE
     named = files or [file for file in (recorded,) if file.is_file()]
     _say_if_absent(LATER_FILE, is_absent=not named)
     for source in conversations(named, most=1 if short else None) if named else [scenario()]:
         rows, stored = later(measured, source, cuts=2 if short else CUTS)
-        found.setdefault("later", []).extend(rows)
-        found.setdefault("stored", []).append(stored)
+        tables.setdefault("later", []).extend(rows)
+        tables.setdefault("stored", []).append(stored)
 
 
 def _say_if_absent(names: str, *, is_absent: bool) -> None:

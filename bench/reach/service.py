@@ -84,9 +84,9 @@ class Measured(NamedTuple):
         return psycopg.connect(self.service.stack.database_url, autocommit=True)
 
 
-def seqs_of(found: Recalled) -> list[int]:
+def seqs_of(recalled: Recalled) -> list[int]:
     """Return the messages of an answer."""
-    return [int(part.ref[1:].partition(".")[0]) for passage in found.passages for part in passage.parts]
+    return [int(part.ref[1:].partition(".")[0]) for passage in recalled.passages for part in passage.parts]
 
 
 _PREPARED: Final = """

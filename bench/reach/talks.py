@@ -51,7 +51,7 @@ class Question(NamedTuple):
     evidence: frozenset[int]
     one_is_enough: bool
 
-    def found(self, returned: Sequence[int]) -> float:
+    def share_found(self, returned: Sequence[int]) -> float:
         """Return the share of the evidence that is among the messages given back."""
         shared = len(self.evidence.intersection(returned))
         return float(bool(shared)) if self.one_is_enough else shared / len(self.evidence)
@@ -72,15 +72,15 @@ class Source(NamedTuple):
     talks: list[Talk]
 
 
-def sources(files: Sequence[Path], *, made: int) -> list[Source]:
-    """Return the talk of files, of those that are recorded where none is named, and `made` of the benchmark's own.
+def sources(files: Sequence[Path], *, count: int) -> list[Source]:
+    """Return the talk of files, of those that are recorded where none is named, and `count` of the benchmark's own.
 
     Recorded talk is looked for where recorded conversations are: files named `talk-….jsonl`.
     """
-    found = [
+    from_files = [
         Source(file.stem, list(recorded(file))) for file in files or sorted(transcripts_folder().glob("talk-*.jsonl"))
     ]
-    return [*found, Source("of its own", [made_up(seed) for seed in range(made)])]
+    return [*from_files, Source("of its own", [made_up(seed) for seed in range(count)])]
 
 
 def recorded(file: Path) -> Iterator[Talk]:

@@ -45,7 +45,7 @@ def compaction(plan: Plan) -> list[Row]:
 
     seconds = plan.seconds if plan.short else _PACE_SECONDS
     with plan.servers.cores.on(plan.servers.cores.measured):
-        found = interleave(
+        samples = interleave(
             {
                 "compaction": lambda: fastest(lambda: plan_and_cut(Snapshot(), tail, policy), seconds),
                 "run": lambda: fastest(lambda: whole_run(tail, policy), seconds),
@@ -61,7 +61,7 @@ def compaction(plan: Plan) -> list[Row]:
             measured=measured,
             reference="msgspec decode + encode",
             unit=" ms",
-            samples=pair(found, side, "decode + encode"),
+            samples=pair(samples, side, "decode + encode"),
         )
         for name, side, measured in (
             ("compaction", "compaction", "read, plan, cut, settle"),
@@ -77,13 +77,13 @@ def plan_and_cut(snapshot: Snapshot, tail: tuple[Original, ...], policy: Policy)
     if step is not Step.TOOL_RESULTS:
         raise AssertionError(f"tool results are not due, but {step}")
     looked_at = stage.newest_result
-    made = take(step, stage, policy)
-    if made.reason is not None or looked_at < 0:
-        raise AssertionError(f"nothing was cut: {made.reason}")
+    outcome = take(step, stage, policy)
+    if outcome.reason is not None or looked_at < 0:
+        raise AssertionError(f"nothing was cut: {outcome.reason}")
     # What the journal writes down of the step.
-    if stage.estimate(made.view) >= stage.tokens:
+    if stage.estimate(outcome.view) >= stage.tokens:
         raise AssertionError("nothing was saved")
-    return stage, made.settle(stage, _RUN)
+    return stage, outcome.settle(stage, _RUN)
 
 
 def whole_run(tail: tuple[Original, ...], policy: Policy) -> None:

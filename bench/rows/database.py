@@ -31,7 +31,7 @@ def database(plan: Plan) -> list[Row]:
     whole = append_statement(servers.tenant_id, body)
     bare = _bare(whole)
     with servers.checks_cleared():
-        found = interleave(
+        samples = interleave(
             {
                 "all on": lambda: call(servers, whole, group, plan.seconds, pgbench=plan.pgbench),
                 "bare": lambda: call(servers, bare, group, plan.seconds, pgbench=plan.pgbench, role=None),
@@ -46,7 +46,7 @@ def database(plan: Plan) -> list[Row]:
             measured="row security, idempotency, due check",
             reference="none of them",
             unit="/s",
-            samples=pair(found, "all on", "bare"),
+            samples=pair(samples, "all on", "bare"),
             target=Target(">=", 0.85),
         )
     ]

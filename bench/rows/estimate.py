@@ -114,13 +114,16 @@ def _sources(plan: Plan) -> Iterator[tuple[str, list[Conversation]]]:
         progress(f"  no transcripts in {plan.transcripts}; PALIMPSEST_TRANSCRIPTS names another folder")
     for path in paths:
         try:
-            found = read_transcripts(path)
+            transcripts = read_transcripts(path)
         except TranscriptError as error:
             progress(f"  passed over: {error}")
             continue
         yield (
             path.stem,
-            [Conversation(each.id, _decoded(each.system), _decoded(each.tools), list(each.messages)) for each in found],
+            [
+                Conversation(each.id, _decoded(each.system), _decoded(each.tools), list(each.messages))
+                for each in transcripts
+            ],
         )
     story = job_search()
     messages = [message for turn in story.turns for message in turn.turn.messages]
@@ -134,8 +137,8 @@ def _errors(
     errors: tuple[list[float], list[float], list[float]] = ([], [], [])
     learned = _Learned([1.0, 1.0], 1.0, 0, None)
     for call in _calls(conversation, count):
-        for found, guess in zip(errors, (call.characters, call.estimated, learned.foretell(call)), strict=True):
-            found.append(100 * abs(guess - call.counted) / call.counted)
+        for errors_so_far, guess in zip(errors, (call.characters, call.estimated, learned.foretell(call)), strict=True):
+            errors_so_far.append(100 * abs(guess - call.counted) / call.counted)
         learned = _learn(connection, learned, call)
     if len(errors[0]) < _FEWEST_CALLS:
         return None

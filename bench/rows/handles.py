@@ -47,14 +47,14 @@ def _row(plan: Plan, api: Api, name: str, what: str, groups: list[data.Group]) -
         return load(plan.servers, api, context_request(), group, plan.seconds)
 
     sides = {"on": partial(side, groups[0]), "off": partial(side, groups[1])}
-    found = interleave(sides, plan.rounds, warmed=plan.servers.analyze)
+    samples = interleave(sides, plan.rounds, warmed=plan.servers.analyze)
     return Row(
         name=name,
         what=what,
         measured="recall_handles on",
         reference="off",
         unit="/s",
-        samples=pair(found, "on", "off"),
+        samples=pair(samples, "on", "off"),
     )
 
 
@@ -62,7 +62,7 @@ def _tool_rounds() -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [{"role": "user", "content": data.prose(400)}]
     for number in range(ROUNDS):
         call = {"type": "tool_use", "id": f"t{number}", "name": "search", "input": {"query": data.prose(40)}}
-        found = data.prose(RESULT_CHARS if number else CAPPED_CHARS)
-        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": found}
+        text = data.prose(RESULT_CHARS if number else CAPPED_CHARS)
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": text}
         messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     return [*messages, {"role": "assistant", "content": data.prose(1_000)}]

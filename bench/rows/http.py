@@ -26,7 +26,7 @@ def append(plan: Plan) -> list[Row]:
     request, statement = append_request(body), append_statement(servers.tenant_id, body)
     api = servers.api()
     with servers.checks_cleared():
-        found = interleave(
+        samples = interleave(
             {
                 "POST turns": lambda: load(servers, api, request, group, plan.seconds),
                 plan.reference_name: lambda: call(servers, statement, group, plan.seconds, pgbench=plan.pgbench),
@@ -41,7 +41,7 @@ def append(plan: Plan) -> list[Row]:
             measured="HTTP",
             reference=f"{plan.reference_name}, append_turn",
             unit="/s",
-            samples=pair(found, "POST turns", plan.reference_name),
+            samples=pair(samples, "POST turns", plan.reference_name),
             target=Target(">=", 0.80),
         )
     ]
@@ -51,7 +51,7 @@ def context(plan: Plan) -> list[Row]:
     """GET a context, against the same database function called with the same arguments."""
     servers, group = plan.servers, _readable(plan)
     api, statement = servers.api(), context_statement(servers.tenant_id)
-    found = interleave(
+    samples = interleave(
         {
             "GET context": lambda: load(servers, api, context_request(), group, plan.seconds),
             plan.reference_name: lambda: call(servers, statement, group, plan.seconds, pgbench=plan.pgbench),
@@ -66,7 +66,7 @@ def context(plan: Plan) -> list[Row]:
             measured="HTTP",
             reference=f"{plan.reference_name}, read_context",
             unit="/s",
-            samples=pair(found, "GET context", plan.reference_name),
+            samples=pair(samples, "GET context", plan.reference_name),
             target=Target(">=", 0.90),
         )
     ]
@@ -76,7 +76,7 @@ def revalidation(plan: Plan) -> list[Row]:
     """GET a context that has not changed, with its ETag, against the whole one."""
     servers, group, api = plan.servers, _readable(plan), plan.servers.api()
     matching = context_request()._replace(headers={"if-none-match": _etag(api, group)}, expected_status=304)
-    found = interleave(
+    samples = interleave(
         {
             "304": lambda: load(servers, api, matching, group, plan.seconds),
             "200": lambda: load(servers, api, context_request(), group, plan.seconds),
@@ -91,7 +91,7 @@ def revalidation(plan: Plan) -> list[Row]:
             measured="304",
             reference="200, whole",
             unit="/s",
-            samples=pair(found, "304", "200"),
+            samples=pair(samples, "304", "200"),
             target=Target(">=", 2.5),
         )
     ]
@@ -107,7 +107,7 @@ def wakeups(plan: Plan) -> list[Row]:
         return Sample(sample.details["API CPU µs"], {"turns/s": sample.value})
 
     with servers.checks_cleared():
-        found = interleave(
+        samples = interleave(
             {"on": lambda: cpu(batching), "off": lambda: cpu(silent)}, plan.rounds, warmed=servers.analyze
         )
     return [
@@ -117,7 +117,7 @@ def wakeups(plan: Plan) -> list[Row]:
             measured="sent",
             reference="not sent",
             unit=" µs",
-            samples=pair(found, "on", "off"),
+            samples=pair(samples, "on", "off"),
             target=Target("<=", 1.05),
         )
     ]

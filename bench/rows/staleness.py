@@ -80,13 +80,13 @@ def staleness(plan: Plan) -> list[Row]:
 def _almost(chat: Chat) -> UUID:
     """Return a conversation with tool results that is just under the budget."""
     with chat.database.transaction(chat.tenant_id) as connection:
-        made: UUID = conversations.create(connection, chat.tenant_id, {})[0].id
+        conversation: UUID = conversations.create(connection, chat.tenant_id, {})[0].id
     budget = Policy().input_token_budget
     start = next(_serial) * 1_000
     talk = rounds(budget // (_RESULT_TOKENS + 10) - 1, _RESULT_TOKENS, start=start)
-    chat.append(made, [request("find me a job"), *talk])
-    chat.query("update conversations set check_due_at = null where id = :c", c=made)
-    return made
+    chat.append(conversation, [request("find me a job"), *talk])
+    chat.query("update conversations set check_due_at = null where id = :c", c=conversation)
+    return conversation
 
 
 def _milliseconds(connection: psycopg.Connection, conversation: UUID, cross: Callable[[UUID], None]) -> float:

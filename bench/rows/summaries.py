@@ -80,8 +80,8 @@ class Supply:
                     conversation: UUID = conversations.create(connection, chat.tenant_id, {})[0].id
                 chat.append(conversation, talk)
                 checker.check([conversation], dispatcher.execute)
-        made, self._handed = self._handed, []
-        return made
+        leases, self._handed = self._handed, []
+        return leases
 
     def send(self, lease: Lease) -> None:
         """Wake a worker for a run."""
@@ -113,8 +113,8 @@ def summaries(plan: Plan) -> list[Row]:
             opened, used = _connections(servers)
             details = {"model calls": held, "connections open": opened, "in use": used}
             calls.append((Sample(running, details), Sample(places)))
-            found = {"model calls": at_some[1], f"MB with {held} calls": _megabytes(pid)}
-            memory.append((Sample(at_some[0], found), Sample(idle)))
+            memory_details = {"model calls": at_some[1], f"MB with {held} calls": _megabytes(pid)}
+            memory.append((Sample(at_some[0], memory_details), Sample(idle)))
             model.release()
             _until(lambda: not _unfinished(servers))
         progress(f"  round {number + 1}: {held} calls of {running} runs; {at_some[0]:.0f} MB with {at_some[1]} calls")
@@ -154,8 +154,10 @@ def append_under_summaries(plan: Plan) -> list[Row]:
 
     def appended() -> Sample:
         outcome = run_client(api, request, [group], seconds=seconds, connections=_CONNECTIONS)
-        found = percentiles(outcome.latencies[0])
-        return Sample(found["p99 ms"], {"p50 ms": found["p50 ms"], "turns/s": outcome.requests / outcome.seconds})
+        latencies = percentiles(outcome.latencies[0])
+        return Sample(
+            latencies["p99 ms"], {"p50 ms": latencies["p50 ms"], "turns/s": outcome.requests / outcome.seconds}
+        )
 
     samples: list[tuple[Sample, Sample]] = []
     with servers.checks_cleared():
@@ -215,10 +217,10 @@ def _worker(servers: Servers, model_url: str, places: int) -> Iterator[int]:
         yield pid
 
 
-def _until(found: Callable[[], T]) -> T:
+def _until(poll: Callable[[], T]) -> T:
     """Return what is found once it is anything. Raises TimeoutError."""
     end = time.monotonic() + _WAIT_SECONDS
-    while not (value := found()):
+    while not (value := poll()):
         if time.monotonic() > end:
             raise TimeoutError("the worker did not do what it was given")
         time.sleep(_POLL_SECONDS)
@@ -241,8 +243,8 @@ def _count(servers: Servers, query: str) -> int:
 
 def _count_over(servers: Servers, query: str, least: int) -> int:
     """Return the count once it is over a number, 0 until then."""
-    found = _count(servers, query)
-    return found if found > least else 0
+    count = _count(servers, query)
+    return count if count > least else 0
 
 
 def _connections(servers: Servers) -> tuple[int, int]:

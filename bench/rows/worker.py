@@ -36,7 +36,7 @@ def checks(plan: Plan) -> list[Row]:
     identifiers = [data.conversation_id(group.first + number) for number in range(group.size)]
     batches = [identifiers[start : start + BATCH] for start in range(0, len(identifiers), BATCH)]
     with servers.worker(CHECKS, concurrency=1) as pid:
-        found = interleave(
+        samples = interleave(
             {
                 "worker": lambda: _by_worker(servers, group, batches, pid),
                 "checker": lambda: _by_checker(servers, group, batches),
@@ -52,7 +52,7 @@ def checks(plan: Plan) -> list[Row]:
             measured="one Celery worker process",
             reference=reference,
             unit="/s",
-            samples=pair(found, "worker", "queries"),
+            samples=pair(samples, "worker", "queries"),
             target=Target(">=", 10_000, of="measured"),
         ),
         Row(
@@ -61,7 +61,7 @@ def checks(plan: Plan) -> list[Row]:
             measured="Checker, no broker",
             reference=reference,
             unit="/s",
-            samples=pair(found, "checker", "queries"),
+            samples=pair(samples, "checker", "queries"),
         ),
     ]
 

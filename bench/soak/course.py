@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.soak.faults import Injected
     from bench.soak.resources import Sample, Tables
     from bench.soak.traffic import Took
-    from bench.soak.truth import Breach, Told
+    from bench.soak.truth import Breach, KnownConversation
 
 WARM_UP_SECONDS: Final = 20.0
 """Load without faults, at the end of which memory and descriptors are taken down."""
@@ -185,12 +185,12 @@ class _Course:
         keys, connections = resources.leftovers(self._installation)
         if connections:
             self._breaches.add("nothing is left behind", "Postgres", f"{connections} connections of nobody")
-        told = self._conversations.all
+        conversations = self._conversations.all
         return Outcome(
             options=self._options,
             load_seconds=load_seconds,
             faults=self._injector.injected,
-            breaches=self._breaches.found,
+            breaches=self._breaches.first,
             breach_count=self._breaches.count,
             took=self._record.took,
             counts=self._record.counts,
@@ -199,9 +199,9 @@ class _Course:
             rest=rest,
             rest_seconds=rest_seconds,
             checks=self._watch.checked,
-            conversations=len(told),
-            turns=sum(len(each.turns) for each in told),
-            messages=sum(len(turn.messages) for each in told for turn in each.turns),
+            conversations=len(conversations),
+            turns=sum(len(each.turns) for each in conversations),
+            messages=sum(len(turn.messages) for each in conversations for turn in each.turns),
             runs=runs,
             model_calls=sum(self._installation.model.calls.values()),
             tables=tables,
@@ -211,7 +211,7 @@ class _Course:
         )
 
     def _load(self) -> None:
-        shared: list[Told] = []
+        shared: list[KnownConversation] = []
         clients = [
             Client(
                 number,
@@ -262,8 +262,8 @@ class _Course:
     def _check_everything(self) -> None:
         with self._installation.connect() as connection:
             checker = Checker(connection, self._breaches)
-            for told in self._conversations.all:
-                checker.check(told)
+            for conversation in self._conversations.all:
+                checker.check(conversation)
 
     def _look_at_runs(self) -> list[dict[str, Any]]:
         """Explain dead runs and calls of the model; return the runs by state and reason."""
@@ -281,7 +281,7 @@ class _Course:
         return states
 
     def _compare_calls(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        families = {told.uuid: told.family for told in self._conversations.all}
+        families = {conversation.uuid: conversation.family for conversation in self._conversations.all}
         recorded: dict[int, int] = {}
         lost: dict[int, int] = {}
         for row in rows:
@@ -290,11 +290,11 @@ class _Course:
             lost[family] = lost.get(family, 0) + max(0, row["attempts"] - row["ended"])
         calls = self._installation.model.calls
         # A prompt may show no mark: such calls count in the sum alone.
-        found = [(f"family {family}", calls[family], recorded.get(family, 0), lost.get(family, 0)) for family in calls]
-        found = [each for each in found if each[0] != "family -1"]
-        found.append(("", calls.total(), sum(recorded.values()), sum(lost.values())))
-        for where, made, written, attempts in found:
-            wrong = unpaid_for(made, written, attempts)
+        counts = [(f"family {family}", calls[family], recorded.get(family, 0), lost.get(family, 0)) for family in calls]
+        counts = [each for each in counts if each[0] != "family -1"]
+        counts.append(("", calls.total(), sum(recorded.values()), sum(lost.values())))
+        for where, answered, written, attempts in counts:
+            wrong = unpaid_for(answered, written, attempts)
             if wrong is not None:
                 self._breaches.add("calls are accounted for", where, wrong)
 

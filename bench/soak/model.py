@@ -79,9 +79,9 @@ class SoakModel(LoopbackModel):
     def admit(self, received: Received, *, scripted: bool) -> Step:
         """Count a call and return what answers it."""
         step = super().admit(received, scripted=scripted)
-        found = MARK.search(received.prompt)
+        mark = MARK.search(received.prompt)
         with self._lock:
-            self._calls[int(found[1]) if found else -1] += 1
+            self._calls[int(mark[1]) if mark else -1] += 1
             return self._fault or step
 
     def finished(self, received: Received) -> None:

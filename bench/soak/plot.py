@@ -91,10 +91,10 @@ def _bin(outcome: Outcome) -> float:
 
 
 def _binned(values: Sequence[tuple[float, float]], width: float) -> list[tuple[float, list[float]]]:
-    found: defaultdict[int, list[float]] = defaultdict(list)
+    bins: defaultdict[int, list[float]] = defaultdict(list)
     for at, value in values:
-        found[int(at // width)].append(value)
-    return [((number + 0.5) * width, found[number]) for number in sorted(found)]
+        bins[int(at // width)].append(value)
+    return [((number + 0.5) * width, bins[number]) for number in sorted(bins)]
 
 
 def _share(values: Sequence[float], share: float) -> float:

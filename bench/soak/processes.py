@@ -19,13 +19,13 @@ class Held(NamedTuple):
 
 def family(pid: int) -> list[int]:
     """Return a process and all that descend from it."""
-    found, waiting = [], [pid]
+    pids, waiting = [], [pid]
     while waiting:
         process = waiting.pop()
-        found.append(process)
+        pids.append(process)
         for task in _entries(Path(f"/proc/{process}/task")):
             waiting += [int(child) for child in _read(Path(f"/proc/{process}/task/{task}/children")).split()]
-    return found
+    return pids
 
 
 def held(pids: Sequence[int]) -> Held:

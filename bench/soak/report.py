@@ -78,13 +78,13 @@ def markdown(outcome: Outcome) -> str:
             [
                 (
                     kind,
-                    told["answers"],
-                    f"{told['answers'] / outcome.load_seconds:.1f}",
-                    f"{told['p50_ms']:.1f}",
-                    f"{told['p99_ms']:.1f}",
-                    ", ".join(f"{status}: {count}" for status, count in told["statuses"].items()),
+                    calls["answers"],
+                    f"{calls['answers'] / outcome.load_seconds:.1f}",
+                    f"{calls['p50_ms']:.1f}",
+                    f"{calls['p99_ms']:.1f}",
+                    ", ".join(f"{status}: {count}" for status, count in calls["statuses"].items()),
                 )
-                for kind, told in _calls(outcome.took).items()
+                for kind, calls in _calls(outcome.took).items()
             ],
         ),
         "Status 0 is no answer in time, or a connection that was refused or broke.\n",

@@ -74,7 +74,7 @@ class Sampler(threading.Thread):
     def run(self) -> None:
         """Collect samples."""
         while not self._done.wait(EVERY_SECONDS):
-            self.samples.append(self._look())
+            self.samples.append(self._sample())
 
     def stop(self) -> None:
         """End it, and wait for that."""
@@ -83,7 +83,7 @@ class Sampler(threading.Thread):
         if self._connection is not None:
             self._connection.close()
 
-    def _look(self) -> Sample:
+    def _sample(self) -> Sample:
         at, parts = self._clock(), {name: held(pids) for name, pids in self._installation.parts().items()}
         try:
             if self._connection is None:
@@ -133,8 +133,8 @@ def _table(connection: psycopg.Connection[dict[str, Any]], row: Mapping[str, Any
     query = sql.SQL("select coalesce(sum({}), 0)::bigint as bytes from {}").format(
         sql.SQL(" + ").join(sizes), sql.Identifier(row["name"])
     )
-    found = connection.execute(query).fetchone() or {}
-    return Table(**row, value_bytes=found["bytes"])
+    size = connection.execute(query).fetchone() or {}
+    return Table(**row, value_bytes=size["bytes"])
 
 
 def leftovers(installation: Installation) -> tuple[dict[str, int], int]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
-    from bench.soak.truth import Told
+    from bench.soak.truth import KnownConversation
 
 Message = dict[str, Any]
 
@@ -54,58 +54,69 @@ class Speaker:
         self._open: dict[str, str] = {}
         """The call that awaits its result, by conversation."""
 
-    def turn(self, told: Told) -> list[Message]:
+    def turn(self, conversation: KnownConversation) -> list[Message]:
         """Return the messages of the next turn."""
-        if told.shape.endswith("agent"):
-            return self._agent(told, thinks=told.shape.startswith("thinking"))
-        if told.shape == "media":
-            return [self._media(told), self._answer(told)]
-        if told.shape == "several users":
+        if conversation.shape.endswith("agent"):
+            return self._agent(conversation, thinks=conversation.shape.startswith("thinking"))
+        if conversation.shape == "media":
+            return [self._media(conversation), self._answer(conversation)]
+        if conversation.shape == "several users":
             name = self._rng.choice(_USERS)
-            return [self._request(told, f"{name}: "), *([self._answer(told)] if self._rng.random() < 0.5 else [])]
-        return [self._request(told), self._answer(told)]
+            return [
+                self._request(conversation, f"{name}: "),
+                *([self._answer(conversation)] if self._rng.random() < 0.5 else []),
+            ]
+        return [self._request(conversation), self._answer(conversation)]
 
-    def edit(self, told: Told) -> list[Message]:
+    def edit(self, conversation: KnownConversation) -> list[Message]:
         """Return a request asked anew."""
-        self._open.pop(told.id, None)
-        return [self._request(told, "Rather: ")]
+        self._open.pop(conversation.id, None)
+        return [self._request(conversation, "Rather: ")]
 
-    def _request(self, told: Told, before: str = "") -> Message:
-        return {"role": "user", "content": before + self._text(told, 30, 300)}
+    def _request(self, conversation: KnownConversation, before: str = "") -> Message:
+        return {"role": "user", "content": before + self._text(conversation, 30, 300)}
 
-    def _answer(self, told: Told) -> Message:
-        return {"role": "assistant", "content": self._text(told, 100, 1_200)}
+    def _answer(self, conversation: KnownConversation) -> Message:
+        return {"role": "assistant", "content": self._text(conversation, 100, 1_200)}
 
-    def _media(self, told: Told) -> Message:
+    def _media(self, conversation: KnownConversation) -> Message:
         source = {"type": "base64", "media_type": "image/png", "data": _PIXEL}
         return {
             "role": "user",
-            "content": [{"type": "image", "source": source}, {"type": "text", "text": self._text(told, 20, 200)}],
+            "content": [
+                {"type": "image", "source": source},
+                {"type": "text", "text": self._text(conversation, 20, 200)},
+            ],
         }
 
-    def _agent(self, told: Told, *, thinks: bool) -> list[Message]:
-        waiting = self._open.pop(told.id, None)
+    def _agent(self, conversation: KnownConversation, *, thinks: bool) -> list[Message]:
+        waiting = self._open.pop(conversation.id, None)
         if waiting is None:
-            return [self._request(told), self._call(told, thinks=thinks)]
+            return [self._request(conversation), self._call(conversation, thinks=thinks)]
         result = {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": waiting, "content": self._text(told, 200, 9_000)}],
+            "content": [
+                {"type": "tool_result", "tool_use_id": waiting, "content": self._text(conversation, 200, 9_000)}
+            ],
         }
-        return [result, self._answer(told) if self._rng.random() < 0.15 else self._call(told, thinks=thinks)]
+        return [
+            result,
+            self._answer(conversation) if self._rng.random() < 0.15 else self._call(conversation, thinks=thinks),
+        ]
 
-    def _call(self, told: Told, *, thinks: bool) -> Message:
-        mark = _mark(told)
+    def _call(self, conversation: KnownConversation, *, thinks: bool) -> Message:
+        mark = _mark(conversation)
         call = f"toolu_{mark.strip('-')}"
-        self._open[told.id] = call
+        self._open[conversation.id] = call
         thought = {"type": "thinking", "thinking": f"What does {mark} say?", "signature": f"sig{mark}"}
         use = {"type": "tool_use", "id": call, "name": "fetch", "input": {"page": mark}}
         return {"role": "assistant", "content": [*([thought] if thinks else []), use]}
 
-    def _text(self, told: Told, least: int, most: int) -> str:
+    def _text(self, conversation: KnownConversation, least: int, most: int) -> str:
         length = self._rng.randint(least, most)
         number = self._rng.randrange(1_000, 9_999)
         words = _WORDS.format(number, number, number)
-        return (_mark(told) + " " + words * (length // len(words) + 1))[:length]
+        return (_mark(conversation) + " " + words * (length // len(words) + 1))[:length]
 
 
 def sent(messages: Iterable[Message]) -> tuple[Sent, ...]:
@@ -115,7 +126,7 @@ def sent(messages: Iterable[Message]) -> tuple[Sent, ...]:
 
 def marks(value: object) -> set[str]:
     """Return the marks in anything that JSON can tell."""
-    return {found[0] for found in MARK.finditer(json.dumps(value))}
+    return {match[0] for match in MARK.finditer(json.dumps(value))}
 
 
 def said(message: Message) -> set[str]:
@@ -132,5 +143,5 @@ def _sent(message: Message) -> Sent:
     return Sent(message["role"], digest(json.dumps(content, ensure_ascii=False)), mark, speaks)
 
 
-def _mark(told: Told) -> str:
-    return f"mark-{told.family}-{next(told.numbers)}-"
+def _mark(conversation: KnownConversation) -> str:
+    return f"mark-{conversation.family}-{next(conversation.numbers)}-"

@@ -120,7 +120,7 @@ class Caller:
             self._record.add(Took(self._clock(), kind, status, time.perf_counter() - begun))
             if answer is not None and status != _UNAVAILABLE:
                 if status not in expected:
-                    self._breaches.add("answers are expected ones", path, _told(method, answer))
+                    self._breaches.add("answers are expected ones", path, _describe(method, answer))
                     return None
                 return answer
             if time.monotonic() > deadline or (answer is None and not repeatable) or self._stopping.is_set():
@@ -132,9 +132,9 @@ class Caller:
     def json(self, *arguments: Any, **options: Any) -> dict[str, Any] | None:
         """Do the same, and return the answer's document."""
         answer = self.call(*arguments, **options)
-        found: dict[str, Any] | None = answer.json() if answer is not None else None
-        return found
+        body: dict[str, Any] | None = answer.json() if answer is not None else None
+        return body
 
 
-def _told(method: str, answer: httpx2.Response) -> str:
+def _describe(method: str, answer: httpx2.Response) -> str:
     return f"{method} answered {answer.status_code}: {answer.text[:500]}"

@@ -51,7 +51,7 @@ class Base(NamedTuple):
 
 
 @dataclass(eq=False)
-class Told:
+class KnownConversation:
     """A conversation as those who take part in it know it."""
 
     id: str
@@ -115,18 +115,18 @@ class Breaches:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._found: list[Breach] = []
+        self._first: list[Breach] = []
         self.count = 0
 
     def add(self, invariant: str, conversation: str, detail: str) -> None:
         """Note a breach."""
         with self._lock:
             self.count += 1
-            if len(self._found) < _MOST_BROKEN:
-                self._found.append(Breach(self._clock(), invariant, conversation, detail[:2_000]))
+            if len(self._first) < _MOST_BROKEN:
+                self._first.append(Breach(self._clock(), invariant, conversation, detail[:2_000]))
 
     @property
-    def found(self) -> Sequence[Breach]:
+    def first(self) -> Sequence[Breach]:
         """The first of them, oldest first."""
         with self._lock:
-            return list(self._found)
+            return list(self._first)

@@ -36,9 +36,9 @@ def test_it_runs_on_recorded_talk(tmp_path: Path) -> None:
 
 
 def test_a_question_is_answered_by_its_evidence() -> None:
-    assert Question("?", frozenset({1, 2}), one_is_enough=False).found([2, 7]) == 0.5
-    assert Question("?", frozenset({1, 2}), one_is_enough=True).found([2, 7]) == 1.0
-    assert Question("?", frozenset({1, 2}), one_is_enough=True).found([]) == 0.0
+    assert Question("?", frozenset({1, 2}), one_is_enough=False).share_found([2, 7]) == 0.5
+    assert Question("?", frozenset({1, 2}), one_is_enough=True).share_found([2, 7]) == 1.0
+    assert Question("?", frozenset({1, 2}), one_is_enough=True).share_found([]) == 0.0
 
 
 def test_the_baselines_keep_their_bounds() -> None:

@@ -32,7 +32,7 @@ from bench.soak.report import markdown, verdict, write
 from bench.soak.resources import Sample, Table, Tables
 from bench.soak.speech import SHAPES, Speaker, sent
 from bench.soak.traffic import Record, Took
-from bench.soak.truth import Breach, Breaches, Told, Turn
+from bench.soak.truth import Breach, Breaches, KnownConversation, Turn
 from store.conversations import branches
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
@@ -72,7 +72,7 @@ class Talk:
         self.connection = connection
         self.speaker = Speaker(random.Random(1))  # noqa: S311 - texts
         self.inner = chat.begin_told({}, strict=False)
-        self.told = Told("conv_1", self.inner.id, 0, shape, 1)
+        self.told = KnownConversation("conv_1", self.inner.id, 0, shape, 1)
         self.workers = Workers(chat, "chosen")
 
     def say(self, *, answered: bool = True) -> Turn:
@@ -91,7 +91,9 @@ class Talk:
         assert made is not None
         fork = Talk(self.chat, self.connection, self.told.shape)
         fork.inner = self.inner.fork(made, through)
-        fork.told = Told("conv_2", made, 0, self.told.shape, 1, tuple(self.told.live()), numbers=self.told.numbers)
+        fork.told = KnownConversation(
+            "conv_2", made, 0, self.told.shape, 1, tuple(self.told.live()), numbers=self.told.numbers
+        )
         return fork
 
     def _send(self, messages: list[Message], replace_from: int | None, *, answered: bool) -> Turn:
@@ -116,12 +118,12 @@ class Talk:
         self.told.versions.clear()
         breaches = Breaches(lambda: 0.0)
         Checker(self.connection, breaches).check(self.told)
-        return {breach.invariant: breach.detail for breach in breaches.found}
+        return {breach.invariant: breach.detail for breach in breaches.first}
 
     def look(self, context: dict[str, Any]) -> set[str]:
         breaches = Breaches(lambda: 0.0)
         check_context(self.told, context, known=self.told.next_seq, live=self.told.live(), breaches=breaches)
-        return {breach.invariant for breach in breaches.found}
+        return {breach.invariant for breach in breaches.first}
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ class TestPlan:
 class TestSpeech:
     @pytest.mark.parametrize("shape", SHAPES)
     def test_what_is_said_is_valid_and_every_message_has_a_mark_of_its_own(self, shape: str) -> None:
-        told, speaker = Told("conv_1", uuid4(), 0, shape, 3), Speaker(random.Random(2))  # noqa: S311 - texts
+        told, speaker = KnownConversation("conv_1", uuid4(), 0, shape, 3), Speaker(random.Random(2))  # noqa: S311 - texts
         said: list[Message] = []
         for _ in range(20):
             said += speaker.turn(told)
@@ -289,7 +291,9 @@ def test_calls_of_the_model_have_to_be_accounted_for() -> None:
 
 class TestLoad:
     @staticmethod
-    def client(service: Service, breaches: Breaches, shared: list[Told]) -> tuple[Client, Conversations, Record]:
+    def client(
+        service: Service, breaches: Breaches, shared: list[KnownConversation]
+    ) -> tuple[Client, Conversations, Record]:
         record, conversations = Record(), Conversations()
         client = Client(
             3,
@@ -306,7 +310,7 @@ class TestLoad:
         return client, conversations, record
 
     def test_conversations_that_have_grown_long_give_way_to_others(self, service: Service) -> None:
-        breaches, shared = Breaches(lambda: 1.0), list[Told]()
+        breaches, shared = Breaches(lambda: 1.0), list[KnownConversation]()
         client, conversations, _ = self.client(service, breaches, shared)
         first = client.begin_shared()
         assert first is not None
@@ -319,7 +323,7 @@ class TestLoad:
             assert client.pick() not in conversations.all[: OWN + 1]
         assert first not in shared
         assert len(shared) == 1
-        assert breaches.found == []
+        assert breaches.first == []
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_everything_that_clients_do_is_answered_as_they_expect(
@@ -331,7 +335,7 @@ class TestLoad:
             told = client.newest() or client.begin_own(shape)
             assert told is not None
             client.do(action, told)
-        assert breaches.found == []
+        assert breaches.first == []
         kinds = {took.kind for took in record.took}
         assert kinds > {
             "turn",
@@ -347,7 +351,7 @@ class TestLoad:
         }
         for told in conversations.all:
             Checker(connection, breaches).check(told)
-        assert breaches.found == []
+        assert breaches.first == []
 
 
 class TestModel:
@@ -393,7 +397,7 @@ class TestResources:
         assert breaches.count == 0
         resources.check_growth(before, sample(9, 300 << 20, 120), breaches)
         resources.check_connections(before, fine._replace(connections=99, idle_in_transaction=1), breaches)
-        assert [breach.invariant for breach in breaches.found] == [
+        assert [breach.invariant for breach in breaches.first] == [
             "memory is bounded",
             "file descriptors are bounded",
             "connections are bounded",
@@ -407,7 +411,7 @@ class TestResources:
         resources.check_tables(
             Tables(0, [Table("held", 1, 900, 0, 0, 0), Table("air", 1, 0, 99 << 20, 0, 9)]), breaches
         )
-        assert [breach.conversation for breach in breaches.found] == ["held", "air"]
+        assert [breach.conversation for breach in breaches.first] == ["held", "air"]
 
 
 class TestReport:
