@@ -49,12 +49,12 @@ def main() -> int:
         # One pin first: where nobody answers, one wait is enough.
         if asked(service, pins[0]) is None or (answers := asked(service, "".join(pins))) is None:
             continue
-        found = [(each, known) for each in answers for known in each["vulns"]]
-        for each, known in found:
+        vulnerabilities = [(each, known) for each in answers for known in each["vulns"]]
+        for each, known in vulnerabilities:
             fixed = ", ".join(known["fix_versions"]) or "nothing yet"
             print(f"audit: {each['name']} {each['version']}: {known['id']}, fixed in {fixed}")
-        print(f"audit: {len(answers)} packages looked up, {len(found)} known vulnerabilities")
-        return 1 if found else 0
+        print(f"audit: {len(answers)} packages looked up, {len(vulnerabilities)} known vulnerabilities")
+        return 1 if vulnerabilities else 0
     print("audit: NOT LOOKED: no service for known vulnerabilities answers from here")
     return 0
 

@@ -56,8 +56,8 @@ def described(python: str) -> dict[str, Any]:
 
 def narrowed(document: dict[str, Any], pins: dict[str, str]) -> dict[str, Any]:
     """Return the document with the pinned components alone; raises SystemExit if one is missing or another version."""
-    found = {(canonicalize_name(each["name"]), each["version"]) for each in document.get("components", [])}
-    wrong = ["==".join(pin) for pin in pins.items() if pin not in found]
+    versions = {(canonicalize_name(each["name"]), each["version"]) for each in document.get("components", [])}
+    wrong = ["==".join(pin) for pin in pins.items() if pin not in versions]
     if wrong:
         raise SystemExit(f"sbom: the environment does not have {', '.join(sorted(wrong))}")
     components = [each for each in document["components"] if canonicalize_name(each["name"]) in pins]
@@ -73,7 +73,7 @@ def narrowed(document: dict[str, Any], pins: dict[str, str]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     interpreter, output = sys.argv[1:]
-    made = narrowed(described(interpreter), pinned(interpreter))
+    sbom = narrowed(described(interpreter), pinned(interpreter))
     Path(output).parent.mkdir(parents=True, exist_ok=True)
-    Path(output).write_text(json.dumps(made, indent=1) + "\n")
-    print(f"sbom: {len(made['components'])} components in {output}")
+    Path(output).write_text(json.dumps(sbom, indent=1) + "\n")
+    print(f"sbom: {len(sbom['components'])} components in {output}")

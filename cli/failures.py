@@ -65,8 +65,8 @@ def _loaded(name: str) -> ModuleType | None:
 
 def _database(error: DBAPIError) -> str:
     state = getattr(error.orig, "sqlstate", None)
-    told = str(error.orig).strip().splitlines()
-    reason = told[0] if told else type(error).__name__
+    lines = str(error.orig).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
     if state == UNDEFINED_TABLE:
         return f"the database's schema is missing or old: run `palimpsest migrate` ({reason})"
     if state == NOT_PERMITTED:

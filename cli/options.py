@@ -75,9 +75,11 @@ def settings_as_far_as_they_go() -> Reading:
         try:
             return Reading(Settings(**defaults), wrong, frozenset(defaults))
         except ValidationError as error:
-            told = [f"{'.'.join(map(str, found['loc'])) or 'settings'}: {found['msg']}" for found in error.errors()]
-            wrong += [each for each in told if each not in wrong]
-            fields = {str(found["loc"][0]) for found in error.errors() if found["loc"]} & set(Settings.model_fields)
+            messages = [
+                f"{'.'.join(map(str, detail['loc'])) or 'settings'}: {detail['msg']}" for detail in error.errors()
+            ]
+            wrong += [each for each in messages if each not in wrong]
+            fields = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]} & set(Settings.model_fields)
             if not fields - set(defaults):
                 return Reading(None, wrong, frozenset(defaults))
             defaults |= {name: Settings.model_fields[name].get_default(call_default_factory=True) for name in fields}

@@ -35,10 +35,10 @@ class PlainTable(Table):
 
 def columns(names: Sequence[str], *, numbers: Collection[str] = (), title: str | None = None) -> PlainTable:
     """Return a table without rows; the columns named in `numbers` are flush right."""
-    made = PlainTable(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    table = PlainTable(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     for name in names:
-        made.add_column(name, justify="right" if name in numbers else "left")
-    return made
+        table.add_column(name, justify="right" if name in numbers else "left")
+    return table
 
 
 def print_table(table: Table, console: Console | None = None) -> None:

@@ -43,15 +43,15 @@ def _read(_: Sphinx, page: str, source: list[str]) -> None:
     file = DOCS.parent / ELSEWHERE[page] if page in ELSEWHERE else DOCS / f"{page}.md"
     here = (DOCS / page).parent
 
-    def link(found: re.Match[str]) -> str:
-        target = Path(os.path.normpath(file.parent / found[2]))
+    def link(match: re.Match[str]) -> str:
+        target = Path(os.path.normpath(file.parent / match[2]))
         for name, path in ELSEWHERE.items():
             if target == DOCS.parent / path:
                 target = DOCS / f"{name}.md"
         if target == DOCS / "decisions":
             target /= "index.md"
         # Folders of the repository are no part of the site.
-        return found[1] if target.is_dir() else f"[{found[1]}]({os.path.relpath(target, here)}{found[3] or ''})"
+        return match[1] if target.is_dir() else f"[{match[1]}]({os.path.relpath(target, here)}{match[3] or ''})"
 
     source[0] = _LINK.sub(link, file.read_text(encoding="utf-8") if page in ELSEWHERE else source[0])
 

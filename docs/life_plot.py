@@ -41,11 +41,11 @@ def read(lines: Iterable[str]) -> list[Turn]:
     """Return the turns that the demo shows."""
     turns: list[Turn] = []
     for line in lines:
-        if found := _TURN.match(line):
-            number, context, stored = (int(each.replace(",", "")) for each in found.groups())
+        if match := _TURN.match(line):
+            number, context, stored = (int(each.replace(",", "")) for each in match.groups())
             turns.append(Turn(number, context, stored, []))
-        elif found := _CUT.match(line):
-            turns[-1].cuts.append((found[1] or found[2], int(found[4].replace(",", ""))))
+        elif match := _CUT.match(line):
+            turns[-1].cuts.append((match[1] or match[2], int(match[4].replace(",", ""))))
     return turns
 
 

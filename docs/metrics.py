@@ -94,8 +94,8 @@ def _of_gateway() -> CollectorRegistry:
 
 def _registered(registry: CollectorRegistry) -> list[Described]:
     # The library tells the labels of a metric that has no sample yet only here.
-    made = [each for each in registry._collector_to_names if isinstance(each, MetricWrapperBase)]  # noqa: SLF001
-    return [_described(family, each._labelnames) for each in made for family in each.describe()]  # noqa: SLF001
+    metrics = [each for each in registry._collector_to_names if isinstance(each, MetricWrapperBase)]  # noqa: SLF001
+    return [_described(family, each._labelnames) for each in metrics for family in each.describe()]  # noqa: SLF001
 
 
 def _described(family: Metric, labels: Iterable[str] | None = None) -> Described:

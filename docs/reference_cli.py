@@ -59,12 +59,12 @@ def _section(name: str, command: Any) -> str:
     options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
     usage = " ".join(["palimpsest", name, *("[OPTIONS]" for _ in options[:1]), *map(_place, arguments)])
     text, _, example = command.help.partition("Example: ")
-    told = "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
-    shown = f"\nExample: `{example.strip()}`\n" if example else ""
+    description = "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
+    example_line = f"\nExample: `{example.strip()}`\n" if example else ""
     rows = [f"| `{_place(each)}` | {_cell(each.help)} | {_default(each)} |\n" for each in arguments]
     rows += [f"| {_spelled(each)} | {_cell(each.help)}{_variable(each)} | {_default(each)} |\n" for each in options]
     table = "\n| | meaning | default |\n|---|---|---|\n" + "".join(rows) if rows else ""
-    return f"\n### palimpsest {name}\n\n`{usage}`\n\n{told}\n{shown}{table}"
+    return f"\n### palimpsest {name}\n\n`{usage}`\n\n{description}\n{example_line}{table}"
 
 
 def _place(argument: Any) -> str:

@@ -325,9 +325,9 @@ def _served(shape: Shape, sent: list[Any], target: Shape) -> str:
     view = build(Snapshot(), rows, Policy()).view
     encoded = codecs.encode(target, view, texts if shape == target else {})
     served: list[Any] = msgspec.json.decode(msgspec.json.encode(encoded.messages))
-    shown = [_cell(each) for each in served[int(is_answer) :] if each.get("content") not in ENDS]
+    cells = [_cell(each) for each in served[int(is_answer) :] if each.get("content") not in ENDS]
     left = [f"*left out: {each.what}*" for each in encoded.left_out]
-    return " ".join([*shown, *left]) or "nothing"
+    return " ".join([*cells, *left]) or "nothing"
 
 
 def _decoded(shape: Shape, message: Any) -> Decoded:

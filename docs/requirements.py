@@ -132,11 +132,11 @@ def _marked(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
 
 def tests_by_requirement() -> dict[str, list[str]]:
     """Return, for every id that a test in tests/ carries, the pytest ids of those tests, sorted."""
-    found: dict[str, set[str]] = defaultdict(set)
+    tests: dict[str, set[str]] = defaultdict(set)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for id_, test in _marked(ast.parse(path.read_text()).body, path.relative_to(ROOT).as_posix()):
-            found[id_].add(test)
-    return {id_: sorted(tests) for id_, tests in found.items()}
+            tests[id_].add(test)
+    return {id_: sorted(tests) for id_, tests in tests.items()}
 
 
 def page() -> str:

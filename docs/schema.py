@@ -17,9 +17,9 @@ def page() -> str:
         upgrade(server.url)
         engine = owner_engine(server.url)
         with engine.connect() as connection:
-            told = schema_text(connection)
+            schema = schema_text(connection)
         engine.dispose()
-    return told
+    return schema
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ def run_erase(service: Service, conversation: str | None, user: str | None, *, y
     """Say what would go, ask, and erase it; 1 if the answer is no, or there is none."""
     with ServiceClient(*service) as client:
         if conversation is not None:
-            found = client.conversation(conversation)
-            messages = 0 if found.last_seq is None else found.last_seq + 1
+            stored = client.conversation(conversation)
+            messages = 0 if stored.last_seq is None else stored.last_seq + 1
             question = f"Erase {conversation} with its {messages:,} messages, for good?"
         else:
             count = sum(1 for _ in client.conversations(user_ref=user))

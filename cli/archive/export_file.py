@@ -232,18 +232,18 @@ class _Reader:
         except ProblemError as error:
             raise self._error(f"content{error.pointer or ''}: {error.detail}") from None
 
-    def _shown(self, row: Row) -> None:
+    def _check_messages(self, row: Row) -> None:
         """Check what a snapshot shows: it is served as it is stored."""
-        shown = msgspec.json.decode(row["messages"], type=list[_Shown])
-        if len(shown) != len(row["seqs"]):
+        messages = msgspec.json.decode(row["messages"], type=list[_Shown])
+        if len(messages) != len(row["seqs"]):
             raise self._error("seqs are not one for each of messages")
-        decoded = [Decoded(each.role, msgspec.json.decode(each.content)) for each in shown]
+        decoded = [Decoded(each.role, msgspec.json.decode(each.content)) for each in messages]
         facts = [self._facts_of(message._asdict()) for message in decoded]
         if facts and not (codecs.facts_of(decoded).sound and facts[0].role == "user" and not facts[0].results):
             raise self._error("the messages of a snapshot begin with the user and have each call's result behind it")
 
     def _snapshot(self, row: Row) -> None:
-        self._shown(row)
+        self._check_messages(row)
         if not UNCOMPACTED <= row["parent_version"] < row["version"]:
             raise self._error(f"parent_version {row['parent_version']} is not before version {row['version']}")
         self._versions.add(row["version"])

@@ -52,11 +52,11 @@ def run_export(settings: Settings, conversation: str, out: Path | None, *, tenan
         if owner is None or identifier is None:
             return failed(f"there is no conversation {conversation!r}")
         with (
-            counting("Exporting") as told,
+            counting("Exporting") as progress,
             transaction(engine, owner.id, one_moment=True) as connection,
             _file(out) as file,
         ):
-            lines = write(connection, owner.id, identifier, file, told)
+            lines = write(connection, owner.id, identifier, file, progress)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -87,8 +87,8 @@ def write(
         file.write(text)
         on_line()
 
-    told = {"format": FORMAT, "version": VERSION, "revision": HEAD, "release": release.VERSION}
-    put("export", told | {"exported_at": datetime.now(UTC)})
+    header = {"format": FORMAT, "version": VERSION, "revision": HEAD, "release": release.VERSION}
+    put("export", header | {"exported_at": datetime.now(UTC)})
     put("conversation", exports.conversation(connection, tenant_id, conversation_id))
     for kind in exports.KINDS:
         last: Any = None

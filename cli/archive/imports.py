@@ -65,7 +65,9 @@ def run_import(settings: Settings, path: Path, tenant: str, *, external_id: str 
             if owner is None:
                 return failed(f"there is no tenant {tenant!r}")
             with transaction(engine, owner.id) as connection:
-                made = write(connection, owner.id, checked, file, (settings.policy, policy), external_id=external_id)
+                imported = write(
+                    connection, owner.id, checked, file, (settings.policy, policy), external_id=external_id
+                )
     except ExportFileError as error:
         return failed(f"{path}: {error}")
     except OSError as error:
@@ -76,7 +78,7 @@ def run_import(settings: Settings, path: Path, tenant: str, *, external_id: str 
         return failed(f"another conversation has the external_id {external_id!r}")
     finally:
         engine.dispose()
-    _tell(made, checked.conversation.get("external_id") if external_id is None else None, as_json=as_json)
+    _tell(imported, checked.conversation.get("external_id") if external_id is None else None, as_json=as_json)
     return 0
 
 
@@ -146,12 +148,12 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield copy
 
 
-def _tell(made: Imported, had: str | None, *, as_json: bool) -> None:
-    name = ids.external("conv", made.id)
+def _tell(imported: Imported, had: str | None, *, as_json: bool) -> None:
+    name = ids.external("conv", imported.id)
     if as_json:
-        print_json({**made._asdict(), "id": name})
+        print_json({**imported._asdict(), "id": name})
     else:
         print(name)  # noqa: T201 - the command's output
-        noted(f"imported {made.messages:,} messages, {made.snapshots:,} snapshots and {made.runs:,} runs")
-    if had is not None and made.external_id is None:
+        noted(f"imported {imported.messages:,} messages, {imported.snapshots:,} snapshots and {imported.runs:,} runs")
+    if had is not None and imported.external_id is None:
         noted(f"another conversation has its external_id {had!r}: this one has none")

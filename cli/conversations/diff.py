@@ -49,11 +49,11 @@ def run_diff(service: Service, conversation: str, start: int, to: int | None, *,
     """Print what is different between two versions; without `to`, the newer one is the head."""
     with ServiceClient(*service) as client:
         newer = client.conversation(conversation).head_version or UNCOMPACTED if to is None else to
-        found = difference(client, conversation, start, newer)
+        changes = difference(client, conversation, start, newer)
     if as_json:
-        print_json(as_document(found))
+        print_json(as_document(changes))
     else:
-        print_difference(found, Console())
+        print_difference(changes, Console())
     return 0
 
 
@@ -68,7 +68,7 @@ def difference(client: ServiceClient, conversation: str, start: int, to: int) ->
         if message.superseded_at is None:
             originals[message.seq] = viewed(message.seq, message.role, msgspec.json.decode(message.content))
     before, after = (
-        [*_held(each), *(shown for seq, shown in originals.items() if seq > covered)]
+        [*_held(each), *(text for seq, text in originals.items() if seq > covered)]
         for each, covered in zip((old, new), covers, strict=True)
     )
     summaries = [each.summary or "" if each else "" for each in (old, new)]
@@ -81,15 +81,15 @@ def difference(client: ServiceClient, conversation: str, start: int, to: int) ->
     )
 
 
-def as_document(found: Difference) -> dict[str, Any]:
+def as_document(changes: Difference) -> dict[str, Any]:
     """Return a difference as it is printed with --json."""
     return {
-        "from": found.start,
-        "to": found.to,
-        "messages_before": found.comparison.messages_before,
-        "messages_after": found.comparison.messages_after,
-        "tokens_before": found.comparison.tokens_before,
-        "tokens_after": found.comparison.tokens_after,
+        "from": changes.start,
+        "to": changes.to,
+        "messages_before": changes.comparison.messages_before,
+        "messages_after": changes.comparison.messages_after,
+        "tokens_before": changes.comparison.tokens_before,
+        "tokens_after": changes.comparison.tokens_after,
         "sections": [
             {
                 "kind": each.kind,
@@ -97,34 +97,34 @@ def as_document(found: Difference) -> dict[str, Any]:
                 "last_seq": each.last,
                 "messages": each.messages,
                 "role": each.role,
-                "fates": _fates(each, found.fates),
+                "fates": _fates(each, changes.fates),
                 "tokens_before": each.tokens_before,
                 "tokens_after": each.tokens_after,
                 "pieces": [piece._asdict() for piece in each.pieces],
             }
-            for each in found.comparison.sections
+            for each in changes.comparison.sections
         ],
-        "summary": [piece._asdict() for piece in found.summary],
+        "summary": [piece._asdict() for piece in changes.summary],
     }
 
 
-def print_difference(found: Difference, console: Console) -> None:
+def print_difference(changes: Difference, console: Console) -> None:
     """Print a difference for people."""
-    told = found.comparison
+    comparison = changes.comparison
     console.print(
         Text.assemble(
-            (f"{_version(found.start)} → {_version(found.to)}", "bold"),
-            f": {told.messages_before:,} → {told.messages_after:,} messages, "
-            f"{told.tokens_before:,} → {told.tokens_after:,} tokens",
+            (f"{_version(changes.start)} → {_version(changes.to)}", "bold"),
+            f": {comparison.messages_before:,} → {comparison.messages_after:,} messages, "
+            f"{comparison.tokens_before:,} → {comparison.tokens_after:,} tokens",
         )
     )
-    for section in told.sections:
-        for line in _lines(section, found.fates):
+    for section in comparison.sections:
+        for line in _lines(section, changes.fates):
             console.print(line, soft_wrap=True)
-    if found.summary:
+    if changes.summary:
         console.print()
         console.print("Summary", style="bold")
-        console.print(_text(found.summary, "  "), soft_wrap=True)
+        console.print(_text(changes.summary, "  "), soft_wrap=True)
 
 
 def _held(snapshot: SnapshotInFull | None) -> list[Shown]:
@@ -185,8 +185,8 @@ def _text(pieces: Sequence[Piece], indent: str) -> Text:
     """Return a text's pieces; without colours what went is in [-…-], and what came in {+…+}."""
     text = Text(indent)
     for piece in pieces:
-        shown = {"out": f"[-{piece.text}-]", "in": f"{{+{piece.text}+}}", "skip": f" […{piece.text}…] "}.get(
+        marked = {"out": f"[-{piece.text}-]", "in": f"{{+{piece.text}+}}", "skip": f" […{piece.text}…] "}.get(
             piece.change, piece.text
         )
-        text.append(printable(shown).replace("\n", f"\n{indent}"), style=_STYLES[piece.change])
+        text.append(printable(marked).replace("\n", f"\n{indent}"), style=_STYLES[piece.change])
     return text

@@ -152,9 +152,9 @@ def _print_life(life: Life, console: Console) -> None:
 def _print_assembly(assembly: Assembly, console: Console) -> None:
     """Print the layers of the last payload or fitted context, their bar under the budget, and what gave way."""
     within = assembly.budget - assembly.reserved_output
-    told = f"Last {assembly.call}: {assembly.total:,} of {within:,} tokens, {assembly.reserved_output:,} reserved"
+    totals = f"Last {assembly.call}: {assembly.total:,} of {within:,} tokens, {assembly.reserved_output:,} reserved"
     over = f", {assembly.total - within:,} over" if assembly.total > within else ""
-    console.print(Text.assemble((told, "bold"), (over, "bold red"), (f"  {assembly.at}", "dim")))
+    console.print(Text.assemble((totals, "bold"), (over, "bold red"), (f"  {assembly.at}", "dim")))
     console.print(layers_bar(assembly, width=max(20, min(120, console.width - 2))))
     grid = PlainTable.grid(padding=(0, 2))
     for name in ("layer", "tokens", "share"):
@@ -171,22 +171,22 @@ def _runs_table(runs: Sequence[Run]) -> Table:
     counts = ("before", "after", "messages", "ms")
     table = columns(("trigger, steps", "state", *counts, "reason, by, run"), numbers=counts, title="Runs")
     for run in runs:
-        table.add_row(run.trigger or "", _state(run.state), *_sizes(run), _told(run.reason, run.id), style="bold")
+        table.add_row(run.trigger or "", _state(run.state), *_sizes(run), _note(run.reason, run.id), style="bold")
         for step in run.steps:
-            told = _told(step.reason, step.model or step.summarizer)
-            table.add_row(f"  {step.name}", _state(step.state), *_sizes(step), told)
+            note = _note(step.reason, step.model or step.summarizer)
+            table.add_row(f"  {step.name}", _state(step.state), *_sizes(step), note)
     return table
 
 
-def _sizes(told: Any) -> tuple[str, str, str, str]:
-    counts = (told.tokens_before, told.tokens_after, told.duration_ms)
+def _sizes(entry: Any) -> tuple[str, str, str, str]:
+    counts = (entry.tokens_before, entry.tokens_after, entry.duration_ms)
     before, after, milliseconds = ("" if n is None else f"{n:,}" for n in counts)
-    if told.messages_before is None or told.messages_after is None:
+    if entry.messages_before is None or entry.messages_after is None:
         return before, after, "", milliseconds
-    return before, after, f"{told.messages_before:,} → {told.messages_after:,}", milliseconds
+    return before, after, f"{entry.messages_before:,} → {entry.messages_after:,}", milliseconds
 
 
-def _told(*parts: str | None) -> str:
+def _note(*parts: str | None) -> str:
     return ", ".join(filter(None, parts))
 
 

@@ -34,12 +34,12 @@ def run_conversations(service: Service, wanted: Wanted, *, as_json: bool) -> int
     """List conversations, newest first; 0."""
     with ServiceClient(*service) as client:
         listed = client.conversations(user_ref=wanted.user_ref, external_id=wanted.external_id)
-        found = list(islice(_fitting(listed, wanted), wanted.limit))
+        fitting = list(islice(_fitting(listed, wanted), wanted.limit))
     if as_json:
-        print_json({"conversations": found})
+        print_json({"conversations": fitting})
         return 0
     table = columns(("id", "external id", "user", "created", *_NUMBERS), numbers=_NUMBERS, title="Conversations")
-    for each in found:
+    for each in fitting:
         table.add_row(
             each.id,
             each.external_id or "",

@@ -31,10 +31,10 @@ class ServedOriginals:
         conversation, user_ref = self.held
         whole = {**asked, "framed": True}
         if user_ref is not None:
-            found = await _answered(lambda: self._client.recall_user(user_ref, whole))
+            recalled = await _answered(lambda: self._client.recall_user(user_ref, whole))
         else:
-            found = await _answered(lambda: self._client.recall(conversation or "", whole))
-        return str(found.framed)
+            recalled = await _answered(lambda: self._client.recall(conversation or "", whole))
+        return str(recalled.framed)
 
     async def next_seq(self) -> int:
         """Return how many messages the conversation has."""

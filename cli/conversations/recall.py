@@ -29,23 +29,24 @@ def run_recall(service: Service, place: Place, asked: Mapping[str, Any], *, as_j
     """Print what is recalled, the best first; 1 if there is nothing."""
     with ServiceClient(*service) as client:
         if place.user is not None:
-            found = client.recall_user(place.user, asked)
+            recalled = client.recall_user(place.user, asked)
         else:
-            found = client.recall(place.conversation or "", asked)
+            recalled = client.recall(place.conversation or "", asked)
     if as_json:
-        print_json(found)
-        return 0 if found.passages else 1
+        print_json(recalled)
+        return 0 if recalled.passages else 1
     console = Console()
-    for passage in found.passages:
+    for passage in recalled.passages:
         where = "in the context" if passage.in_context else "not in the context"
         console.print(Text.assemble((passage.ref, "bold"), ("  " + where, "dim")))
         for part in passage.parts:
             console.print(_line(part))
-    more = ", and there is more" if found.more else ""
-    among = f" in {found.conversations:,} conversations" if isinstance(found.conversations, int) else ""
-    counts = f"{len(found.passages):,} passages of {found.searched:,} messages{among}, {found.tokens:,} tokens{more}"
+    more = ", and there is more" if recalled.more else ""
+    among = f" in {recalled.conversations:,} conversations" if isinstance(recalled.conversations, int) else ""
+    searched = f"{recalled.searched:,} messages{among}"
+    counts = f"{len(recalled.passages):,} passages of {searched}, {recalled.tokens:,} tokens{more}"
     console.print(Text(counts, "dim"))
-    return 0 if found.passages else 1
+    return 0 if recalled.passages else 1
 
 
 def _line(part: RecalledPart) -> Text:

@@ -43,13 +43,13 @@ _STEP: Final = (
 _OWN: Final = ("strategy", "parent_version", "snapshot_version", "tokens_before", "tokens_after", "worker", "policy")
 
 
-def show_run(told: Mapping[str, Any], row: AnyRow, steps: Sequence[AnyRow], *, as_json: bool) -> None:
-    """Print a run; `told` is what a list of runs says of it."""
-    whole = {**told, **{name: getattr(row, name) for name in _OWN}}
+def show_run(listed: Mapping[str, Any], row: AnyRow, steps: Sequence[AnyRow], *, as_json: bool) -> None:
+    """Print a run; `listed` is what a list of runs says of it."""
+    whole = {**listed, **{name: getattr(row, name) for name in _OWN}}
     if as_json:
         cost = [{"cost_usd": None if step.cost_usd is None else f"{step.cost_usd:.6f}"} for step in steps]
-        shown = [{name: getattr(step, name) for name in _STEP} for step in steps]
-        print_json({**whole, "steps": [one | other for one, other in zip(shown, cost, strict=True)]})
+        fields = [{name: getattr(step, name) for name in _STEP} for step in steps]
+        print_json({**whole, "steps": [one | other for one, other in zip(fields, cost, strict=True)]})
         return
     console = Console()
     grid = PlainTable.grid(padding=(0, 2))

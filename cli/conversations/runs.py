@@ -63,21 +63,21 @@ def _list(engine: Engine, owners: Sequence[Tenant], wanted: Wanted, *, as_json: 
     conversation = ids.parse("conv", wanted.conversation) if wanted.conversation is not None else None
     if wanted.conversation is not None and conversation is None:
         return failed(f"{wanted.conversation!r} is no id of a conversation")
-    found: list[tuple[Tenant, AnyRow]] = []
+    owned_rows: list[tuple[Tenant, AnyRow]] = []
     for owner in owners:
         with engine.begin() as connection:
             act_for(connection, owner.id)
             rows = runs.page(connection, owner.id, conversation_id=conversation, limit=wanted.limit, state=wanted.state)
-        found += [(owner, row) for row in rows]
-    found = sorted(found, key=lambda each: each[1].id, reverse=True)[: wanted.limit]
+        owned_rows += [(owner, row) for row in rows]
+    owned_rows = sorted(owned_rows, key=lambda each: each[1].id, reverse=True)[: wanted.limit]
     if as_json:
-        print_json([_as_json(owner, row) for owner, row in found])
+        print_json([_as_json(owner, row) for owner, row in owned_rows])
         return 0
     table = columns(("run", "tenant", "state", "ended", "attempts", "reason", "error"), numbers=("attempts",))
-    for owner, row in found:
+    for owner, row in owned_rows:
         ended = f"{row.finished_at:%Y-%m-%d %H:%M}" if row.finished_at else ""
-        told = (row.state, ended, str(row.attempts), row.reason or "", row.error or "")
-        table.add_row(ids.external("run", row.id), owner.name, *told)
+        cells = (row.state, ended, str(row.attempts), row.reason or "", row.error or "")
+        table.add_row(ids.external("run", row.id), owner.name, *cells)
     print_table(table)
     return 0
 
@@ -98,12 +98,12 @@ def _show(engine: Engine, owners: Sequence[Tenant], name: str, *, as_json: bool)
 
 
 def _as_json(owner: Tenant, row: AnyRow) -> dict[str, Any]:
-    told = ("trigger", "state", "queue", "reason", "error", "attempts", "created_at", "started_at", "finished_at")
+    fields = ("trigger", "state", "queue", "reason", "error", "attempts", "created_at", "started_at", "finished_at")
     return {
         "id": ids.external("run", row.id),
         "tenant": owner.name,
         "conversation_id": ids.external("conv", row.conversation_id),
-        **{name: getattr(row, name) for name in told},
+        **{name: getattr(row, name) for name in fields},
     }
 
 

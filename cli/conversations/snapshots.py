@@ -24,11 +24,11 @@ def run_snapshots(service: Service, conversation: str, *, as_json: bool) -> int:
     """List a conversation's snapshots by version."""
     with ServiceClient(*service) as client:
         head = client.conversation(conversation).head_version
-        found = client.snapshots(conversation)
+        snapshots = client.snapshots(conversation)
     if as_json:
-        print_json({"head_version": head, "snapshots": found})
+        print_json({"head_version": head, "snapshots": snapshots})
     else:
-        print_table(snapshots_table(found, head))
+        print_table(snapshots_table(snapshots, head))
     return 0
 
 
@@ -38,8 +38,8 @@ def snapshots_table(snapshots: Sequence[Snapshot], head: int | None) -> Table:
     for each in snapshots:
         version = f"* {each.version:,}" if each.version == head else f"{each.version:,}"
         numbers = (each.parent_version, each.covers_through, each.tokens, each.message_count)
-        made = f"{datetime.fromisoformat(each.created_at):%Y-%m-%d %H:%M:%S}" if each.created_at else ""
+        created = f"{datetime.fromisoformat(each.created_at):%Y-%m-%d %H:%M:%S}" if each.created_at else ""
         by = ", ".join(filter(None, (each.step, each.summarizer)))
-        row = (version, *("" if n is None else f"{n:,}" for n in numbers), made, by)
+        row = (version, *("" if n is None else f"{n:,}" for n in numbers), created, by)
         table.add_row(*row, style="bold" if each.version == head else None)
     return table

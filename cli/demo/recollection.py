@@ -61,7 +61,7 @@ def _has(parts: Sequence[RecalledPart], sentence: str) -> bool:
 
 def _gaps(scenario: Scenario, context: Sequence[Any], originals: Sequence[Any]) -> Iterator[_Gap]:
     """Yield the pages that were cut, the newest first."""
-    shown = plain_text(context)
+    context_text = plain_text(context)
     about = {vacancy.url: f"{vacancy.company} ({vacancy.id})" for vacancy in scenario.scored}
     urls = dict(_opened(originals))
     for call, text in reversed(list(_results(context))):
@@ -71,7 +71,7 @@ def _gaps(scenario: Scenario, context: Sequence[Any], originals: Sequence[Any]) 
             continue
         whole = next(said for name, said in _results(originals) if name == call)
         review = _REVIEW.search(whole)
-        if review is not None and review[1] not in shown:
+        if review is not None and review[1] not in context_text:
             yield _Gap(about[url], handle[0], handle[1], review[1])
 
 

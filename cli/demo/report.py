@@ -71,20 +71,20 @@ def events_of(turn: int, run: Run) -> list[Event]:
 
 
 def _event(turn: int, run: Run, step: RunStep | None) -> Event:
-    told = step or run
+    source = step or run
     return Event(
         turn=turn,
         run_id=run.id,
         step=step.name if step else "run",
-        state=told.state,
-        reason=told.reason,
-        tokens_before=told.tokens_before,
-        tokens_after=told.tokens_after,
-        messages_before=told.messages_before,
-        messages_after=told.messages_after,
+        state=source.state,
+        reason=source.reason,
+        tokens_before=source.tokens_before,
+        tokens_after=source.tokens_after,
+        messages_before=source.messages_before,
+        messages_after=source.messages_after,
         results_cut=step.results_cut if step else None,
         summarizer=step.summarizer if step else None,
-        snapshot_version=told.snapshot_version,
+        snapshot_version=source.snapshot_version,
     )
 
 

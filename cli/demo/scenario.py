@@ -42,13 +42,13 @@ class Scenario(msgspec.Struct, frozen=True):
 
 def job_search(seed: int = story.SEED, shape: Shape = "messages") -> Scenario:
     """Return the conversation in a shape; the same seed always gives the same bytes."""
-    told = story.job_search(seed)
+    script = story.job_search(seed)
     turns = tuple(
-        ScenarioTurn(each.label, Turn(tuple(in_shape(map(_message, each.messages), shape)))) for each in told.turns
+        ScenarioTurn(each.label, Turn(tuple(in_shape(map(_message, each.messages), shape)))) for each in script.turns
     )
     # Declared from the first call on: a tool that comes later makes the prompt cache begin anew.
-    tools = (*told.tools, definition(shape))
-    return Scenario(told.system, tools, turns, told.criteria, told.refined_criteria, told.scored, shape)
+    tools = (*script.tools, definition(shape))
+    return Scenario(script.system, tools, turns, script.criteria, script.refined_criteria, script.scored, shape)
 
 
 def _message(message: dict[str, Any]) -> Message:

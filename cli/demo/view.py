@@ -219,7 +219,7 @@ def _survival_table(report: Report) -> Table:
         ("scores with reference", "scores"),
         ("URLs of scored vacancies", "urls"),
     ):
-        table.add_row(label, *("{} of {}".format(*getattr(found, field)) for _, found in places))
+        table.add_row(label, *("{} of {}".format(*getattr(survival, field)) for _, survival in places))
     return table
 
 
@@ -253,8 +253,8 @@ def _print_where_next(console: Console, conversation: str, service: Endpoint, *,
         lines.append(f'psql "{database_url}" -c "{query}"')
     console.print()
     if database_url is not None and not keep:
-        told = "The services stop now. `palimpsest demo --keep` leaves them up and says where to look."
-        console.print(told, soft_wrap=True)
+        hint = "The services stop now. `palimpsest demo --keep` leaves them up and says where to look."
+        console.print(hint, soft_wrap=True)
         return
     console.print("Look next (Ctrl-C stops the services):" if keep else "Look next:", style="bold")
     for line in lines:

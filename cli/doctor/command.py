@@ -48,14 +48,14 @@ def run_doctor(*, ask_model: bool, url: str | None, as_json: bool) -> int:
 
     `ask_model` sends the summarizer's model one short question. `url` is that of an API that is asked if it is ready.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for finding in _findings(ask_model=ask_model, url=url):
-        found.append(finding)
+        findings.append(finding)
         if not as_json:
             _print(finding, Console(highlight=False))
-    counts = Counter(finding.state for finding in found)
+    counts = Counter(finding.state for finding in findings)
     if as_json:
-        print_json({"problems": counts["problem"], "warnings": counts["warning"], "findings": found_as_json(found)})
+        print_json({"problems": counts["problem"], "warnings": counts["warning"], "findings": found_as_json(findings)})
     else:
         problems, warnings = counts["problem"], counts["warning"]
         Console().print(f"\n{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}")
@@ -71,7 +71,7 @@ def _findings(*, ask_model: bool, url: str | None) -> Iterator[Finding]:
     settings, wrong, fields = settings_as_far_as_they_go()
     reason = "no process starts with it; what needs it cannot be looked at"
     mend = "correct the variable: docs/settings.md has its meaning"
-    yield from (problem("settings", told, why=reason, mend=mend) for told in wrong)
+    yield from (problem("settings", message, why=reason, mend=mend) for message in wrong)
     if not wrong:
         yield ok("settings", "the settings are valid")
     yield from _unread_variables()
@@ -121,8 +121,8 @@ def _model(settings: Settings) -> Finding:
             mend=f"check {key}_API_KEY, {key}_BASE_URL, PALIMPSEST_SUMMARIZER_MODEL and the network",
         )
     read, written = answer.spent.input_tokens, answer.spent.output_tokens
-    told = "tokens not told" if read is None or written is None else f"{read:,} + {written:,} tokens"
-    return ok("model", f"{settings.chosen_model} answers ({told})")
+    tokens = "tokens not told" if read is None or written is None else f"{read:,} + {written:,} tokens"
+    return ok("model", f"{settings.chosen_model} answers ({tokens})")
 
 
 class _Ready(msgspec.Struct):

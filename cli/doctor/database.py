@@ -107,8 +107,8 @@ def _unavailable(settings: Settings) -> tuple[str, str]:
 
 
 def _reason(error: SQLAlchemyError) -> str:
-    told = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
-    return told[0] if told else type(error).__name__
+    lines = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
@@ -133,13 +133,13 @@ def _server(connection: Connection) -> Iterator[Finding]:
     skew = max((before - server.now).total_seconds(), (server.now - after).total_seconds(), 0.0)
     yield clock("database_clock", "the database's clock", skew)
     share = server.used / server.allowed
-    told = f"{server.used:,} of {server.allowed:,} connections are in use"
+    usage = f"{server.used:,} of {server.allowed:,} connections are in use"
     yield (
-        ok("database_connections", told)
+        ok("database_connections", usage)
         if share < CROWDED
         else warning(
             "database_connections",
-            told,
+            usage,
             why="processes that find none left answer 503, or wait",
             mend="raise max_connections, lower PALIMPSEST_DATABASE_POOL_SIZE, or put PgBouncer between "
             "(docs/deployment.md)",
@@ -343,13 +343,13 @@ def _odd_processes(alive: list[ProcessSeen], settings: Settings) -> Iterator[Fin
 def _backlog(connection: Connection, settings: Settings) -> Iterator[Finding]:
     backlog = processes.backlog(connection)
     late = 10 * max(settings.check_overdue_seconds, settings.sweep_interval_seconds)
-    told = f"{backlog.due_checks:,} checks are due, the oldest for {backlog.oldest_due_check_seconds:,.0f} s"
+    overdue = f"{backlog.due_checks:,} checks are due, the oldest for {backlog.oldest_due_check_seconds:,.0f} s"
     yield (
-        ok("checks", told if backlog.due_checks else "no check is due")
+        ok("checks", overdue if backlog.due_checks else "no check is due")
         if backlog.oldest_due_check_seconds <= late
         else problem(
             "checks",
-            told,
+            overdue,
             why=f"even a lost wake-up is found within {late:,.0f} s where sweeper and workers get on",
             mend="palimpsest worker --queues checks (more of them), and see workers_checks and sweeper",
         )

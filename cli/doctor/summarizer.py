@@ -27,9 +27,9 @@ _NO_KEY = "the API refuses calls without a key, and every summary falls back to 
 
 def summarizer_findings(settings: Settings) -> Iterator[Finding]:
     """Yield what summaries are made with; of this environment only where no worker that is alive says it."""
-    if told := [each for each in _workers(settings) if each.summarizer is not None]:
-        yield _of_workers(told)
-        chosen = {str(each.summarizer) for each in told}
+    if workers := [each for each in _workers(settings) if each.summarizer is not None]:
+        yield _of_workers(workers)
+        chosen = {str(each.summarizer) for each in workers}
     else:
         yield _of_settings(settings)
         chosen = {settings.chosen_summarizer}
@@ -106,17 +106,17 @@ def _of_settings(settings: Settings) -> Finding:
 
 
 def _installed(name: str) -> Finding:
-    (found,) = entry_points(group=SUMMARIZER_GROUP, name=name)
+    (entry_point,) = entry_points(group=SUMMARIZER_GROUP, name=name)
     try:
-        found.load()
+        entry_point.load()
     except Exception as error:  # noqa: BLE001 - whatever another package does wrong
         return problem(
             "summarizer",
             f"the summarizer {name!r} cannot be loaded: {type(error).__name__}: {error}",
             why="every summary falls back to a lower rung",
-            mend=f"repair the package that brings {found.value}",
+            mend=f"repair the package that brings {entry_point.value}",
         )
-    return ok("summarizer", f"summaries are made by {name!r}, of {found.value}")
+    return ok("summarizer", f"summaries are made by {name!r}, of {entry_point.value}")
 
 
 def _breaker(settings: Settings, provider: Provider) -> Finding:

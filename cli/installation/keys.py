@@ -71,12 +71,12 @@ def run_create(settings: Settings, tenant: str, wanted: Wanted, *, as_json: bool
     try:
         with _administration(settings) as connection:
             owner = tenants.create_tenant(connection, tenant)
-            made = api_keys.create(connection, owner.id, *wanted)
+            new_key = api_keys.create(connection, owner.id, *wanted)
     except TooManyKeysError:
         return _failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
     except ValueError as error:
         return _failed(f"{tenant}: {error}")
-    return _print_once(made, tenant, as_json=as_json)
+    return _print_once(new_key, tenant, as_json=as_json)
 
 
 def run_list(settings: Settings, tenant: str, *, as_json: bool) -> int:
@@ -87,7 +87,7 @@ def run_list(settings: Settings, tenant: str, *, as_json: bool) -> int:
     if owner is None:
         return _unknown(tenant)
     if as_json:
-        _print_json([_shown(key) for key in keys])
+        _print_json([_as_json(key) for key in keys])
         return 0
     table = columns(("id", "name", "created", "expires", "last used", "revoked", "scopes"))
     for key in keys:
@@ -111,14 +111,16 @@ def run_rotate(
     try:
         with _administration(settings) as connection:
             owner = tenants.find_tenant(connection, tenant)
-            made = api_keys.rotate(connection, owner.id, identifier, overlap, expires) if owner and identifier else None
+            new_key = (
+                api_keys.rotate(connection, owner.id, identifier, overlap, expires) if owner and identifier else None
+            )
     except AlreadyReplacedError as error:
         return _failed(f"this key was rotated before: {error}")
     except TooManyKeysError:
         return _failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
-    if made is None:
+    if new_key is None:
         return _no_key(owner, tenant)
-    return _print_once(made, tenant, as_json=as_json)
+    return _print_once(new_key, tenant, as_json=as_json)
 
 
 def run_revoke(settings: Settings, tenant: str, key: str) -> int:
@@ -131,8 +133,8 @@ def run_revoke(settings: Settings, tenant: str, key: str) -> int:
 
 
 def _duration(text: str) -> timedelta | None:
-    found = _DURATION.fullmatch(text.strip())
-    return timedelta(**{_UNITS[found["unit"]]: int(found["count"])}) if found else None
+    match = _DURATION.fullmatch(text.strip())
+    return timedelta(**{_UNITS[match["unit"]]: int(match["count"])}) if match else None
 
 
 def _time_left(text: str) -> timedelta | None:
@@ -164,16 +166,16 @@ def _failed(reason: str) -> int:
     return 1
 
 
-def _print_once(made: tuple[ApiKey, str], tenant: str, *, as_json: bool) -> int:
-    row, key = made
+def _print_once(new_key: tuple[ApiKey, str], tenant: str, *, as_json: bool) -> int:
+    row, key = new_key
     if as_json:
-        _print_json({**_shown(row), "tenant": tenant, "key": key})
+        _print_json({**_as_json(row), "tenant": tenant, "key": key})
     else:
         print(key)  # noqa: T201 - the command's output
     return 0
 
 
-def _shown(key: ApiKey) -> dict[str, Any]:
+def _as_json(key: ApiKey) -> dict[str, Any]:
     return {
         **key._asdict(),
         "id": ids.external("key", key.id),

@@ -54,16 +54,16 @@ def run_stats(settings: Settings, tenant: str | None, days: int, *, as_json: boo
     """Print the figures of all tenants, or of one; 1 if there is no such one."""
     engine = owner_engine(settings.database_url.get_secret_value())
     try:
-        found = _read(engine, settings, tenant, days)
+        figures = _read(engine, settings, tenant, days)
     finally:
         engine.dispose()
-    if found is None:
+    if figures is None:
         return failed(f"there is no tenant {tenant!r}")
     alive = settings.heartbeat_seconds * processes.MISSED_BEATS
     if as_json:
-        print_json(_document(found, alive))
+        print_json(_document(figures, alive))
     else:
-        _print(found, alive, Console())
+        _print(figures, alive, Console())
     return 0
 
 
@@ -88,8 +88,8 @@ def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
         numbers = (day["model_calls"], day["input_tokens"], day["output_tokens"])
         table.add_row(day["day"], *(f"{number:,}" for number in numbers), day["cost_usd"])
     print_table(table, console)
-    told = ", ".join(f"{name} {state}" for name, state in parts.items())
-    console.print(f"Service: {told}", markup=False, soft_wrap=True)
+    states = ", ".join(f"{name} {state}" for name, state in parts.items())
+    console.print(f"Service: {states}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -125,8 +125,8 @@ def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> 
 
 
 def _plus(one: Day, other: Day) -> Day:
-    told = zip(one._fields[1:], one[1:], other[1:], strict=True)
-    sums: dict[str, Any] = {name: a + b for name, a, b in told}  # type: ignore[operator] # all but the day are numbers
+    counts = zip(one._fields[1:], one[1:], other[1:], strict=True)
+    sums: dict[str, Any] = {name: a + b for name, a, b in counts}  # type: ignore[operator] # all but the day are numbers
     return one._replace(**sums)
 
 
@@ -140,20 +140,20 @@ def _depths(settings: Settings) -> dict[str, int | None]:
         depths.close()
 
 
-def _document(found: Statistics, alive_seconds: float) -> dict[str, Any]:
+def _document(figures: Statistics, alive_seconds: float) -> dict[str, Any]:
     return {
-        "tenants": found.tenants,
-        **found.sizes._asdict(),
-        "tokens_saved": sum(day.tokens_saved for day in found.days),
-        "tokens_saved_per_call": found.sizes.tokens_stored - found.sizes.tokens_served,
-        "runs": [{"state": state, "reason": reason, "runs": count} for (state, reason), count in _most(found.runs)],
-        "days": [day._asdict() | {"cost_usd": f"{day.cost_usd:.6f}"} for day in found.days],
-        "recalls": {**found.recalls} | {"regret": dict(found.regret)},
-        "backlog": found.backlog._asdict(),
-        "queues": found.depths,
+        "tenants": figures.tenants,
+        **figures.sizes._asdict(),
+        "tokens_saved": sum(day.tokens_saved for day in figures.days),
+        "tokens_saved_per_call": figures.sizes.tokens_stored - figures.sizes.tokens_served,
+        "runs": [{"state": state, "reason": reason, "runs": count} for (state, reason), count in _most(figures.runs)],
+        "days": [day._asdict() | {"cost_usd": f"{day.cost_usd:.6f}"} for day in figures.days],
+        "recalls": {**figures.recalls} | {"regret": dict(figures.regret)},
+        "backlog": figures.backlog._asdict(),
+        "queues": figures.depths,
         "processes": [
             each._asdict() | {"id": each.id.hex, "is_alive": each.seen_seconds <= alive_seconds}
-            for each in found.processes
+            for each in figures.processes
         ],
     }
 
@@ -162,43 +162,43 @@ def _most(runs: Mapping[tuple[str, str | None], int]) -> list[tuple[tuple[str, s
     return sorted(runs.items(), key=lambda each: (-each[1], each[0][0], each[0][1] or ""))
 
 
-def _asked_back(found: Statistics) -> str:
-    left = ", ".join(f"{step} {count:,}" for step, count in sorted(found.regret.items(), key=lambda each: -each[1]))
-    told = f"{found.recalls['recalls']:,} times, {found.recalls['missed']:,} what had left"
-    return f"{told} ({left})" if left else told
+def _asked_back(figures: Statistics) -> str:
+    left = ", ".join(f"{step} {count:,}" for step, count in sorted(figures.regret.items(), key=lambda each: -each[1]))
+    totals = f"{figures.recalls['recalls']:,} times, {figures.recalls['missed']:,} what had left"
+    return f"{totals} ({left})" if left else totals
 
 
-def _print(found: Statistics, alive_seconds: float, console: Console) -> None:
-    sizes, backlog = found.sizes, found.backlog
+def _print(figures: Statistics, alive_seconds: float, console: Console) -> None:
+    sizes, backlog = figures.sizes, figures.backlog
     saved = sizes.tokens_stored - sizes.tokens_served
     share = f" ({saved / sizes.tokens_stored:.0%})" if sizes.tokens_stored else ""
     grid = PlainTable.grid(padding=(0, 2))
     oldest = f", the oldest for {backlog.oldest_due_check_seconds:,.0f} s" if backlog.due_checks else ""
     for name, value in (
-        ("tenants", f"{found.tenants:,}"),
+        ("tenants", f"{figures.tenants:,}"),
         ("conversations", f"{sizes.conversations:,}"),
         ("messages", f"{sizes.messages:,}"),
         ("tokens stored", f"{sizes.tokens_stored:,}"),
         ("tokens served", f"{sizes.tokens_served:,}, {saved:,} less{share}"),
-        ("asked back", _asked_back(found)),
+        ("asked back", _asked_back(figures)),
         ("checks due", f"{backlog.due_checks:,}{oldest}"),
         ("runs", f"{backlog.queued_runs:,} queued, {backlog.running_runs:,} running, {backlog.dead_runs:,} dead"),
         ("leases expired", f"{backlog.expired_leases:,}"),
-        *((f"queue {queue}", "unknown" if n is None else f"{n:,} messages") for queue, n in found.depths.items()),
+        *((f"queue {queue}", "unknown" if n is None else f"{n:,} messages") for queue, n in figures.depths.items()),
     ):
         grid.add_row(Text(name, style="dim"), value)
     console.print(grid)
     runs = columns(("state", "reason", "runs"), numbers=("runs",), title="Runs")
-    for (state, reason), count in _most(found.runs):
+    for (state, reason), count in _most(figures.runs):
         runs.add_row(state, reason or "", f"{count:,}")
     counts = ("runs", "saved", "model calls", "read", "written", "USD")
     days = columns(("day", *counts), numbers=counts, title="Days (UTC)")
-    for day in found.days:
+    for day in figures.days:
         if any(day[1:]):
             days.add_row(str(day.day), *(f"{number:,}" for number in day[1:-1]), f"{day.cost_usd:.6f}")
     names = ("kind", "queues", "host", "pid", "version", "busy", "slots", "seen")
     seen = columns(names, numbers=("pid", "busy", "slots", "seen"), title="Processes")
-    for each in found.processes:
+    for each in figures.processes:
         last = f"{each.seen_seconds:.0f} s ago" if each.seen_seconds <= alive_seconds else _GONE
         numbers = (f"{each.busy:,}", f"{each.slots:,}", last)
         seen.add_row(each.kind, ", ".join(each.queues), each.host, str(each.pid), each.version, *numbers)

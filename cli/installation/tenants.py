@@ -42,12 +42,12 @@ class Changes(NamedTuple):
 def run_list(settings: Settings, *, as_json: bool) -> int:
     """List the tenants."""
     with owner_engine(settings.database_url.get_secret_value()).begin() as connection:
-        found = tenants.named(connection)
+        rows = tenants.named(connection)
     if as_json:
-        print(msgspec.json.encode([{"id": ids.external("ten", each.id), "name": each.name} for each in found]).decode())  # noqa: T201
+        print(msgspec.json.encode([{"id": ids.external("ten", each.id), "name": each.name} for each in rows]).decode())  # noqa: T201
         return 0
     table = columns(("id", "name"))
-    for each in found:
+    for each in rows:
         table.add_row(ids.external("ten", each.id), each.name)
     print_table(table)
     return 0

@@ -95,7 +95,7 @@ class EmbeddedPostgres(EmbeddedServer):
         for installation in installations:
             if installation.major == written_by:
                 return installation
-        present = ", ".join(f"{found.major} ({found.directory})" for found in installations)
+        present = ", ".join(f"{each.major} ({each.directory})" for each in installations)
         raise EmbeddedError(f"{self._data} was written by PostgreSQL {written_by}; found here: {present}")
 
     def _password(self) -> str:

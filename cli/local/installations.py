@@ -43,12 +43,12 @@ def postgres_installations(environ: Mapping[str, str] = os.environ) -> list[Post
     """
     forced = environ.get(POSTGRES_VARIABLE)
     directories = [Path(forced)] if forced else list(dict.fromkeys(_postgres_directories(environ)))
-    found = [PostgresInstallation(path, major) for path in directories if (major := _postgres_major(path))]
-    usable = [installation for installation in found if installation.major >= OLDEST_POSTGRES]
+    installations = [PostgresInstallation(path, major) for path in directories if (major := _postgres_major(path))]
+    usable = [installation for installation in installations if installation.major >= OLDEST_POSTGRES]
     if usable:
         return usable
-    if found:
-        newest = max(installation.major for installation in found)
+    if installations:
+        newest = max(installation.major for installation in installations)
         raise EmbeddedError(f"PostgreSQL {newest} is too old, {OLDEST_POSTGRES} or newer is needed; {_HINT}")
     if forced:
         raise EmbeddedError(f"{POSTGRES_VARIABLE}={forced}: no directory with usable `postgres` and `initdb`")

@@ -27,7 +27,7 @@ def run_migrate(settings: Settings, revision: str, service_login: str | None) ->
     if service_login is not None and settings.service_password is None:
         return failed("--service-login needs its password, as PALIMPSEST_SERVICE_PASSWORD or as a file", code=2)
     try:
-        print(_told(upgrade(url, revision)))  # noqa: T201 - the command's output
+        print(_describe(upgrade(url, revision)))  # noqa: T201 - the command's output
         if service_login is not None and settings.service_password is not None:
             role = settings.database_role or "palimpsest_service"
             is_new = _login(url, service_login, settings.service_password.get_secret_value(), role)
@@ -41,7 +41,7 @@ def run_migrate(settings: Settings, revision: str, service_login: str | None) ->
     return 0
 
 
-def _told(done: Upgrade) -> str:
+def _describe(done: Upgrade) -> str:
     if not done.steps:
         return f"The schema is at revision {done.after}: nothing to do."
     began = "was empty" if done.before is None else f"was at revision {done.before}"

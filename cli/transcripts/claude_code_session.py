@@ -87,8 +87,8 @@ def _decoded(raw: msgspec.Raw, index: int, kind: type[T], at: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        found = field_error(index, error)
-        raise FieldError(index, join_path(at, found.field), found.detail) from None
+        invalid = field_error(index, error)
+        raise FieldError(index, join_path(at, invalid.field), invalid.detail) from None
 
 
 def _add(joined: list[_Joined], event: _Event, inner: _Inner, index: int) -> None:

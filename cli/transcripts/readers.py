@@ -258,17 +258,17 @@ def _of_other_shape(item: msgspec.Raw, index: int, shape: Shape) -> Message:
 
 def _plain(item: msgspec.Raw, index: int) -> Entry:
     try:
-        found = msgspec.json.decode(item, type=_PlainMessage)
+        message = msgspec.json.decode(item, type=_PlainMessage)
     except msgspec.ValidationError as error:
         raise field_error(index, error) from None
-    if found.role not in _USER_AND_ASSISTANT:
-        raise FieldError(index, "role", f"unknown role {found.role!r}")
+    if message.role not in _USER_AND_ASSISTANT:
+        raise FieldError(index, "role", f"unknown role {message.role!r}")
     try:
-        msgspec.json.decode(found.content, type=str | list[_Block])
+        msgspec.json.decode(message.content, type=str | list[_Block])
     except msgspec.ValidationError as error:
         inner = field_error(index, error)
         raise FieldError(index, join_path("content", inner.field), inner.detail) from None
-    return Entry(Message(role=found.role, content=found.content), present(found.usage))
+    return Entry(Message(role=message.role, content=message.content), present(message.usage))
 
 
 def _session(path: Path, documents: list[_Document]) -> Transcript:

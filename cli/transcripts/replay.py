@@ -74,7 +74,7 @@ def run_replay(
     """
     err = Console(stderr=True)
     try:
-        found = [(path, transcript) for path in files for transcript in read_transcripts(path)]
+        transcripts = [(path, transcript) for path in files for transcript in read_transcripts(path)]
     except (TranscriptError, OSError) as error:
         err.print(printable(str(error)), style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
@@ -82,7 +82,7 @@ def run_replay(
         if url is None:
             agree_to_stores(os.environ, "replay", yes=yes)
         with service_at(url, key) as service, ServiceClient(service.url, service.key) as client:
-            outcomes = _play_all(client, found, concurrency, timeout_seconds, err)
+            outcomes = _play_all(client, transcripts, concurrency, timeout_seconds, err)
     except RefusedError as error:
         return failed(str(error))
     except UnavailableError as error:
@@ -153,13 +153,13 @@ def _is_same(mine: Message, theirs: StoredMessage) -> bool:
 
 def _play_all(
     client: ServiceClient,
-    found: Sequence[tuple[Path, Transcript]],
+    transcripts: Sequence[tuple[Path, Transcript]],
     concurrency: int,
     timeout_seconds: float,
     err: Console,
 ) -> list[Outcome]:
     stopping = threading.Event()
-    outcomes = [Outcome(file=str(path), transcript=transcript.id) for path, transcript in found]
+    outcomes = [Outcome(file=str(path), transcript=transcript.id) for path, transcript in transcripts]
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -168,10 +168,10 @@ def _play_all(
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=err) as progress, ThreadPoolExecutor(concurrency) as pool:
-        progress.add_task("replay", total=sum(len(transcript.turns) for _, transcript in found))
+        progress.add_task("replay", total=sum(len(transcript.turns) for _, transcript in transcripts))
         played = [
             pool.submit(play, client, transcript, outcome, progress, timeout_seconds, stopping)
-            for (_, transcript), outcome in zip(found, outcomes, strict=True)
+            for (_, transcript), outcome in zip(transcripts, outcomes, strict=True)
         ]
         try:
             for future in played:

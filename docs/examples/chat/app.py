@@ -65,8 +65,8 @@ def page() -> str:
 @post("/chats")
 async def begin() -> dict[str, str]:
     """Begin a chat."""
-    made = await palimpsest.create_conversation(model=MODEL, tools=TOOLS, policy=POLICY)
-    return {"id": made["id"]}
+    conversation = await palimpsest.create_conversation(model=MODEL, tools=TOOLS, policy=POLICY)
+    return {"id": conversation["id"]}
 
 
 @post("/chats/{chat:str}", status_code=200)

@@ -104,10 +104,10 @@ class Filter:
 
     async def _conversation(self, chat: str, user: dict[str, Any] | None) -> str:
         if chat not in self._conversations:
-            made = await self._api().create_conversation(
+            conversation = await self._api().create_conversation(
                 external_id=f"open-webui:{chat}", user_ref=(user or {}).get("id"), timeout=LOOK_UP_SECONDS
             )
-            _note(self._conversations, chat, made["id"])
+            _note(self._conversations, chat, conversation["id"])
         return self._conversations[chat]
 
 
@@ -130,14 +130,14 @@ def _as_chat(message: Message) -> Iterator[Message]:
 def _with_files(content: Any, files: Iterable[Message]) -> Any:
     """Return what a user said with what was attached: images as they are, of other files their names."""
     parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
-    shown = {part["image_url"]["url"] for part in parts if part.get("type") == "image_url"}
+    urls = {part["image_url"]["url"] for part in parts if part.get("type") == "image_url"}
     count = len(parts)
     for file in files:
         url = file.get("url")
         is_image = file.get("type") == "image" or str(file.get("content_type", "")).startswith("image/")
         if not is_image:
             parts.append({"type": "text", "text": f"[attached file: {file.get('name') or url}]"})
-        elif isinstance(url, str) and url.startswith(("data:", "http")) and url not in shown:
+        elif isinstance(url, str) and url.startswith(("data:", "http")) and url not in urls:
             parts.append({"type": "image_url", "image_url": {"url": url}})
     return content if len(parts) == count else parts
 
@@ -169,7 +169,7 @@ def _texts(content: Any) -> str:
     return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content or ())
 
 
-def _note(found: OrderedDict[str, Any], name: str, value: Any) -> None:
-    found[name] = value
-    if len(found) > REMEMBERED_TURNS:
-        found.popitem(last=False)
+def _note(remembered: OrderedDict[str, Any], name: str, value: Any) -> None:
+    remembered[name] = value
+    if len(remembered) > REMEMBERED_TURNS:
+        remembered.popitem(last=False)

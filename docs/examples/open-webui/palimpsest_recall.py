@@ -48,9 +48,9 @@ class Tools:
         call = {"type": "tool_use", "id": "recall", "name": "recall", "input": asked}
         try:
             async with AsyncClient(self.valves.url, self.valves.key) as palimpsest:
-                found = await palimpsest.list_conversations(external_id=f"open-webui:{chat}")
-                if not found.data:
+                conversations = await palimpsest.list_conversations(external_id=f"open-webui:{chat}")
+                if not conversations.data:
                     return "Nothing of this conversation is stored yet."
-                return str((await palimpsest.answer_recall(found.data[0]["id"], call))["content"])
+                return str((await palimpsest.answer_recall(conversations.data[0]["id"], call))["content"])
         except PalimpsestError:
             return "Nothing can be recalled at the moment."

@@ -22,13 +22,13 @@ def show_once(messages: Sequence[dict[str, Any]], policy: Policy) -> Sequence[Ma
     """
     del policy
     seen: set[str] = set()
-    shown: list[Mapping[str, Any] | None] = []
+    view: list[Mapping[str, Any] | None] = []
     for message in reversed(messages):
         content = message["content"]
         if isinstance(content, list):
             content = [_once(block, seen) for block in content]
-        shown.append({**message, "content": content})
-    return shown[::-1]
+        view.append({**message, "content": content})
+    return view[::-1]
 
 
 def _once(block: dict[str, Any], seen: set[str]) -> dict[str, Any]:
