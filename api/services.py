@@ -43,10 +43,10 @@ class Services:
         self.under_way = BytesUnderWay(max(settings.max_bytes_under_way, settings.max_body_bytes))
         self.wakeups = Wakeups(settings, self.metrics)
         self.assemblies = Assemblies(self.run, self.wakeups, self.metrics)
-        self.operations = Operations(self.look, self.wakeups, settings.heartbeat_seconds)
-        self.last_used = LastUsed(self.look)
+        self.operations = Operations(self.run_without_tenant, self.wakeups, settings.heartbeat_seconds)
+        self.last_used = LastUsed(self.run_without_tenant)
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
-        self.rate_limits = RateLimits(settings, self.metrics, self.look)
+        self.rate_limits = RateLimits(settings, self.metrics, self.run_without_tenant)
         self.run_waits = RunWaits(self.run)
         self.pool: Any = None
         self.authenticator: Authenticator
@@ -87,8 +87,8 @@ class Services:
     ) -> R:
         """Run a query of the store in a transaction of its own, on behalf of a tenant.
 
-        With `look` the one place where a request's transaction begins and ends, but for the two hot calls, which are
-        one statement each.
+        Apart from `run_without_tenant` this is the one place where a request's transaction begins and ends; the two hot
+        calls are one statement each.
         """
         with self.metrics.pools.query(), noting_ended_runs() as ended:
             async with async_transaction(self.engine, tenant_id) as connection:
@@ -97,8 +97,8 @@ class Services:
                 self.metrics.run_ended(run)
             return result
 
-    async def look(self, query: Callable[[Connection], R]) -> R:
-        """Run a query of the store on nobody's behalf: it sees no tenant's rows."""
+    async def run_without_tenant(self, query: Callable[[Connection], R]) -> R:
+        """Run a query of the store for no tenant: it sees no tenant's rows."""
         with self.metrics.pools.query():
             async with self.engine.begin() as connection:
                 return await connection.run_sync(query)

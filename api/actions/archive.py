@@ -87,19 +87,19 @@ def line(kind: str, row: Mapping[str, Any]) -> bytes:
 
     Where it has some, the text as it came stands beside it, as a string.
     """
-    shown = {name: _shown(kind, name, value) for name, value in row.items()}
+    fields = {name: _as_json(kind, name, value) for name, value in row.items()}
     for name, value in row.items():
         if (kind, name) in _RAW and _BREAK.search(value):
-            shown[f"{name}_text"] = value
-    return msgspec.json.encode({"type": kind, **shown}) + b"\n"
+            fields[f"{name}_text"] = value
+    return msgspec.json.encode({"type": kind, **fields}) + b"\n"
 
 
-def _shown(kind: str, name: str, value: Any) -> Any:
+def _as_json(kind: str, name: str, value: Any) -> Any:
     if (kind, name) in _RAW:
         # Within JSON's strings line breaks are escaped: these stand between tokens and mean nothing.
         return msgspec.Raw(value.replace("\r", " ").replace("\n", " ").encode())
     if isinstance(value, list):
-        return [_shown(kind, name, each) for each in value]
+        return [_as_json(kind, name, each) for each in value]
     if isinstance(value, UUID):
         prefix = _OWN.get(kind) if name == "id" else _NAMED.get(name)
         return ids.external(prefix, value) if prefix else value.hex

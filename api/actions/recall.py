@@ -131,9 +131,9 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
         place = originals.place(connection, tenant_id, conversation_id)
         return None if place is None else (place, _rows(connection, tenant_id, conversation_id, reference))
 
-    if (found := await services.run(tenant_id, query)) is None:
+    if (rows_at_place := await services.run(tenant_id, query)) is None:
         return None
-    place, rows = found
+    place, rows = rows_at_place
     if reference.is_context:
         named = [*map(quoted_context, rows)]
     else:
@@ -168,8 +168,8 @@ def _rows(
 
 async def _by_pattern(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
     search = pattern_search(wanted)
-    found = await services.run(tenant_id, _newest, tenant_id, conversation_id, wanted)
-    return None if found is None else await asyncio.to_thread(_match, *found, search, wanted)
+    newest = await services.run(tenant_id, _newest, tenant_id, conversation_id, wanted)
+    return None if newest is None else await asyncio.to_thread(_match, *newest, search, wanted)
 
 
 def pattern_search(wanted: RecallIn | UserRecallIn) -> PatternSearch:
@@ -200,15 +200,15 @@ async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, 
     read = await services.run(tenant_id, _material, tenant_id, conversation_id, wanted)
     if read is None:
         return None
-    ranking, languages, new = await asyncio.to_thread(_rank, read.found, wanted, read.in_time)
+    ranking, languages, new = await asyncio.to_thread(_rank, read.search, wanted, read.in_time)
     if new:
-        await _keep(services, tenant_id, conversation_id, read.found.through, new)
+        await _keep(services, tenant_id, conversation_id, read.search.through, new)
     hits = ranking.hits[: hits_for(wanted.max_tokens)]
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq))
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
     packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
-    return Recalled(read.found.place, packed._replace(more=more), ranking.searched)
+    return Recalled(read.search.place, packed._replace(more=more), ranking.searched)
 
 
 def hits_for(max_tokens: int) -> int:
@@ -227,16 +227,16 @@ async def _keep(
 class _Material(NamedTuple):
     """What a search by words reads, and the messages of the times that its query names."""
 
-    found: SearchMaterial
+    search: SearchMaterial
     in_time: list[tuple[int, int]]
 
 
 def _material(connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> _Material | None:
-    found = material(connection, tenant_id, conversation_id, *_span(wanted))
-    if found is None:
+    search = material(connection, tenant_id, conversation_id, *_span(wanted))
+    if search is None:
         return None
-    ranges = times.ranges(wanted.query or "", found.place.now)
-    return _Material(found, originals.spans_of(connection, tenant_id, conversation_id, ranges))
+    ranges = times.ranges(wanted.query or "", search.place.now)
+    return _Material(search, originals.spans_of(connection, tenant_id, conversation_id, ranges))
 
 
 def _span(wanted: RecallIn) -> tuple[int, int]:
@@ -265,13 +265,13 @@ class _Ranked(NamedTuple):
     closed: Sequence[Segment]
 
 
-def _rank(found: SearchMaterial, wanted: RecallIn, in_time: Sequence[tuple[int, int]]) -> _Ranked:
-    new = segments_of(quoted(found.rows), found.through)
-    every = [*map(decoded, found.terms), *new]
+def _rank(search: SearchMaterial, wanted: RecallIn, in_time: Sequence[tuple[int, int]]) -> _Ranked:
+    new = segments_of(quoted(search.rows), search.through)
+    every = [*map(decoded, search.terms), *new]
     languages = {seq: segment.language for segment in every for seq in segment.seqs}
     first, last = _span(wanted)
-    ranking = rank(every, wanted.query or "", without=found.superseded, first=first, last=last, in_time=in_time)
-    return _Ranked(ranking, languages, closed(new, WORTH_MESSAGES) if found.is_whole else ())
+    ranking = rank(every, wanted.query or "", without=search.superseded, first=first, last=last, in_time=in_time)
+    return _Ranked(ranking, languages, closed(new, WORTH_MESSAGES) if search.is_whole else ())
 
 
 def _pack(

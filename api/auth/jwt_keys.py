@@ -127,13 +127,13 @@ class JwtKeys:
 
 def signing_keys(document: bytes) -> dict[str | None, SigningKey]:
     """Return the keys of a JWKS that verify signatures, by their names; raise ValueError if it is none."""
-    found: dict[str | None, SigningKey] = {}
+    keys: dict[str | None, SigningKey] = {}
     for entry in msgspec.json.decode(document, type=_Set).keys:
         kid = entry.get("kid")
         key = _signing_key(entry)
         if key is not None and (kid is None or isinstance(kid, str)):
-            found.setdefault(kid, key)
-    return found
+            keys.setdefault(kid, key)
+    return keys
 
 
 def _signing_key(entry: dict[str, Any]) -> SigningKey | None:

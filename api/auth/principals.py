@@ -81,10 +81,10 @@ class Authenticator:
         if known is not None and known[0] > now:
             return known[1]
         parts, times_forgotten = split(key), self._times_forgotten
-        found = await (self._of_key(*parts) if parts else self._of_token(key))
-        if found is None:
+        authenticated = await (self._of_key(*parts) if parts else self._of_token(key))
+        if authenticated is None:
             return None
-        principal, seconds_left = found
+        principal, seconds_left = authenticated
         if len(self._known) >= REMEMBERED_KEYS:
             self._known.clear()
         # What was read before something changed is not remembered after it.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from store.operations.operator_actions import Operator
     from store.tenants.limits import RateOverride
 
-    Look = Callable[[Callable[[Connection], Any]], Awaitable[Any]]
+    RunWithoutTenant = Callable[[Callable[[Connection], Any]], Awaitable[Any]]
 
 log = structlog.get_logger()
 
@@ -75,10 +75,10 @@ class Left(NamedTuple):
 class RateLimits:
     """The limits in force in one process. Off until somebody sets one, and costs nothing then."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, look: Look) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, run_without_tenant: RunWithoutTenant) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._look = look
+        self._run_without_tenant = run_without_tenant
         self._default = Allowed(_read(settings.rate_limit_key), _read(settings.rate_limit_tenant))
         self._own: dict[UUID, Allowed] = {}
         self._read_until = _LONG_AGO
@@ -110,13 +110,13 @@ class RateLimits:
             self._counter = _Counter(self._settings)
         names = {"key": caller.key_id.hex, "tenant": caller.tenant_id.hex}
         asked = [(scope, limit, names[scope]) for scope in _SCOPES for limit in getattr(allowed, scope)]
-        found = await self._counter.count(asked)
-        if found is None:
+        counted = await self._counter.count(asked)
+        if counted is None:
             self._metrics.rate_limits_unknown.inc()
             if self._settings.rate_limit_without_redis == "closed":
                 raise unavailable("Requests can't be counted just now, and none is answered uncounted here.")
             return
-        refused, left = found
+        refused, left = counted
         headers = header_fields(left)
         if refused is None:
             connection.scope["state"][HEADERS] = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -139,7 +139,7 @@ class RateLimits:
         try:
             # Again from a minute before: what was committed later may have been written earlier.
             since = max(_LONG_AGO, self._read_until - timedelta(minutes=1))
-            changed = await self._look(lambda connection: limits.rate_limits_since(connection, since))
+            changed = await self._run_without_tenant(lambda connection: limits.rate_limits_since(connection, since))
         except Exception as error:  # noqa: BLE001 - what was read last stays in force until the database is back
             log.warning("rate_limits.not_read", error=type(error).__name__)
             return
@@ -224,14 +224,14 @@ class _Counter:
             self._away_until = now + PAUSE_SECONDS
         try:
             async with asyncio.timeout(REDIS_SECONDS):
-                found = await self._count(asked)
+                counted = await self._count(asked)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with Redis, or between it and us
             self._failed(error, now)
             return None
         if self._failures >= FAILURES:
             log.info("rate_limits.counted_again")
         self._failures, self._away_until = 0, -math.inf
-        return found
+        return counted
 
     async def _count(self, asked: Sequence[tuple[RateScope, RateLimitItem, str]]) -> tuple[Left | None, list[Left]]:
         # With more than one limit, the others must not count what one refuses.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from uuid import UUID
 
-    Look = Callable[..., Awaitable[Any]]
+    RunWithoutTenant = Callable[..., Awaitable[Any]]
 
 log = structlog.get_logger()
 
@@ -34,8 +34,8 @@ class LastUsed:
     What is lost, with the process or while the database is away, the next use tells again.
     """
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, run_without_tenant: RunWithoutTenant) -> None:
+        self._run_without_tenant = run_without_tenant
         self._used: dict[UUID, float] = {}
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +70,9 @@ class LastUsed:
         batch, self._used = self._used, {}
         now = time.monotonic()
         try:
-            await self._look(partial(api_keys.note_uses, seconds_ago={key: now - at for key, at in batch.items()}))
+            await self._run_without_tenant(
+                partial(api_keys.note_uses, seconds_ago={key: now - at for key, at in batch.items()})
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, the next batch tells the same again
             self._used = batch | self._used
             log.warning("key_uses.not_written", count=len(batch), error=type(error).__name__)

@@ -34,14 +34,14 @@ class RunWaits:
         self._run = run
         self._waiting: defaultdict[UUID, Waiting] = defaultdict(lambda: defaultdict(set))
         """By tenant and run."""
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
             with suppress(asyncio.CancelledError):
-                await self._looking
+                await self._polling
 
     async def wait(self, tenant_id: UUID, run_id: UUID, seconds: float) -> None:
         """Return once a run of a tenant is over or gone, or after so many seconds.
@@ -57,8 +57,8 @@ class RunWaits:
             )
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[tenant_id][run_id].add(ended)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
         try:
             await asyncio.wait((ended,), timeout=seconds)
         finally:
@@ -74,13 +74,13 @@ class RunWaits:
         if not of_tenant:
             del self._waiting[tenant_id]
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while self._waiting:
             for tenant_id in list(self._waiting):
-                await self._look_for(tenant_id)
+                await self._poll_tenant(tenant_id)
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _look_for(self, tenant_id: UUID) -> None:
+    async def _poll_tenant(self, tenant_id: UUID) -> None:
         asked = {run_id: set(waiting) for run_id, waiting in self._waiting.get(tenant_id, {}).items()}
         failure: Exception | None = None
         active: set[UUID] = set()

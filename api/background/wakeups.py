@@ -222,16 +222,16 @@ class BrokerWatch:
     async def depths(self) -> dict[str, int] | None:
         """Return how many messages wait in each queue, None if the broker does not say so in time."""
         keys = [(queue, key) for queue in QUEUES for key in queue_keys(queue)]
-        found: Counter[str] = Counter(dict.fromkeys(QUEUES, 0))
+        depths: Counter[str] = Counter(dict.fromkeys(QUEUES, 0))
         try:
             async with asyncio.timeout(WATCH_SECONDS), self._client.pipeline(transaction=False) as pipe:
                 for _, key in keys:
                     pipe.llen(key)
                 for (queue, _), length in zip(keys, await pipe.execute(), strict=True):
-                    found[queue] += length
+                    depths[queue] += length
         except (RedisError, OSError, TimeoutError):
             return None
-        return dict(found)
+        return dict(depths)
 
     async def _watch(self) -> None:
         while True:

@@ -33,12 +33,12 @@ class Asset(NamedTuple):
 
 
 def _load() -> Mapping[str, Asset]:
-    found: dict[str, Asset] = {}
+    assets: dict[str, Asset] = {}
     for path in (Path(__file__).parent / "static").iterdir():
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
-        found[path.name] = Asset(content, _MEDIA_TYPES[path.suffix], digest)
-    return found
+        assets[path.name] = Asset(content, _MEDIA_TYPES[path.suffix], digest)
+    return assets
 
 
 _assets: Final = _load()

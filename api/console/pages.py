@@ -66,9 +66,9 @@ def error_page(request: Request[Any, Any, Any], error: Exception) -> Response[by
     """Return as a page what any other route would answer as a problem document."""
     answer = answer_to(request, error)
     problem = msgspec.json.decode(answer.content)
-    found = page(request, "error.html", status=problem["status"], problem=problem)
-    found.headers.update({name: value for name, value in answer.headers.items() if name == "retry-after"})
-    return found
+    response = page(request, "error.html", status=problem["status"], problem=problem)
+    response.headers.update({name: value for name, value in answer.headers.items() if name == "retry-after"})
+    return response
 
 
 def redirect(path: str) -> Response[bytes]:

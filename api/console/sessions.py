@@ -50,7 +50,7 @@ def may(scope: str) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHa
             refuse_other_sites(connection.headers)
         principal = await principal_of(connection)
         if principal is None:
-            raise SignInNeededError(_shown(connection))
+            raise SignInNeededError(_path_to_return_to(connection))
         await check_rate(connection, principal)
         if not {scope, ACT} & principal.scopes:
             raise ProblemError(403, "forbidden", f"The key that you signed in with has not the scope {scope}.")
@@ -65,8 +65,8 @@ async def principal_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Princi
     if not token:
         return None
     services: Services = connection.app.state.services
-    found = await services.look(lambda database: sessions.find(database, token))
-    return None if found is None else services.authenticator.principal(*found)
+    session = await services.run_without_tenant(lambda database: sessions.find(database, token))
+    return None if session is None else services.authenticator.principal(*session)
 
 
 async def from_our_pages(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
@@ -120,7 +120,7 @@ def _method(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
     return str(connection.scope.get("method"))
 
 
-def _shown(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+def _path_to_return_to(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
     """Return the path of the page that somebody is on: the one asked for, unless that was but a part or an action."""
     current = connection.headers.get("hx-current-url") or (
         connection.headers.get("referer", HOME) if _method(connection) == "POST" else None

@@ -76,8 +76,8 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_w
         traces = TRACING.traces
         span = None if traces is None else traces.begin_request(identifier, method, traceparent(request))
         try:
-            if (found := hot.find(request["method"], request["path"])) and b"%" not in request["raw_path"]:
-                await hot.run(*found, request, receive, send_with_id)
+            if (hot_route := hot.find(request["method"], request["path"])) and b"%" not in request["raw_path"]:
+                await hot.run(*hot_route, request, receive, send_with_id)
             else:
                 await inner(request, receive, send_with_id)
         finally:

@@ -55,9 +55,9 @@ class SecurityHeaders:
                 page = value.startswith(b"text/html")
             elif name == b"content-security-policy":
                 own = True
-        found = self._of[page, cached]
+        headers_of_kind = self._of[page, cached]
         if not own:
-            return found
+            return headers_of_kind
         # A route with a policy of its own states the rest as it needs it; a second header of a name would add to it.
         stated = {name for name, _ in given}
-        return tuple(header for header in found if header[0] not in stated)
+        return tuple(header for header in headers_of_kind if header[0] not in stated)

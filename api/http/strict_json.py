@@ -82,7 +82,7 @@ class StrictJson:
             raise invalid(f"A body has at most {self.limits.body_values:,} values, brackets and commas counted.", "")
         try:
             value = self._parse(body.decode())
-            if self._needs_a_look(body) and (fault := self._find(value, self.limits.json_depth)):
+            if self._needs_check(body) and (fault := self._find(value, self.limits.json_depth)):
                 raise _problem(fault)
             return decode(body, value)
         except msgspec.ValidationError as error:
@@ -96,12 +96,12 @@ class StrictJson:
         return len(body) > most and body.count(b",") + body.count(b"[") + body.count(b"{") > most
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs) or len(found) > self.limits.object_keys:
+        decoded = dict(pairs)
+        if len(decoded) != len(pairs) or len(decoded) > self.limits.object_keys:
             raise _SuspectError
-        return found
+        return decoded
 
-    def _needs_a_look(self, body: bytes) -> bool:
+    def _needs_check(self, body: bytes) -> bool:
         """Tell whether a body that parses may hold NUL, too many levels or too long a text; most cannot."""
         return (
             len(body) > self.limits.text_bytes

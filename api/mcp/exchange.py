@@ -55,8 +55,8 @@ class StoredOriginals:
         if user_ref is not None:
             of_user = await recall_of_user(caller, user_ref, read(body, UserRecallIn, strict))
             return str(of_user.framed)
-        found = await recall(caller, id_or_not_found("conv", conversation or ""), read(body, RecallIn, strict))
-        return str(or_not_found(found).framed)
+        recalled = await recall(caller, id_or_not_found("conv", conversation or ""), read(body, RecallIn, strict))
+        return str(or_not_found(recalled).framed)
 
     async def _next_seq(self) -> int:
         identifier = id_or_not_found("conv", self.held.conversation or "")

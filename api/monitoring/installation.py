@@ -68,13 +68,16 @@ class Seen(NamedTuple):
 class Operations:
     """Looks at the installation for `/readyz` and for `/metrics`.
 
-    `look` runs a query of the store in a transaction on nobody's behalf.
+    `run_without_tenant` runs a query of the store in a transaction for no tenant.
     """
 
     def __init__(
-        self, look: Callable[[Callable[[Connection], Any]], Awaitable[Any]], wakeups: Wakeups, beat_seconds: float
+        self,
+        run_without_tenant: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
+        wakeups: Wakeups,
+        beat_seconds: float,
     ) -> None:
-        self._look = look
+        self._run_without_tenant = run_without_tenant
         self._wakeups = wakeups
         self._beat_seconds = beat_seconds
         self._lock = asyncio.Lock()
@@ -87,7 +90,7 @@ class Operations:
         parts["broker"] = "ok" if self._wakeups.broker_reachable else "unavailable"
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                alive = await self._look(self._who_is_there)
+                alive = await self._run_without_tenant(self._who_is_there)
         except Exception:  # noqa: BLE001 - whatever keeps it from answering
             parts["database"] = "unavailable"
             return Readiness("unavailable", parts)
@@ -118,7 +121,7 @@ class Operations:
         seen = Seen(None, None, None, None, (), None)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                seen = await self._look(self._all)
+                seen = await self._run_without_tenant(self._all)
         except Exception as error:  # noqa: BLE001 - a scrape has to answer whatever is wrong
             log.warning("operations.unknown", error=type(error).__name__)
         return seen._replace(depths=await self._wakeups.depths())
@@ -152,8 +155,12 @@ class _Gauges(Collector):
             yield from _backlog(left)
             workers = [process for process in alive if process.kind == "worker"]
             by_queue = {queue: [each for each in workers if queue in each.queues] for queue in QUEUES}
-            yield _gauge("workers_alive", "Workers seen lately.", {q: len(found) for q, found in by_queue.items()})
-            slots = {queue: sum(each.slots for each in found) for queue, found in by_queue.items()}
+            yield _gauge(
+                "workers_alive",
+                "Workers seen lately.",
+                {q: len(workers_there) for q, workers_there in by_queue.items()},
+            )
+            slots = {queue: sum(each.slots for each in workers_there) for queue, workers_there in by_queue.items()}
             yield _gauge("worker_slots", "Tasks that the workers seen lately can be at.", slots)
             sweepers = sum(process.kind == SWEEPER for process in alive)
             yield GaugeMetricFamily("palimpsest_sweepers_alive", "Sweepers seen lately.", value=sweepers)

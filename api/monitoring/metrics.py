@@ -168,13 +168,13 @@ class Metrics:
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request; `route` is its template, never its path."""
         key = (method, route, status)
-        found = self._of_route.get(key)
-        if found is None:
+        children = self._of_route.get(key)
+        if children is None:
             name = method if method in _METHODS else "other"
-            found = (self._requests.labels(name, route, status), self._seconds.labels(name, route))
-            self._of_route[key] = found
-        found[0].inc()
-        found[1].observe(seconds)
+            children = (self._requests.labels(name, route, status), self._seconds.labels(name, route))
+            self._of_route[key] = children
+        children[0].inc()
+        children[1].observe(seconds)
 
     def took(self, *, replayed: bool, messages: int, size: int) -> None:
         """Count a turn; what it brought only where it was stored."""
@@ -209,7 +209,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        self.pools.look()
+        self.pools.sample()
         return generate_latest(registry_of_all() or self._registry)
 
     @property
@@ -236,8 +236,8 @@ class _Assemblies:
         )
 
         def counter(name: str, description: str) -> dict[Call, Counter]:
-            made = Counter(f"palimpsest_assembly_{name}", description, ["call"], registry=registry)
-            return {call: made.labels(call) for call in calls}
+            metric = Counter(f"palimpsest_assembly_{name}", description, ["call"], registry=registry)
+            return {call: metric.labels(call) for call in calls}
 
         self._tokens = {call: tokens.labels(call) for call in calls}
         self._layers = {call: {layer: by_layer.labels(call, layer) for layer in layers} for call in calls}

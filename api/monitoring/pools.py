@@ -50,7 +50,7 @@ class Pools:
         )
         self._waits = {pool: waits.labels(pool) for pool in (HOT, QUERIES)}
         self._timeouts = {pool: timeouts.labels(pool) for pool in (HOT, QUERIES)}
-        self._told = (0, 0)
+        self._reported = (0, 0)
         self._hot: HotPool | None = None
         self._queries: QueuePool | None = None
         self._task: asyncio.Task[None] | None = None
@@ -80,12 +80,12 @@ class Pools:
             self._timeouts[QUERIES].inc()
             raise
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Write down how the pools stand."""
         if (hot := self._hot) is not None:
             self._note(HOT, hot.get_size() - hot.get_idle_size(), hot.get_idle_size(), hot.size)
-            waits, timeouts = self._told
-            self._told = hot.waits, hot.timeouts
+            waits, timeouts = self._reported
+            self._reported = hot.waits, hot.timeouts
             self._waits[HOT].inc(hot.waits - waits)
             self._timeouts[HOT].inc(hot.timeouts - timeouts)
         if (queries := self._queries) is not None:
@@ -98,5 +98,5 @@ class Pools:
 
     async def _watch(self) -> None:
         while True:
-            self.look()
+            self.sample()
             await asyncio.sleep(LOOK_SECONDS)

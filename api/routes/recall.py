@@ -45,10 +45,10 @@ async def recall_originals(request: Request[Principal, Any, Any], conversation_i
     """
     wanted = await read_body(request, RecallIn)
     identifier = ids.parse("conv", conversation_id)
-    found = await recall(caller_of(request), identifier, wanted) if identifier else None
-    if found is None:
+    recalled = await recall(caller_of(request), identifier, wanted) if identifier else None
+    if recalled is None:
         raise not_found()
-    return Response(_encode(found), media_type="application/json")
+    return Response(_encode(recalled), media_type="application/json")
 
 
 @post(
@@ -68,8 +68,8 @@ async def recall_originals_of_user(request: Request[Principal, Any, Any], user_r
     Its scope, `recall:user`, is in no key that was not given it by name, and not a part of `admin`.
     """
     wanted = await read_body(request, UserRecallIn)
-    found = await recall_of_user(caller_of(request), user_ref, wanted)
-    return Response(_encode(found), media_type="application/json")
+    recalled = await recall_of_user(caller_of(request), user_ref, wanted)
+    return Response(_encode(recalled), media_type="application/json")
 
 
 @post(
@@ -88,8 +88,8 @@ async def recall_originals_of_any_user(
 ) -> Response[bytes]:
     """As `POST /users/{user_ref}/recall`, for names that a path cannot hold: those with a slash, `.` and `..`."""
     wanted = await read_body(request, UserRecallIn)
-    found = await recall_of_user(caller_of(request), named(user_ref), wanted)
-    return Response(_encode(found), media_type="application/json")
+    recalled = await recall_of_user(caller_of(request), named(user_ref), wanted)
+    return Response(_encode(recalled), media_type="application/json")
 
 
 @get(

@@ -208,8 +208,8 @@ def recall_record_out(row: AnyRow) -> RecallRecordOut:
     for ref in row.refs:
         reference = parse(ref)
         steps = [step for seq, step in left.items() if reference.first <= seq <= reference.last]
-        shown = not steps and not reference.is_context
-        refs.append(AskedRefOut(ref, in_context=shown, left_by=list(dict.fromkeys(steps))))
+        in_context = not steps and not reference.is_context
+        refs.append(AskedRefOut(ref, in_context=in_context, left_by=list(dict.fromkeys(steps))))
     return RecallRecordOut(
         id=ids.external("rcl", row.id),
         kind=row.kind,

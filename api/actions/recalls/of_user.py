@@ -56,7 +56,7 @@ WORTH_STORING: Final = 16
 _BEFORE: Final = 2
 
 
-class _Found(NamedTuple):
+class _RecalledOfUser(NamedTuple):
     """Passages with their conversations, the best first."""
 
     passages: list[tuple[UUID, Passage]]
@@ -74,15 +74,15 @@ async def recall_of_user(caller: Caller, user_ref: str, wanted: UserRecallIn) ->
         raise invalid("An offset goes with the ref of one message or block.", "/offset")
     by: Callable[..., Any] = {"query": _by_query, "ref": _by_place, "pattern": _by_pattern}[kind]
     try:
-        found: _Found = await by(caller, user_ref, wanted)
+        recalled: _RecalledOfUser = await by(caller, user_ref, wanted)
     except ProblemError:
         caller.services.metrics.recalled(kind, "refused")
         raise
-    await note(caller, Question(kind, getattr(wanted, kind), "api", of_user=True), _returned(found))
-    return _answer(found, wanted)
+    await note(caller, Question(kind, getattr(wanted, kind), "api", of_user=True), _returned(recalled))
+    return _answer(recalled, wanted)
 
 
-async def _by_place(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Found:
+async def _by_place(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _RecalledOfUser:
     try:
         named, place = references.conversation_and_place(wanted.ref or "")
     except references.BadReferenceError as error:
@@ -98,7 +98,7 @@ async def _by_place(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Fou
     if identifier is None or recalled is None:
         raise invalid("There is nothing of this reference to be recalled.", "/ref")
     passages = [(identifier, passage) for passage in recalled.packed.passages]
-    return _Found(
+    return _RecalledOfUser(
         passages,
         {identifier: recalled.place},
         recalled.packed.tokens,
@@ -112,10 +112,10 @@ def _owns(connection: Connection, tenant_id: UUID, user_ref: str, conversation_i
     return of_user.owns(connection, tenant_id, user_ref, conversation_id)
 
 
-async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Found:
+async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _RecalledOfUser:
     search = pattern_search(wanted)
 
-    def look(connection: Connection, tenant_id: UUID) -> tuple[Stretches, Read, Mapping[UUID, Searched]]:
+    def query(connection: Connection, tenant_id: UUID) -> tuple[Stretches, Read, Mapping[UUID, Searched]]:
         stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=False)
         every = [each.conversation_id for each in stretches.found]
         return (
@@ -124,7 +124,7 @@ async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _F
             of_user.places(connection, tenant_id, every),
         )
 
-    stretches, read, contexts = await caller.run(look)
+    stretches, read, contexts = await caller.run(query)
     return await asyncio.to_thread(_match, stretches, read, contexts, search, wanted)
 
 
@@ -134,7 +134,7 @@ def _match(
     contexts: Mapping[UUID, Searched],
     search: PatternSearch,
     wanted: UserRecallIn,
-) -> _Found:
+) -> _RecalledOfUser:
     every: dict[int, QuotedMessage] = {}
     hits = []
     own = [each.conversation_id for each in stretches.found]
@@ -150,7 +150,7 @@ def _match(
         hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=lambda _, text: search.places(text)
     )
     more = packed.more or search.is_cut or stretches.is_cut
-    return _Found(_parted(packed, own), contexts, packed.tokens, own, len(every), more)
+    return _RecalledOfUser(_parted(packed, own), contexts, packed.tokens, own, len(every), more)
 
 
 class _Material(NamedTuple):
@@ -161,14 +161,14 @@ class _Material(NamedTuple):
     in_time: list[tuple[UUID, int, int]]
 
 
-async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Found:
-    def look(connection: Connection, tenant_id: UUID) -> _Material:
+async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _RecalledOfUser:
+    def query(connection: Connection, tenant_id: UUID) -> _Material:
         stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=True)
         read = of_user.read(connection, tenant_id, stretches.found)
         ranges = times.ranges(wanted.query or "", of_user.now(connection))
         return _Material(stretches, read, of_user.spans_of(connection, tenant_id, stretches.found, ranges))
 
-    material = await caller.run(look)
+    material = await caller.run(query)
     own = [each.conversation_id for each in material.stretches.found]
     ranked = await asyncio.to_thread(_rank, material, wanted)
     for stretch, new in ranked.new:
@@ -185,7 +185,7 @@ async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Fou
     rows, contexts = await caller.run(texts)
     packed = await asyncio.to_thread(_pack, hits, rows, own, ranked, wanted)
     more = packed.more or material.stretches.is_cut or ranked.is_cut or len(hits) < len(ranked.ranking.hits)
-    return _Found(_parted(packed, own), contexts, packed.tokens, own, ranked.ranking.searched, more)
+    return _RecalledOfUser(_parted(packed, own), contexts, packed.tokens, own, ranked.ranking.searched, more)
 
 
 class _Ranked(NamedTuple):
@@ -212,10 +212,10 @@ def _rank(material: _Material, wanted: UserRecallIn) -> _Ranked:
         is_cut = is_cut or not in_time
         if stretch.is_whole and (whole := closed(new, WORTH_STORING)):
             kept.append((stretch, whole))
-        found = [*map(decoded, material.read.terms.get(stretch.conversation_id, ())), *new]
+        segments = [*map(decoded, material.read.terms.get(stretch.conversation_id, ())), *new]
         every[:0] = [
             msgspec.structs.replace(segment, seqs=[numbers.number(at, seq) for seq in segment.seqs])
-            for segment in found
+            for segment in segments
         ]
     places_of = {stretch.conversation_id: at for at, stretch in enumerate(own)}
     ranking = rank(
@@ -261,62 +261,62 @@ def _numbered(at: int, rows: Sequence[AnyRow]) -> dict[int, QuotedMessage]:
 
 def _parted(packed: Packed, own: Sequence[UUID]) -> list[tuple[UUID, Passage]]:
     """Return passages with their conversations, and places in these."""
-    found = []
+    placed = []
     for passage in packed.passages:
         excerpts = [
             excerpt._replace(original=excerpt.original._replace(seq=numbers.seq_of(excerpt.original.seq)))
             for excerpt in passage.excerpts
         ]
         first, last = numbers.seq_of(passage.first_seq), numbers.seq_of(passage.last_seq)
-        found.append(
+        placed.append(
             (
                 own[numbers.conversation_of(passage.first_seq)],
                 passage._replace(first_seq=first, last_seq=last, excerpts=excerpts),
             )
         )
-    return found
+    return placed
 
 
-def _returned(found: _Found) -> list[Returned]:
+def _returned(recalled: _RecalledOfUser) -> list[Returned]:
     """Return what is written down of an answer, by conversation: of none, that the newest one had nothing."""
     by_conversation: dict[UUID, list[Passage]] = {}
-    for conversation, passage in found.passages:
+    for conversation, passage in recalled.passages:
         by_conversation.setdefault(conversation, []).append(passage)
-    if not by_conversation and found.searched:
-        by_conversation[found.searched[-1]] = []
+    if not by_conversation and recalled.searched:
+        by_conversation[recalled.searched[-1]] = []
     returned = []
     for conversation, passages in by_conversation.items():
         seqs = [seq for passage in passages for seq in passage.seqs]
-        shown = found.places.get(conversation)
+        place = recalled.places.get(conversation)
         returned.append(
             Returned(
                 conversation,
                 [passage.ref for passage in passages],
                 seqs,
-                [seq for seq in seqs if shown is None or not in_context(shown, seq)],
-                found.messages,
-                found.tokens,
+                [seq for seq in seqs if place is None or not in_context(place, seq)],
+                recalled.messages,
+                recalled.tokens,
             )
         )
     return returned
 
 
-def _answer(found: _Found, wanted: UserRecallIn) -> UserRecallOut:
-    named = [(ids.external("conv", conversation), passage) for conversation, passage in found.passages]
-    text = framed_of_user(named, more=found.more) if wanted.framed else UNSET
+def _answer(recalled: _RecalledOfUser, wanted: UserRecallIn) -> UserRecallOut:
+    named = [(ids.external("conv", conversation), passage) for conversation, passage in recalled.passages]
+    text = framed_of_user(named, more=recalled.more) if wanted.framed else UNSET
     return UserRecallOut(
         passages=[
-            _passage(found.places.get(conversation), conversation, each) for conversation, each in found.passages
+            _passage(recalled.places.get(conversation), conversation, each) for conversation, each in recalled.passages
         ],
-        tokens=found.tokens,
-        searched=found.messages,
-        conversations=len(found.searched),
-        more=found.more,
+        tokens=recalled.tokens,
+        searched=recalled.messages,
+        conversations=len(recalled.searched),
+        more=recalled.more,
         framed=text,
     )
 
 
-def _passage(shown: Searched | None, conversation: UUID, passage: Passage) -> UserPassage:
+def _passage(place: Searched | None, conversation: UUID, passage: Passage) -> UserPassage:
     identifier = ids.external("conv", conversation)
     parts = [part_of(excerpt) for excerpt in passage.excerpts]
     return UserPassage(
@@ -324,7 +324,7 @@ def _passage(shown: Searched | None, conversation: UUID, passage: Passage) -> Us
         first_seq=passage.first_seq,
         last_seq=passage.last_seq,
         score=passage.score,
-        in_context=shown is not None and is_shown(shown, passage),
+        in_context=place is not None and is_shown(place, passage),
         parts=[msgspec.structs.replace(part, ref=references.of_conversation(identifier, part.ref)) for part in parts],
         conversation_id=identifier,
     )

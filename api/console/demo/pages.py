@@ -116,7 +116,7 @@ class Vacancy(msgspec.Struct, frozen=True):
 
 def vacancies(rng: random.Random, count: int) -> list[Vacancy]:
     """Return `count` vacancies, no two with the same id."""
-    made = []
+    vacancies_so_far = []
     for number in range(count):
         board = rng.choice(tuple(BOARDS))
         company = rng.choice(COMPANIES)
@@ -124,7 +124,7 @@ def vacancies(rng: random.Random, count: int) -> list[Vacancy]:
         identifier = f"{board[:2].upper()}-{41_000 + 37 * number + rng.randrange(30)}"
         slug = "-".join(title.lower().replace(",", "").replace("(", "").replace(")", "").split())
         low = rng.randrange(480, 660, 10)
-        made.append(
+        vacancies_so_far.append(
             Vacancy(
                 id=identifier,
                 url=f"{BOARDS[board]}{slug}-{identifier.lower()}",
@@ -140,7 +140,7 @@ def vacancies(rng: random.Random, count: int) -> list[Vacancy]:
                 stack=tuple(rng.sample(STACKS, rng.randrange(4, 8))),
             )
         )
-    return made
+    return vacancies_so_far
 
 
 def _sentences(rng: random.Random, vacancy: Vacancy, templates: Sequence[str], count: int) -> list[str]:
@@ -196,10 +196,10 @@ def _document(rng: random.Random, title: str, body: str) -> str:
     )
 
 
-def listing(rng: random.Random, query: str, found: Sequence[Vacancy]) -> str:
+def listing(rng: random.Random, query: str, vacancies: Sequence[Vacancy]) -> str:
     """Return a page of search results."""
-    cards = "".join(_card(rng, vacancy, rank) for rank, vacancy in enumerate(found, start=1))
-    head = f"<h1>Contracts for <q>{query}</q></h1><p>{len(found)} of {rng.randrange(60, 400)} shown</p>\n"
+    cards = "".join(_card(rng, vacancy, rank) for rank, vacancy in enumerate(vacancies, start=1))
+    head = f"<h1>Contracts for <q>{query}</q></h1><p>{len(vacancies)} of {rng.randrange(60, 400)} shown</p>\n"
     return _document(rng, f"{query} contracts", f'{head}<section class="results">\n{cards}</section>\n')
 
 
@@ -245,7 +245,7 @@ def vacancy_page(rng: random.Random, vacancy: Vacancy, related: Sequence[Vacancy
     return _document(rng, f"{vacancy.title} at {vacancy.company}", body)
 
 
-def alert_email(rng: random.Random, sender: str, found: Sequence[Vacancy]) -> str:
+def alert_email(rng: random.Random, sender: str, vacancies: Sequence[Vacancy]) -> str:
     """Return an alert e-mail: headers, then nested tables with tracking links."""
     rows = "".join(
         f'<tr><td style="padding:12px 24px;font-family:Arial;font-size:14px;line-height:20px;color:#222">'
@@ -254,10 +254,10 @@ def alert_email(rng: random.Random, sender: str, found: Sequence[Vacancy]) -> st
         f"{vacancy.rate_low}&ndash;&pound;{vacancy.rate_high} a day, {vacancy.months} months<br>"
         f'{_sentences(rng, vacancy, _BACKGROUND, 1)[0]}</td><td width="96"><img width="1" height="1" '
         f'alt="" src="https://px.example/o/{rng.getrandbits(128):032x}.gif"></td></tr>\n'
-        for vacancy in found
+        for vacancy in vacancies
     )
     return (
-        f"From: {sender}\nSubject: {len(found)} new contracts match your alert\nMessage-ID: "
+        f"From: {sender}\nSubject: {len(vacancies)} new contracts match your alert\nMessage-ID: "
         f"<{rng.getrandbits(64):016x}@mail.example>\nContent-Type: text/html; charset=utf-8\n\n"
         f'<table width="100%" cellpadding="0" cellspacing="0"><tbody>\n{rows}</tbody></table>\n'
         f'<p style="font-size:11px">You get this because alert {rng.randrange(1000, 9999)} is on.</p>'

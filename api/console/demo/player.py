@@ -77,9 +77,9 @@ class DemoPlayer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _play(self, playing: Playing) -> None:
-        told = await asyncio.to_thread(story)
+        script = await asyncio.to_thread(story)
         seq = 0
-        for turn in told.turns:
+        for turn in script.turns:
             if seq >= playing.next_seq:
                 done = await self._append(playing, turn.messages, seq)
                 if done.outcome != "appended":
@@ -146,13 +146,13 @@ def ends_between_turns(next_seq: int, last: Any) -> bool:
     return False
 
 
-def conversation_values(told: Story) -> dict[str, Any]:
+def conversation_values(script: Story) -> dict[str, Any]:
     """Return what the demo's conversation is made with."""
     return {
         "external_id": EXTERNAL_ID,
         "user_ref": USER,
-        "system": told.system,
-        "tools": list(told.tools),
+        "system": script.system,
+        "tools": list(script.tools),
         "policy": {},
         "metadata": {"scenario": "job-search"},
     }

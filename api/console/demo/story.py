@@ -119,8 +119,8 @@ class _Script:
         self.results("\n".join(f"{key}  unread  {sender}" for key, sender in senders.items()))
         calls = [("read_email", {"id": key}) for key in senders]
         self.answer("read e-mails", f"{len(senders)} alerts are unread. I am opening all of them.", *calls)
-        found = self.rng.sample(self.pool, 12 * len(senders))
-        mails = [alert_email(self.rng, sender, found[12 * n :][:12]) for n, sender in enumerate(senders.values())]
+        vacancies = self.rng.sample(self.pool, 12 * len(senders))
+        mails = [alert_email(self.rng, sender, vacancies[12 * n :][:12]) for n, sender in enumerate(senders.values())]
         self.results(*mails)
 
     def open_pages(self, opening: str, chosen: Sequence[Vacancy], *, depth: int = 1, related: int = 4) -> None:

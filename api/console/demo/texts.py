@@ -78,14 +78,14 @@ def is_shortlisted(vacancy: Vacancy) -> bool:
     return vacancy.score >= 60 and vacancy.outside_ir35  # noqa: PLR2004  the limit in REQUEST
 
 
-def eligible(found: Sequence[Vacancy]) -> list[Vacancy]:
+def eligible(vacancies: Sequence[Vacancy]) -> list[Vacancy]:
     """Return the vacancies outside IR35, best first."""
-    return [vacancy for vacancy in ranked(found) if vacancy.outside_ir35]
+    return [vacancy for vacancy in ranked(vacancies) if vacancy.outside_ir35]
 
 
-def ranked(found: Sequence[Vacancy]) -> list[Vacancy]:
+def ranked(vacancies: Sequence[Vacancy]) -> list[Vacancy]:
     """Return vacancies by falling score."""
-    return sorted(found, key=lambda vacancy: (-vacancy.score, vacancy.id))
+    return sorted(vacancies, key=lambda vacancy: (-vacancy.score, vacancy.id))
 
 
 def scoring_message(rng: random.Random, scored: Sequence[Vacancy]) -> str:

@@ -59,21 +59,21 @@ async def show_context(
     """Show a page of the context's messages, or of all messages, each with what became of it."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    told = await services.run(tenant, _list, request.user, identifier, show, first) if identifier else None
-    if told is None:
+    listing = await services.run(tenant, _list, request.user, identifier, show, first) if identifier else None
+    if listing is None:
         raise not_found()
     return page(
         request,
         "context_lines.html" if is_fragment(request) else "context.html",
-        conversation=told.row,
+        conversation=listing.row,
         tab="context",
-        head=told.head,
-        lines=told.lines,
-        total=told.total,
+        head=listing.head,
+        lines=listing.lines,
+        total=listing.total,
         show=show,
         first=first,
         on_a_page=ON_A_PAGE,
-        next_first=first + ON_A_PAGE if first + ON_A_PAGE < told.total else None,
+        next_first=first + ON_A_PAGE if first + ON_A_PAGE < listing.total else None,
     )
 
 
@@ -93,23 +93,23 @@ async def show_message(
     """Show a message's original beside what the model sees of it."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    told = await services.run(tenant, _read, request.user, identifier, seq) if identifier else None
-    if told is None:
+    message = await services.run(tenant, _read, request.user, identifier, seq) if identifier else None
+    if message is None:
         raise not_found()
-    original = msgspec.json.decode(told.row.content)
+    original = msgspec.json.decode(message.row.content)
     return page(
         request,
         "message_peek.html" if is_fragment(request) else "message.html",
-        conversation=told.conversation,
+        conversation=message.conversation,
         tab="context",
-        message=told.row,
-        label_of_message=told.label,
-        lineage=told.lineage,
+        message=message.row,
+        label_of_message=message.label,
+        lineage=message.lineage,
         original=parts(original),
-        view=None if told.view is None else parts(told.view.content),
-        view_tokens=None if told.view is None else told.view.tokens,
-        is_same=told.view is not None and told.view.content == original,
-        summary=told.summary,
+        view=None if message.view is None else parts(message.view.content),
+        view_tokens=None if message.view is None else message.view.tokens,
+        is_same=message.view is not None and message.view.content == original,
+        summary=message.summary,
     )
 
 
@@ -152,21 +152,21 @@ def _list(
         return None
     head = _head(connection, tenant, conversation_id, row.head_version)
     gone = contents.superseded(connection, tenant, conversation_id)
-    found: list[Entry] = entries(head, row.next_seq, gone, show)
-    shown: Sequence[Entry] = found[first : first + ON_A_PAGE]
-    seqs = [entry.first for entry in shown if entry.kind == "message"]
-    ranges = [Range(entry.first, entry.last) for entry in shown if entry.kind == "gone"]
+    every: list[Entry] = entries(head, row.next_seq, gone, show)
+    on_page: Sequence[Entry] = every[first : first + ON_A_PAGE]
+    seqs = [entry.first for entry in on_page if entry.kind == "message"]
+    ranges = [Range(entry.first, entry.last) for entry in on_page if entry.kind == "gone"]
     return _Listed(
         row,
         head,
         lines(
-            shown,
+            on_page,
             head,
             contents.listed(connection, tenant, conversation_id, seqs),
             contents.weigh(connection, conversation_id, ranges),
             principal.policy_for(row.policy, row.model).max_tool_result_chars,
         ),
-        len(found),
+        len(every),
     )
 
 

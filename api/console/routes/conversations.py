@@ -67,7 +67,7 @@ async def list_conversations(
     if identifier is None and (other := await lead_to(request, words)) is not None:
         return other
     only = narrowed(since, until, user, cost)
-    found = await services.run(
+    matches = await services.run(
         request.user.tenant_id,
         overview.conversation_page,
         request.user.tenant_id,
@@ -83,11 +83,11 @@ async def list_conversations(
     return page(
         request,
         "conversations_table.html" if is_fragment(request) else "conversations.html",
-        rows=listed(found.rows, request.user),
+        rows=listed(matches.rows, request.user),
         words=words,
         sort=sort,
         number=number,
-        more=found.more and number < LAST_PAGE,
+        more=matches.more and number < LAST_PAGE,
         asked=filters,
         is_narrowed=only != overview.ALL,
         here=f"/console/conversations?{urlencode({**asked, 'page': number})}",
@@ -97,7 +97,7 @@ async def list_conversations(
     )
 
 
-class _Told(NamedTuple):
+class _ConversationPage(NamedTuple):
     row: AnyRow
     figures: AnyRow
     plot: Plot
@@ -114,37 +114,37 @@ async def show_conversation(request: Request[Principal, Any, Any], conversation_
     """Show how a conversation grew, what was done about it, and what of it the model sees."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
-    told = await services.run(tenant, _tell, request.user, identifier) if identifier else None
-    if told is None:
+    content = await services.run(tenant, _load, request.user, identifier) if identifier else None
+    if content is None:
         raise not_found()
-    policy = request.user.policy_for(told.row.policy, told.row.model)
+    policy = request.user.policy_for(content.row.policy, content.row.model)
     return page(
         request,
         "conversation_live.html" if is_fragment(request) else "conversation.html",
-        conversation=told.row,
+        conversation=content.row,
         tab="overview",
         done=request.query_params.get("done"),
-        figures=told.figures,
-        fill=fill(told.row.context_tokens, policy),
-        plot=told.plot,
-        layers=told.layers,
-        runs=told.runs.rows,
-        snapshots=told.snapshots,
-        wanted=told.wanted,
-        regrets=[regret_out(each) for each in told.regrets],
-        is_playing=request.app.state.demo.is_playing(told.row.id),
-        is_cut_off=told.is_cut_off,
+        figures=content.figures,
+        fill=fill(content.row.context_tokens, policy),
+        plot=content.plot,
+        layers=content.layers,
+        runs=content.runs.rows,
+        snapshots=content.snapshots,
+        wanted=content.wanted,
+        regrets=[regret_out(each) for each in content.regrets],
+        is_playing=request.app.state.demo.is_playing(content.row.id),
+        is_cut_off=content.is_cut_off,
     )
 
 
-def _tell(connection: Connection, principal: Principal, conversation_id: UUID) -> _Told | None:
+def _load(connection: Connection, principal: Principal, conversation_id: UUID) -> _ConversationPage | None:
     tenant = principal.tenant_id
     row = conversations.get(connection, tenant, conversation_id)
     figures = contents.figures(connection, tenant, conversation_id)
     if row is None or figures is None:
         return None
     last = assemblies.last(connection, tenant, conversation_id)
-    return _Told(
+    return _ConversationPage(
         row,
         figures,
         growth(connection, principal, row, figures),
@@ -162,9 +162,9 @@ def growth(
     principal: Principal,
     row: AnyRow,
     figures: AnyRow,
-    found: Sequence[tuple[int, int]] = (),
+    passages: Sequence[tuple[int, int]] = (),
 ) -> Plot:
     """Return the plot of a conversation, with ranges of messages that were found marked in it."""
     moments = timeline.moments(connection, row.id, row.next_seq, PLOTTED_POINTS)
     policy = principal.policy_for(row.policy, row.model)
-    return plot(moments, lines(policy), ratio=figures.token_ratio, fixed=figures.fixed_tokens, found=found)
+    return plot(moments, lines(policy), ratio=figures.token_ratio, fixed=figures.fixed_tokens, passages=passages)

@@ -38,8 +38,8 @@ class Hit(NamedTuple):
 async def find(request: Request[Principal, Any, Any], words: Words = "") -> Response[bytes]:
     """Lead to what an id stands for, or show all of it where that is several; other words are a conversation's name."""
     words = words.strip()
-    found = await lead_to(request, words)
-    return found or redirect(f"{HOME}/conversations?{urlencode({'q': words})}")
+    response = await lead_to(request, words)
+    return response or redirect(f"{HOME}/conversations?{urlencode({'q': words})}")
 
 
 async def lead_to(request: Request[Principal, Any, Any], words: str) -> Response[bytes] | None:

@@ -57,10 +57,10 @@ async def list_keys(request: Request[Principal, Any, Any], after: _After = None)
     if after is not None and cursor is None:
         raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
     listed, done = await services.run(request.user.tenant_id, _list, request.user.tenant_id, cursor)
-    shown = listed[:ON_A_PAGE]
+    keys = listed[:ON_A_PAGE]
     by = {(each.subject_key_id, each.action == "key_revoke"): each.key_name or each.key_id for each in done}
-    older = ids.external("key", shown[-1].id) if len(listed) > ON_A_PAGE else None
-    return page(request, "keys.html", keys=shown, by=by, older=older)
+    older = ids.external("key", keys[-1].id) if len(listed) > ON_A_PAGE else None
+    return page(request, "keys.html", keys=keys, by=by, older=older)
 
 
 @get("/keys/new", include_in_schema=False, guards=[may(ACT)])
@@ -119,8 +119,10 @@ async def revoke_key(request: Request[Principal, Any, Any], key_id: KeyId) -> Re
     return redirect(SIGN_IN if key.id == request.user.key_id else "/console/keys")
 
 
-def _show_once(request: Request[Principal, Any, Any], made: tuple[ApiKey, str], old: ApiKey | None) -> Response[bytes]:
-    return page(request, "key_made.html", status=201, key=made[0], secret=made[1], old=old)
+def _show_once(
+    request: Request[Principal, Any, Any], new_key: tuple[ApiKey, str], old: ApiKey | None
+) -> Response[bytes]:
+    return page(request, "key_made.html", status=201, key=new_key[0], secret=new_key[1], old=old)
 
 
 async def _in_force(request: Request[Principal, Any, Any], key_id: str) -> ApiKey:
@@ -173,18 +175,18 @@ def _create(
     tenants.lock(connection, tenant_id)
     if newest != _newest(connection, tenant_id):
         raise ProblemError(409, "used_form", "Keys were made since this form was opened; look at the list first.")
-    made = api_keys.create(connection, tenant_id, wanted.name, wanted.scopes, expires_at)
-    operator_actions.record(connection, operator, "key_create", subject_key_id=made[0].id)
-    return made
+    new_key = api_keys.create(connection, tenant_id, wanted.name, wanted.scopes, expires_at)
+    operator_actions.record(connection, operator, "key_create", subject_key_id=new_key[0].id)
+    return new_key
 
 
 def _rotate(
     connection: Connection, tenant_id: UUID, key_id: UUID, operator: Operator, overlap: timedelta
 ) -> tuple[ApiKey, str] | None:
-    made = api_keys.rotate(connection, tenant_id, key_id, overlap)
-    if made is not None:
-        operator_actions.record(connection, operator, "key_rotate", subject_key_id=made[0].id)
-    return made
+    new_key = api_keys.rotate(connection, tenant_id, key_id, overlap)
+    if new_key is not None:
+        operator_actions.record(connection, operator, "key_rotate", subject_key_id=new_key[0].id)
+    return new_key
 
 
 def _revoke(connection: Connection, tenant_id: UUID, key_id: UUID, *, operator: Operator) -> bool:

@@ -37,7 +37,7 @@ _Rest = Annotated[str, PathParameter()]
 _After = Annotated[str | None, QueryParameter(max_length=64)]
 
 
-class _Told(NamedTuple):
+class _OverviewPage(NamedTuple):
     overview: overview.Overview
     recalled: requests.Figures
     today: budgets.Today
@@ -48,15 +48,15 @@ async def show_overview(request: Request[Principal, Any, Any], days: _Days = "7"
     """Show whether the service is well, and what it saved and spent."""
     services: Services = request.app.state.services
     tenant = request.user.tenant_id
-    told = await services.run(tenant, _tell, tenant, int(days), services.settings)
+    content = await services.run(tenant, _load, tenant, int(days), services.settings)
     return page(
         request,
         "overview_live.html" if is_fragment(request) else "overview.html",
         days=int(days),
-        figures=figures(told.overview),
-        recalled=told.recalled,
-        regrets=[regret_out(each) for each in told.recalled.regrets],
-        today=told.today,
+        figures=figures(content.overview),
+        recalled=content.recalled,
+        regrets=[regret_out(each) for each in content.recalled.regrets],
+        today=content.today,
         health=await _health(services),
         watched_elsewhere=len(PROMETHEUS_ALONE),
     )
@@ -78,10 +78,10 @@ async def show_operators(request: Request[Principal, Any, Any], after: _After = 
     cursor = None if after is None else ids.parse("act", after)
     if after is not None and cursor is None:
         raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
-    found = await services.run(tenant, operator_actions.page, tenant, limit=ACTIONS_ON_A_PAGE + 1, after=cursor)
-    shown = found[:ACTIONS_ON_A_PAGE]
-    older = ids.external("act", shown[-1].id) if len(found) > ACTIONS_ON_A_PAGE else None
-    return page(request, "operators.html", actions=shown, older=older, done=request.query_params.get("done"))
+    listed = await services.run(tenant, operator_actions.page, tenant, limit=ACTIONS_ON_A_PAGE + 1, after=cursor)
+    actions = listed[:ACTIONS_ON_A_PAGE]
+    older = ids.external("act", actions[-1].id) if len(listed) > ACTIONS_ON_A_PAGE else None
+    return page(request, "operators.html", actions=actions, older=older, done=request.query_params.get("done"))
 
 
 @get("/{rest:path}", include_in_schema=False)
@@ -92,12 +92,12 @@ async def find_nothing(request: Request[Any, Any, Any], rest: _Rest) -> Response
 
 async def _health(services: Services) -> Health:
     seen = await services.operations.seen()
-    there = await services.look(diagnosis.processes_seen)
+    there = await services.run_without_tenant(diagnosis.processes_seen)
     return health(seen, there, alerts(seen.families()), services.settings.heartbeat_seconds)
 
 
-def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _Told:
-    return _Told(
+def _load(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _OverviewPage:
+    return _OverviewPage(
         overview.overview(connection, tenant_id, days),
         requests.figures(connection, tenant_id, days),
         budgets.today(connection, tenant_id, Budget.of(settings)),

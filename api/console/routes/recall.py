@@ -42,8 +42,8 @@ async def show_recall(
 ) -> Response[bytes]:
     """Show what recall gives back for words, a reference or a `/pattern/`, and where in the conversation it stands."""
     identifier, words = id_or_not_found("conv", conversation_id), words.strip()
-    found, refused = await _search(request, identifier, words) if words else (None, None)
-    places = [(passage.first_seq, passage.last_seq) for passage in found.passages] if found else []
+    recalled, refused = await _search(request, identifier, words) if words else (None, None)
+    places = [(passage.first_seq, passage.last_seq) for passage in recalled.passages] if recalled else []
     row, drawn = await caller_of(request).run(_tell, identifier, request.user, places)
     return page(
         request,
@@ -52,7 +52,7 @@ async def show_recall(
         conversation=row,
         tab="recall",
         words=words,
-        found=found,
+        recalled=recalled,
         refused=refused,
         plot=drawn,
     )

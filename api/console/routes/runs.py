@@ -68,7 +68,7 @@ async def list_runs(
     row = await services.run(tenant, conversations.get, tenant, of_one) if of_one else None
     if of_one and row is None:
         raise not_found()
-    found = await services.run(
+    listed = await services.run(
         tenant,
         overview.run_page,
         tenant,
@@ -82,11 +82,11 @@ async def list_runs(
     filters = {"since": since, "until": until, "user": user, "cost": cost}
     asked = {"state": run_state, "reason": reason, "conversation": conversation, **filters}
     query = urlencode({name: value for name, value in asked.items() if value not in {None, ""}})
-    older = urlencode({"after": ids.external("run", found.rows[-1].id)}) if found.more else None
+    older = urlencode({"after": ids.external("run", listed.rows[-1].id)}) if listed.more else None
     return page(
         request,
         "runs_table.html" if is_fragment(request) else "runs.html",
-        runs=found.rows,
+        runs=listed.rows,
         states=tuple(RunState),
         asked=asked,
         retried=retried,
@@ -98,7 +98,7 @@ async def list_runs(
     )
 
 
-class _Told(NamedTuple):
+class _RunPage(NamedTuple):
     row: AnyRow
     steps: list[AnyRow]
     conversation: AnyRow
@@ -109,24 +109,24 @@ async def show_run(request: Request[Principal, Any, Any], run_id: RunId) -> Resp
     """Show a run: its path of states, its steps, and the policy that was in force."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
-    told = await services.run(tenant, _tell, tenant, identifier) if identifier else None
-    if told is None:
+    content = await services.run(tenant, _load, tenant, identifier) if identifier else None
+    if content is None:
         raise not_found()
     # As it is stored: lists, where the policy itself has tuples.
     defaults = msgspec.json.decode(msgspec.json.encode(Policy()))
     return page(
         request,
         "run_live.html" if is_fragment(request) else "run.html",
-        run=told.row,
+        run=content.row,
         done=request.query_params.get("done"),
-        steps=told.steps,
-        conversation=told.conversation,
-        path_of_run=run_path(told.row, told.steps, datetime.now(UTC)),
+        steps=content.steps,
+        conversation=content.conversation,
+        path_of_run=run_path(content.row, content.steps, datetime.now(UTC)),
         attempts_at_most=services.settings.max_attempts,
-        changed={key: value for key, value in told.row.policy.items() if defaults.get(key) != value},
-        policy=told.row.policy,
-        again=_again(told.row),
-        has_summary=told.row.block_id is None and any(step.name in summaries.WRITERS for step in told.steps),
+        changed={key: value for key, value in content.row.policy.items() if defaults.get(key) != value},
+        policy=content.row.policy,
+        again=_again(content.row),
+        has_summary=content.row.block_id is None and any(step.name in summaries.WRITERS for step in content.steps),
     )
 
 
@@ -135,16 +135,16 @@ async def show_summary(request: Request[Principal, Any, Any], run_id: RunId) -> 
     """Show what a summary's model was asked, what it answered, and which values the quality guard missed."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
-    found = await services.run(tenant, summaries.source, tenant, identifier) if identifier else None
-    if found is None:
+    source = await services.run(tenant, summaries.source, tenant, identifier) if identifier else None
+    if source is None:
         raise not_found()
     return page(
         request,
         "summary.html",
-        run=found.run,
-        steps=found.steps,
-        version=found.snapshot.version if found.snapshot else None,
-        shown=await asyncio.to_thread(summary, found),
+        run=source.run,
+        steps=source.steps,
+        version=source.snapshot.version if source.snapshot else None,
+        summary=await asyncio.to_thread(summary, source),
     )
 
 
@@ -156,9 +156,9 @@ def _again(run: AnyRow) -> dict[str, str]:
     return filled | {name: str(run.policy[name]) for name in POLICY_FIELDS if run.policy.get(name) is not None}
 
 
-def _tell(connection: Connection, tenant_id: UUID, run_id: UUID) -> _Told | None:
+def _load(connection: Connection, tenant_id: UUID, run_id: UUID) -> _RunPage | None:
     row = runs.get(connection, tenant_id, run_id)
     conversation = row and conversations.get(connection, tenant_id, row.conversation_id)
     if not row or not conversation:
         return None
-    return _Told(row, list(runs.steps_of(connection, [run_id])), conversation)
+    return _RunPage(row, list(runs.steps_of(connection, [run_id])), conversation)

@@ -37,14 +37,14 @@ async def show_setup(request: Request[Principal, Any, Any], conversation_id: Con
     """Show system prompt, tools, metadata and the policy in force of a conversation."""
     caller, principal = caller_of(request), request.user
     row = await _existing(caller, conversation_id)
-    shown = await asyncio.to_thread(
+    content = await asyncio.to_thread(
         setup,
         row,
         principal.in_force(row.policy, row.model),
         of_tenant=principal.overrides,
         of_installation=caller.services.settings.policy,
     )
-    return page(request, "setup.html", conversation=row, tab="setup", setup=shown)
+    return page(request, "setup.html", conversation=row, tab="setup", setup=content)
 
 
 @post("/conversations/{conversation_id:str}/export", include_in_schema=False, guards=[may(READ)])

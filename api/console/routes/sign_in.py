@@ -61,7 +61,7 @@ async def sign_in(request: Request[Any, Any, Any]) -> Response[bytes]:
     next_path = own_path(str(form.get("next", HOME)))
     refuse = partial(page, request, "sign_in.html", status=401, next_path=next_path, ticket="")
     if ticket := str(form.get("ticket", "")):
-        holder = await services.look(lambda database: sessions.take_ticket(database, ticket))
+        holder = await services.run_without_tenant(lambda database: sessions.take_ticket(database, ticket))
         if holder is None:
             return refuse(refused=USED_UP)
         tenant_id, key_id = holder

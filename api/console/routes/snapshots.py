@@ -47,14 +47,14 @@ async def list_snapshots(
     row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
     if row is None or identifier is None:
         raise not_found()
-    found = await services.run(tenant, snapshots.page, tenant, identifier, limit=ON_A_PAGE + 1, after=before)
+    listed = await services.run(tenant, snapshots.page, tenant, identifier, limit=ON_A_PAGE + 1, after=before)
     return page(
         request,
         "snapshots.html",
         conversation=row,
         tab="snapshots",
-        snapshots=found[:ON_A_PAGE],
-        next_before=found[ON_A_PAGE - 1].version if len(found) > ON_A_PAGE else None,
+        snapshots=listed[:ON_A_PAGE],
+        next_before=listed[ON_A_PAGE - 1].version if len(listed) > ON_A_PAGE else None,
         before=before,
     )
 

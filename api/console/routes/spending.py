@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _Days = Annotated[Literal["7", "30", "90"], QueryParameter()]
 
 
-class _Told(NamedTuple):
+class _SpendingPage(NamedTuple):
     today: budgets.Today
     spent: Spent
     steps: Sequence[AnyRow]
@@ -42,13 +42,13 @@ async def show_spending(request: Request[Principal, Any, Any], days: _Days = "30
     """Show model tokens and money by day and model, against the budget, and what they saved."""
     services: Services = request.app.state.services
     tenant = request.user.tenant_id
-    told = await services.run(tenant, _tell, tenant, int(days), services.settings)
-    return page(request, "spending.html", days=int(days), **told._asdict())
+    content = await services.run(tenant, _load, tenant, int(days), services.settings)
+    return page(request, "spending.html", days=int(days), **content._asdict())
 
 
-def _tell(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _Told:
+def _load(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _SpendingPage:
     today = budgets.today(connection, tenant_id, Budget.of(settings))
-    return _Told(
+    return _SpendingPage(
         today,
         spent(
             statistics.daily(connection, tenant_id, days),

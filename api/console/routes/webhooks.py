@@ -58,17 +58,17 @@ async def list_webhooks(
     if after is not None and cursor is None:
         raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
     tenant = request.user.tenant_id
-    hooks, found = await services.run(tenant, _list, tenant, delivery_state, cursor)
-    shown = found[:ON_A_PAGE]
+    hooks, listed = await services.run(tenant, _list, tenant, delivery_state, cursor)
+    deliveries = listed[:ON_A_PAGE]
     older = None
-    if len(found) > ON_A_PAGE:
-        older = urlencode({"state": delivery_state or "", "after": ids.external("evt", shown[-1].id)})
+    if len(listed) > ON_A_PAGE:
+        older = urlencode({"state": delivery_state or "", "after": ids.external("evt", deliveries[-1].id)})
     return page(
         request,
         "webhooks.html",
         hooks=hooks,
         urls={hook.id: hook.url for hook in hooks},
-        deliveries=shown,
+        deliveries=deliveries,
         older=older,
         state_asked=delivery_state,
         states=STATES,

@@ -58,9 +58,9 @@ def stacked(days: Sequence[tuple[date, Sequence[tuple[str, int]]]], limit: int |
     """Return the bars of days, oldest first; each has (name, value) from the bottom up. Values are whole numbers."""
     highest = max((sum(value for _, value in parts) for _, parts in days), default=0)
     # A limit far above everything would press the bars flat.
-    shown = limit if limit is not None and limit <= 2 * highest else 0
-    step = nice(max(highest, shown, _TICKS) / _TICKS)
-    most = step * max(1, math.ceil(max(highest, shown) / step))
+    drawn_limit = limit if limit is not None and limit <= 2 * highest else 0
+    step = nice(max(highest, drawn_limit, _TICKS) / _TICKS)
+    most = step * max(1, math.ceil(max(highest, drawn_limit) / step))
     bottom = HEIGHT - BOTTOM
     unit = (bottom - TOP) / most
     slot = (WIDTH - LEFT - RIGHT) / max(1, len(days))
@@ -80,7 +80,7 @@ def stacked(days: Sequence[tuple[date, Sequence[tuple[str, int]]]], limit: int |
         thickness=round(thickness, 1),
         bars=bars,
         rows=[Tick(round(bottom - unit * value, 1), value) for value in range(0, most + 1, step)],
-        line=round(bottom - unit * shown, 1) if shown else None,
+        line=round(bottom - unit * drawn_limit, 1) if drawn_limit else None,
     )
 
 

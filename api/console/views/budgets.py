@@ -38,13 +38,13 @@ _NEAR = 0.85
 
 def lines(policy: Policy) -> list[Line]:
     """Return the thresholds of a policy in tokens, lowest first; what is off has none."""
-    found = [
+    thresholds = [
         Line("compaction_threshold_tokens", "summary due", policy.compaction_threshold_tokens),
         Line("total_token_budget", "total budget", policy.total_token_budget),
     ]
     if policy.input_token_budget:
-        found.append(Line("input_token_budget", "tool results cut", policy.input_token_budget))
-    return sorted(found, key=lambda line: line.tokens)
+        thresholds.append(Line("input_token_budget", "tool results cut", policy.input_token_budget))
+    return sorted(thresholds, key=lambda line: line.tokens)
 
 
 def fill(tokens: int, policy: Policy) -> Fill:

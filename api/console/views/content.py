@@ -31,32 +31,32 @@ class Part(NamedTuple):
     hidden: int = 0
 
 
-def parts(content: Any, shown: int = SHOWN_CHARS) -> list[Part]:
+def parts(content: Any, most: int = SHOWN_CHARS) -> list[Part]:
     """Return the parts of a message's content."""
-    return [_cut(part, shown) for block in blocks(content) for part in _parts_of(block)]
+    return [_cut(part, most) for block in blocks(content) for part in _parts_of(block)]
 
 
 def preview(content: Any) -> str:
     """Return one line that tells how a message begins."""
-    found: list[str] = []
+    begun: list[str] = []
     for part in parts(content, PREVIEW_CHARS):
         line = " ".join(part.text.split())
-        found.append(line if part.kind == "text" else f"{part.title}: {line}" if line else part.title)
-        if sum(map(len, found)) > PREVIEW_CHARS:
+        begun.append(line if part.kind == "text" else f"{part.title}: {line}" if line else part.title)
+        if sum(map(len, begun)) > PREVIEW_CHARS:
             break
-    text = " · ".join(found)
+    text = " · ".join(begun)
     return text if len(text) <= PREVIEW_CHARS else f"{text[:PREVIEW_CHARS]}…"
 
 
 def preview_of_beginning(text: str) -> str:
     """Return one line that tells how a message begins, from the first characters of its JSON text."""
-    found = _FIRST_TEXT.search(text)
-    if found is None:
+    match = _FIRST_TEXT.search(text)
+    if match is None:
         line = text
     else:
         # Half of a surrogate pair may be left at the end.
-        line = json.loads(f'"{found[1]}"').encode("utf-8", "replace").decode()
-        line = f"Tool result: {line}" if _RESULT.search(text, 0, found.start()) else line
+        line = json.loads(f'"{match[1]}"').encode("utf-8", "replace").decode()
+        line = f"Tool result: {line}" if _RESULT.search(text, 0, match.start()) else line
     return " ".join(line.split())[:PREVIEW_CHARS] + "…"
 
 
@@ -65,9 +65,9 @@ def as_text(content: Any) -> str:
     return "\n".join(part.text if part.kind == "text" else f"[{part.title}]\n{part.text}" for part in parts(content))
 
 
-def _cut(part: Part, shown: int) -> Part:
-    hidden = len(part.text) - shown
-    return part._replace(text=part.text[:shown], hidden=hidden) if hidden > 0 else part
+def _cut(part: Part, most: int) -> Part:
+    hidden = len(part.text) - most
+    return part._replace(text=part.text[:most], hidden=hidden) if hidden > 0 else part
 
 
 def _parts_of(block: Mapping[str, Any]) -> Iterator[Part]:

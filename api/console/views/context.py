@@ -134,8 +134,8 @@ def is_changed(head: Head, entry: Entry) -> bool:
     if entry.kind == "written" or span is None:
         return False
     if span.fate == "kept":
-        found = find_span(before, entry.first)
-        return found is not None and found.fate != "kept"
+        span_before = find_span(before, entry.first)
+        return span_before is not None and span_before.fate != "kept"
     same = (each for each in before if each.fate == span.fate and each.first <= entry.last and each.last >= entry.first)
     return sum(min(each.last, entry.last) - max(each.first, entry.first) + 1 for each in same) < (
         entry.last - entry.first + 1
@@ -151,23 +151,23 @@ def label_of(head: Head, seq: int, fate: Label) -> Label:
 
 
 def lines(
-    found: Sequence[Entry], head: Head, rows: Mapping[int, AnyRow], weights: Mapping[Range, Weight], cap: int
+    listed: Sequence[Entry], head: Head, rows: Mapping[int, AnyRow], weights: Mapping[Range, Weight], cap: int
 ) -> list[Line]:
     """Return lines with what was read of their messages; `cap` are the characters of a tool result that are shown."""
-    shown = {message.seq: message for message in head.view}
-    told: list[Line] = []
-    for entry in found:
+    view = {message.seq: message for message in head.view}
+    read: list[Line] = []
+    for entry in listed:
         if entry.kind == "written":
             message = head.view[entry.first]
-            told.append(
+            read.append(
                 Line(entry, message.role, 0, message.tokens, 1, preview(message.content), None, has_summary=True)
             )
         elif entry.kind == "gone":
             weight = weights[Range(entry.first, entry.last)]
-            told.append(Line(entry, None, weight.tokens, 0, weight.messages, "", None, is_new=is_changed(head, entry)))
+            read.append(Line(entry, None, weight.tokens, 0, weight.messages, "", None, is_new=is_changed(head, entry)))
         elif (row := rows.get(entry.first)) is not None:
-            told.append(_line(entry, row, shown.get(entry.first), head, cap))
-    return told
+            read.append(_line(entry, row, view.get(entry.first), head, cap))
+    return read
 
 
 def _line(entry: Entry, row: AnyRow, message: Any, head: Head, cap: int) -> Line:

@@ -96,13 +96,13 @@ def layers(record: AssemblyRecord) -> Layers:
 
 def gave_way(fitted: Fitted) -> list[str]:
     """Return what an assembly left out or shortened, a line each; empty where everything fitted."""
-    found = []
+    notes = []
     if fitted.exchanges_dropped:
-        found.append(f"{fitted.exchanges_dropped:,} of {fitted.exchanges_total:,} exchanges left out")
+        notes.append(f"{fitted.exchanges_dropped:,} of {fitted.exchanges_total:,} exchanges left out")
     if fitted.rounds_dropped:
-        found.append("older tool rounds of the last exchange left out")
+        notes.append("older tool rounds of the last exchange left out")
     if (cut := fitted.responses_truncated) > 0:
-        found.append(f"{cut:,} {'response or result' if cut == 1 else 'responses or results'} cut to the start")
+        notes.append(f"{cut:,} {'response or result' if cut == 1 else 'responses or results'} cut to the start")
     if (shortened := fitted.blocks_shortened) > 0:
-        found.append(f"{shortened:,} context {'block' if shortened == 1 else 'blocks'} shortened or left out")
-    return found
+        notes.append(f"{shortened:,} context {'block' if shortened == 1 else 'blocks'} shortened or left out")
+    return notes

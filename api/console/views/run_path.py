@@ -116,13 +116,13 @@ def _times(states: Sequence[State], steps: Sequence[AnyRow], whole: float) -> li
     spent: dict[Kind, float] = {"wait": waited, "model": model, "steps": others}
     spent["rest"] = max(0.0, whole - sum(spent.values()))
     all_of_it = sum(spent.values()) or 1.0
-    found: list[Time] = []
+    times: list[Time] = []
     start = 0.0
     for kind, seconds in spent.items():
         length = 100 * seconds / all_of_it
-        found.append(Time(kind, _LABELS[kind], seconds, start, length))
+        times.append(Time(kind, _LABELS[kind], seconds, start, length))
         start += length
-    return found
+    return times
 
 
 def _first_after(steps: Sequence[AnyRow], at: datetime) -> datetime | None:

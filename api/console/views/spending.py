@@ -82,14 +82,14 @@ class _Amount(NamedTuple):
 
 def spent(days: Sequence[Day], by_model: Sequence[ModelDay], budget: Budget) -> Spent:
     """Return the figures ready to be drawn. The days count; what the models of a day do not explain is `OTHER`."""
-    told: dict[date, dict[str, _Amount]] = {day.day: {} for day in days}
+    by_day: dict[date, dict[str, _Amount]] = {day.day: {} for day in days}
     for row in by_model:
         amount = _Amount(row.model_calls, row.input_tokens, row.output_tokens, row.cost_usd)
-        told.setdefault(row.day, {})[row.model] = amount
+        by_day.setdefault(row.day, {})[row.model] = amount
     for day in days:
-        _add_rest(told[day.day], day)
+        _add_rest(by_day[day.day], day)
     totals: dict[str, _Amount] = {}
-    for amounts in told.values():
+    for amounts in by_day.values():
         for name, amount in amounts.items():
             totals[name] = totals.get(name, _Amount()).plus(amount)
     unpriced = Counter({row.model: row.unpriced for row in by_model})
@@ -107,13 +107,16 @@ def spent(days: Sequence[Day], by_model: Sequence[ModelDay], budget: Budget) -> 
         models=models,
         money=stacked(
             [
-                (day, [(name, int(told[day][name].cost_usd * MICRO)) for name in kinds if name in told[day]])
+                (day, [(name, int(by_day[day][name].cost_usd * MICRO)) for name in kinds if name in by_day[day]])
                 for day in oldest_first
             ],
             None if budget.cost_usd is None else int(budget.cost_usd * MICRO),
         ),
         tokens=stacked(
-            [(day, [(name, _tokens(told[day][name])) for name in kinds if name in told[day]]) for day in oldest_first],
+            [
+                (day, [(name, _tokens(by_day[day][name])) for name in kinds if name in by_day[day]])
+                for day in oldest_first
+            ],
             budget.tokens,
         ),
     )

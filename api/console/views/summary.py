@@ -53,40 +53,42 @@ class Summary(NamedTuple):
     is_too_large: bool
 
 
-def summary(found: Source) -> Summary:
+def summary(source: Source) -> Summary:
     """Return what there is to show of a run's summary."""
-    text = (found.snapshot.summary or "") if found.snapshot else ""
+    text = (source.snapshot.summary or "") if source.snapshot else ""
     answer, _, added = text.partition(KEPT)
-    if not found.zone or found.snapshot is None:
-        return Summary((), 0, answer, added, (), (), (), 0, is_too_large=found.zone is None)
-    policy = in_force(found.run.policy).policy
-    zone = [ViewMessage(role, content, seq) for seq, role, content in found.zone]
-    beside = (*found.pins, *([] if found.opening is None else [message_text(found.opening)]))
-    evidence = gather(zone, found.previous, shown=beside)
+    if not source.zone or source.snapshot is None:
+        return Summary((), 0, answer, added, (), (), (), 0, is_too_large=source.zone is None)
+    policy = in_force(source.run.policy).policy
+    zone = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
+    other_texts = (*source.pins, *([] if source.opening is None else [message_text(source.opening)]))
+    evidence = gather(zone, source.previous, shown=other_texts)
     most = policy.summary_max_tokens * CHARS_PER_TOKEN
-    first, whole = (judge(each, evidence, sections=SECTIONS, max_chars=most, beside=beside) for each in (answer, text))
-    asked, parts = _asked(found, zone)
+    first, whole = (
+        judge(each, evidence, sections=SECTIONS, max_chars=most, beside=other_texts) for each in (answer, text)
+    )
+    asked, parts = _asked(source, zone)
     return Summary(
         asked, parts, answer.strip(), added.strip(), first.missing, whole.missing, whole.invented, len(zone),
         is_too_large=False,
     )  # fmt: skip
 
 
-def _asked(found: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], int]:
-    step = next((each for each in found.steps if each.model is not None), None)
+def _asked(source: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], int]:
+    step = next((each for each in source.steps if each.model is not None), None)
     if step is None:
         return [], 0
-    policy = in_force(found.run.policy).policy
-    wishes = "\n".join(wish for wish in (policy.summary_instructions, found.run.instructions) if wish)
+    policy = in_force(source.run.policy).policy
+    wishes = "\n".join(wish for wish in (policy.summary_instructions, source.run.instructions) if wish)
     try:
         planned = plan(
             zone,
-            None if found.previous is None else without_reference(found.previous),
+            None if source.previous is None else without_reference(source.previous),
             policy,
             window_of(step.model, UNKNOWN_WINDOW),
-            times=found.times,
+            times=source.times,
             instructions=wishes or None,
-            pins=found.pins,
+            pins=source.pins,
             strip_fields=policy.private_result_fields,
         )
     except WindowTooSmallError:

@@ -68,13 +68,13 @@ def _whole(old: str, new: str) -> Iterator[Piece]:
 
 
 def _joined(pieces: Iterator[Piece]) -> list[Piece]:
-    found: list[Piece] = []
+    pieces_joined: list[Piece] = []
     for piece in pieces:
-        if found and found[-1].change == piece.change:
-            found[-1] = Piece(piece.change, found[-1].text + piece.text)
+        if pieces_joined and pieces_joined[-1].change == piece.change:
+            pieces_joined[-1] = Piece(piece.change, pieces_joined[-1].text + piece.text)
         else:
-            found.append(piece)
-    return found
+            pieces_joined.append(piece)
+    return pieces_joined
 
 
 def _shortened(piece: Piece) -> Sequence[Piece]:

@@ -20,7 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 128, 26, 26
 _LABEL_HEIGHT: Final = 14
 _TICKS: Final = 4
 _TABLE_ROWS: Final = 40
-_FOUND_WIDTH: Final = 4
+_PASSAGE_WIDTH: Final = 4
 """Of a mark on one message."""
 
 
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
     after: int
 
 
-class Found(NamedTuple):
+class PassageBar(NamedTuple):
     """A passage that was searched for: messages `first..last`."""
 
     x: float
@@ -85,7 +85,7 @@ class Plot(NamedTuple):
     columns: Sequence[Tick]
     table: Sequence[Point]
     last: Point | None
-    found: Sequence[Found]
+    passages: Sequence[PassageBar]
 
 
 def plot(
@@ -94,11 +94,11 @@ def plot(
     *,
     ratio: float,
     fixed: int,
-    found: Sequence[tuple[int, int]] = (),
+    passages: Sequence[tuple[int, int]] = (),
 ) -> Plot:
     """Return the plot; estimates are made what a check compares with budgets by `ratio` and `fixed` tokens.
 
-    `found` are ranges of messages to be marked.
+    `passages` are ranges of messages to be marked.
     """
     weighed = [
         moment._replace(
@@ -128,7 +128,7 @@ def plot(
         for each in weighed
         if each.version and each.step
     ]
-    shown = _path([(x(each.seq), y(value)) for each in weighed for value in _values(each)])
+    context_path = _path([(x(each.seq), y(value)) for each in weighed for value in _values(each)])
     spacing = max(1, math.ceil(len(points) / _TABLE_ROWS))
     return Plot(
         width=WIDTH,
@@ -138,8 +138,8 @@ def plot(
         top=TOP,
         bottom=HEIGHT - BOTTOM,
         held=_path([(x(each.seq), y(each.held)) for each in weighed]),
-        shown=shown,
-        area=f"{shown}V{y(0)}H{points[0].x}Z" if points else "",
+        shown=context_path,
+        area=f"{context_path}V{y(0)}H{points[0].x}Z" if points else "",
         points=points,
         marks=marks,
         thresholds=_apart([(line, y(line.tokens)) for line in near]),
@@ -147,9 +147,11 @@ def plot(
         columns=[Tick(x(seq), seq) for seq in _columns(last_seq)] if points else [],
         table=[*points[::spacing], *points[-1:]] if points else [],
         last=points[-1] if points else None,
-        found=[
-            Found(round(x(first) - _FOUND_WIDTH / 2, 1), round(x(last) - x(first) + _FOUND_WIDTH, 1), first, last)
-            for first, last in found
+        passages=[
+            PassageBar(
+                round(x(first) - _PASSAGE_WIDTH / 2, 1), round(x(last) - x(first) + _PASSAGE_WIDTH, 1), first, last
+            )
+            for first, last in passages
         ],
     )
 
@@ -174,8 +176,8 @@ def _columns(last_seq: int) -> list[int]:
 
 def _apart(lines: Sequence[tuple[Line, float]]) -> list[Threshold]:
     """Return the lines with labels far enough from each other, from the highest down."""
-    found: list[Threshold] = []
+    placed: list[Threshold] = []
     for line, at in sorted(lines, key=lambda each: each[1]):
-        label_y = max(at + 4, found[-1].label_y + _LABEL_HEIGHT if found else 0)
-        found.append(Threshold(line.key, line.label, line.tokens, at, label_y))
-    return found
+        label_y = max(at + 4, placed[-1].label_y + _LABEL_HEIGHT if placed else 0)
+        placed.append(Threshold(line.key, line.label, line.tokens, at, label_y))
+    return placed
