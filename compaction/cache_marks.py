@@ -72,7 +72,7 @@ def _without_first(content: Any, excess: int) -> tuple[Any, int]:
 def _inside(block: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
     """Return the blocks inside a result or a document, and under which key they are. Inputs of calls hold no blocks."""
     content, source = block.get("content"), block.get("source")
-    found = [(content, "content")] if isinstance(content, list) else []
+    places = [(content, "content")] if isinstance(content, list) else []
     if isinstance(source, dict) and isinstance(source.get("content"), list):
-        found.append((source["content"], "source"))
-    return found
+        places.append((source["content"], "source"))
+    return places

@@ -93,18 +93,18 @@ def spans_of(seqs: Iterable[int]) -> list[Span]:
 
 def changes(parent: Sequence[Span], child: Sequence[Span]) -> list[tuple[int, int, Fate, Span]]:
     """Return (first, last, fate before, span after) where `child` differs; beyond `parent` all was kept."""
-    found: list[tuple[int, int, Fate, Span]] = []
+    changed: list[tuple[int, int, Fate, Span]] = []
     for span in child:
         for seq in range(span.first, span.last + 1):
             old = find_span(parent, seq)
             before: Fate = old.fate if old else "kept"
             if before == span.fate:
                 continue
-            if found and found[-1][1] == seq - 1 and found[-1][2] == before and found[-1][3] is span:
-                found[-1] = (found[-1][0], seq, before, span)
+            if changed and changed[-1][1] == seq - 1 and changed[-1][2] == before and changed[-1][3] is span:
+                changed[-1] = (changed[-1][0], seq, before, span)
             else:
-                found.append((seq, seq, before, span))
-    return found
+                changed.append((seq, seq, before, span))
+    return changed
 
 
 def name_seqs(seqs: Iterable[int]) -> str:

@@ -71,13 +71,13 @@ def _what_holds(layers: Sequence[Mapping[str, Any]]) -> InForce:
 
 def policy_warnings(policy: Policy) -> list[str]:
     """Return what to tell people of a policy that holds and yet will not do them good."""
-    found = [window_warning(policy.model_context_tokens)]
+    warnings = [window_warning(policy.model_context_tokens)]
     if policy.total_token_budget > policy.model_context_tokens:
-        found.append(
+        warnings.append(
             f"the total token budget of {policy.total_token_budget:,} is larger than the context window of "
             f"{policy.model_context_tokens:,}: a payload within it may be refused by the model"
         )
-    return [warning for warning in found if warning]
+    return [warning for warning in warnings if warning]
 
 
 def _reason(error: PolicyError) -> str:

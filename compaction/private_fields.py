@@ -87,12 +87,12 @@ def _by_line(text: str, fields: Collection[str], depth: int) -> str:
 
 def _before_field(text: str, fields: Collection[str]) -> str:
     at = 0
-    while found := _KEY.search(text, at):
-        name = found[1]
+    while match := _KEY.search(text, at):
+        name = match[1]
         with suppress(ValueError):  # then it counts as it is written
             name = json.loads(f'"{name}"')
         if name in fields:
-            return f"{text[: found.start()]}{LEFT_OUT}"
+            return f"{text[: match.start()]}{LEFT_OUT}"
         # The quotation mark that ends one string may begin another: text that is cut off says nothing about which.
-        at = found.start(1)
+        at = match.start(1)
     return text

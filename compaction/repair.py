@@ -41,20 +41,20 @@ class Repairs:
 
     def warnings(self) -> list[str]:
         """Return what was mended, in plain words."""
-        found: list[str] = []
+        warnings: list[str] = []
         if self.moved_results:
-            found.append(f"{self.moved_results} tool result(s) were stored out of place and moved to their call")
+            warnings.append(f"{self.moved_results} tool result(s) were stored out of place and moved to their call")
         if self.missing_results:
-            found.append(f"{self.missing_results} tool call(s) had no result stored and got an error result")
+            warnings.append(f"{self.missing_results} tool call(s) had no result stored and got an error result")
         if self.dropped_blocks:
-            found.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
+            warnings.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
         if self.stale_thinking:
-            found.append(f"{self.stale_thinking} block(s) of thinking from before a late tool result are left out")
+            warnings.append(f"{self.stale_thinking} block(s) of thinking from before a late tool result are left out")
         if self.stood_in:
-            found.append("the newest message has no place where it was sent; a text stands for it")
+            warnings.append("the newest message has no place where it was sent; a text stands for it")
         if self.opened:
-            found.append("the conversation begins with the assistant; an opening user message was put before it")
-        return found
+            warnings.append("the conversation begins with the assistant; an opening user message was put before it")
+        return warnings
 
 
 @dataclass(slots=True)
@@ -255,18 +255,18 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
             if position == len(groups) - 1:
                 continue
             until = positions[place + 1] if place + 1 < len(positions) else len(groups)
-            found = _first_unused(results.get(identifier, []), position, until)
-            if found is None and position - 2 not in calling:
+            result = _first_unused(results.get(identifier, []), position, until)
+            if result is None and position - 2 not in calling:
                 # Directly before its call, and no second answer to the call before: it was stored too early.
-                found = _first_unused(results.get(identifier, []), position - 2, position)
-            if found is None:
+                result = _first_unused(results.get(identifier, []), position - 2, position)
+            if result is None:
                 repairs.missing_results += 1
-            elif found.position != position + 1:
+            elif result.position != position + 1:
                 repairs.moved_results += 1
-                stale[position + 2] = max(found.position, stale.get(position + 2, 0))
+                stale[position + 2] = max(result.position, stale.get(position + 2, 0))
             wanted[position + 1].append(
-                found.block
-                if found
+                result.block
+                if result
                 else {
                     "type": "tool_result",
                     "tool_use_id": identifier,
@@ -274,7 +274,7 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
                     "content": NO_RESULT,
                 }
             )
-    repairs.dropped_blocks += sum(not found.used for every in results.values() for found in every)
+    repairs.dropped_blocks += sum(not result.used for every in results.values() for result in every)
     _settle(groups, wanted, stale, repairs)
 
 

@@ -97,8 +97,8 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     if isinstance(content, str):
         if len(content) <= limit or len(content) <= limit + _noted_chars(content):
             return None
-        shown = content[:limit] + note(len(content) - limit)
-        return block | {"content": shown} if len(shown) < len(content) else None
+        truncated = content[:limit] + note(len(content) - limit)
+        return block | {"content": truncated} if len(truncated) < len(content) else None
     if not isinstance(content, list):
         return None
     texts = [_text(part) for part in content]

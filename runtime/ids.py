@@ -29,15 +29,15 @@ def renewed(identifiers: Iterable[UUID]) -> dict[UUID, UUID]:
     by_time: defaultdict[int, list[UUID]] = defaultdict(list)
     for identifier in sorted(set(identifiers)):
         by_time[identifier.int >> _TIME_SHIFT].append(identifier)
-    found: dict[UUID, UUID] = {}
+    renewed_ids: dict[UUID, UUID] = {}
     for time, olds in by_time.items():
         chosen: set[int] = set()
         while len(chosen) < len(olds):
             chosen.add(secrets.randbits(74))
         for old, random in zip(olds, sorted(chosen), strict=True):
             high, low = divmod(random, 1 << 62)
-            found[old] = UUID(int=time << _TIME_SHIFT | 7 << 76 | high << 64 | 2 << 62 | low)
-    return found
+            renewed_ids[old] = UUID(int=time << _TIME_SHIFT | 7 << 76 | high << 64 | 2 << 62 | low)
+    return renewed_ids
 
 
 def external(prefix: Prefix, identifier: UUID) -> str:

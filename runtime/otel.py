@@ -80,28 +80,28 @@ class Traces:
     ) -> Iterator[OtelSpan]:
         """Trace the block; see `runtime.tracing.span`."""
         context = _under(parent)
-        found = [place for place in map(_place, links) if place is not None][:_MOST_LINKS]
+        linked = [place for place in map(_place, links) if place is not None][:_MOST_LINKS]
         if request_id is not None:
             here = trace.get_current_span(context).get_span_context()
             trace_id, span_id = ids_of(request_id)
             # Where the message brought the request's own place, this one would say it twice.
-            if trace_id not in {here.trace_id, *(place.trace_id for place in found)}:
-                found.append(SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags.get_default()))
+            if trace_id not in {here.trace_id, *(place.trace_id for place in linked)}:
+                linked.append(SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags.get_default()))
             attributes = {**attributes, "request_id": ids.external("req", request_id)}
-        made = self._tracer.start_span(
+        otel_span = self._tracer.start_span(
             name,
             context,
             kind=_KINDS[kind],
-            links=[Link(place) for place in found],
+            links=[Link(place) for place in linked],
             attributes=_named(attributes),
         )
-        with trace.use_span(made, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            span = OtelSpan(made)
+        with trace.use_span(otel_span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            span = OtelSpan(otel_span)
             try:
                 yield span
             except BaseException as error:
                 # Its type alone: what it says may quote a row, or a prompt.
-                made.set_status(Status(StatusCode.ERROR, type(error).__name__))
+                otel_span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
 
     def begin_request(self, request_id: UUID, method: str, traceparent: str | None) -> RequestSpan:
@@ -109,7 +109,7 @@ class Traces:
         parent = _under(traceparent)
         method = _known(method)
         with self._ids.given(request_id):
-            made = self._tracer.start_span(
+            otel_span = self._tracer.start_span(
                 method,
                 parent if parent is not None else contexts.Context(),
                 kind=SpanKind.SERVER,
@@ -118,7 +118,7 @@ class Traces:
                     "palimpsest.request_id": ids.external("req", request_id),
                 },
             )
-        return RequestSpan(made)
+        return RequestSpan(otel_span)
 
 
 class OtelSpan:

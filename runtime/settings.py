@@ -274,11 +274,11 @@ class Settings(BaseSettings):
     @classmethod
     def _policy_from_environment(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Read PALIMPSEST_<POLICY KEY> for every key of the policy."""
-        found = dict(values.get("policy") or {})
+        policy = dict(values.get("policy") or {})
         for key in FIELDS:
             if (text := os.environ.get(f"PALIMPSEST_{key.upper()}")) is not None:
-                found.setdefault(key, _list(text) if key in _LISTS else _number_or_word(text))
-        return {**values, "policy": found}
+                policy.setdefault(key, _list(text) if key in _LISTS else _number_or_word(text))
+        return {**values, "policy": policy}
 
     @field_validator("database_url")
     @classmethod
@@ -400,14 +400,14 @@ class Settings(BaseSettings):
 
 def _problems(policy: dict[str, Any]) -> list[str]:
     """Return what is wrong with each value of a policy by itself."""
-    found = []
+    problems = []
     for key, value in policy.items():
         try:
             merge({key: value})
         except PolicyError as error:
             if len(error.fields) < 2:  # noqa: PLR2004 - not one that contradicts what stands beside it
-                found.append(f"{error.field}: {error.detail}")
-    return found
+                problems.append(f"{error.field}: {error.detail}")
+    return problems
 
 
 _LISTS: Final = {key for key in FIELDS if isinstance(getattr(Policy(), key), tuple)}

@@ -19,8 +19,8 @@ def names() -> list[str]:
 
 def load(name: str) -> ExtraStrategy | None:
     """Return the strategy of that name, None where it is not installed."""
-    found = next(iter(entry_points(group=STRATEGY_GROUP, name=name)), None)
-    if found is None:
+    entry_point = next(iter(entry_points(group=STRATEGY_GROUP, name=name)), None)
+    if entry_point is None:
         return None
-    strategy: ExtraStrategy = found.load()
+    strategy: ExtraStrategy = entry_point.load()
     return strategy

@@ -77,17 +77,17 @@ class TaskSender:
 
     def _message(self, task: Task) -> bytes:
         """Return what kombu's Redis transport would put into the list."""
-        made = self._app.amqp.as_task_v2(
+        message = self._app.amqp.as_task_v2(
             str(uuid4()), task.name, args=list(task.args), kwargs={}, ignore_result=None, argsrepr=_UNSPELLED
         )
         return msgspec.json.encode(
             {
-                "body": base64.b64encode(msgspec.json.encode(made.body)).decode(),
+                "body": base64.b64encode(msgspec.json.encode(message.body)).decode(),
                 "content-encoding": "utf-8",
                 "content-type": "application/json",
-                "headers": {**made.headers, **task.headers},
+                "headers": {**message.headers, **task.headers},
                 "properties": {
-                    **made.properties,
+                    **message.properties,
                     "delivery_mode": _PERSISTENT,
                     "delivery_info": {"exchange": "", "routing_key": task.queue},
                     "priority": task.priority,

@@ -75,8 +75,8 @@ def span(
     if TRACING.traces is None:
         yield _NO_SPAN
         return
-    with TRACING.traces.span(name, kind, parent, links, request_id, attributes) as found:
-        yield found
+    with TRACING.traces.span(name, kind, parent, links, request_id, attributes) as opened:
+        yield opened
 
 
 def here() -> str | None:

@@ -113,10 +113,10 @@ def _refuse_dead(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
 
 def server_settings(settings: Settings, name: str) -> dict[str, str]:
     """Return what an asyncpg connection tells the server when it starts."""
-    found = {"application_name": f"palimpsest-{name}", "jit": "off"}
+    parameters = {"application_name": f"palimpsest-{name}", "jit": "off"}
     if settings.database_role:
-        found["role"] = settings.database_role
-    return found
+        parameters["role"] = settings.database_role
+    return parameters
 
 
 @contextmanager

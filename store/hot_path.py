@@ -276,9 +276,9 @@ async def append_turn(
     budget, or the conversation's own, what the model saw had been fitted before; None = never.
     """
     messages = facts.messages
-    shown = [message.tokens for message in messages]
+    view_tokens = [message.tokens for message in messages]
     if hidden is not None:
-        shown = [tokens - less for tokens, less in zip(shown, hidden, strict=True)]
+        view_tokens = [tokens - less for tokens, less in zip(view_tokens, hidden, strict=True)]
     sizes = [(len(content) if content.isascii() else len(content.encode())) + MESSAGE_OVERHEAD for content in contents]
     arguments: tuple[Any, ...] = (
         tenant_id,
@@ -299,9 +299,9 @@ async def append_turn(
             thinking=[message.has_thinking for message in messages],
         ),
         *_Facts(
-            total_tokens=sum(shown),
-            newer_tokens=sum(shown[facts.after_answer :]),
-            seen_tokens=sum(shown[: max(0, facts.after_answer - 1)]),
+            total_tokens=sum(view_tokens),
+            newer_tokens=sum(view_tokens[facts.after_answer :]),
+            seen_tokens=sum(view_tokens[: max(0, facts.after_answer - 1)]),
             total_bytes=sum(sizes),
             longest_result=max((chars for message in messages for chars in message.result_chars), default=0),
             newest_result=facts.newest_result,

@@ -58,7 +58,7 @@ def _overflow(
         refused=_refused(wanted.error),
         summarize=has_summarizer and policy.compaction_enabled,
         # In a thread: a long context takes some tenths of a second, in which the loop serves others.
-        aside=lambda compute: await_only(asyncio.to_thread(compute)),
+        run_compute=lambda compute: await_only(asyncio.to_thread(compute)),
     )
     log.warning("context.overflow", outcome=done.outcome, tokens=done.tokens, fixed_tokens=done.fixed_tokens)
     return done

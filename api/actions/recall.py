@@ -16,7 +16,7 @@ from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
 from compaction.coverage import find_span
 from compaction.recall import references, times
 from compaction.recall.framing import framed
-from compaction.recall.passages import BESIDE, pack, quoted, quoted_context, read, segments_of
+from compaction.recall.passages import NEIGHBOURS, pack, quoted, quoted_context, read, segments_of
 from compaction.recall.patterns import BadPatternError, PatternSearch
 from compaction.recall.ranking import Hit, rank
 from compaction.recall.segments import WORTH_MESSAGES, closed, decoded
@@ -244,7 +244,7 @@ def _span(wanted: RecallIn) -> tuple[int, int]:
 
 
 def _near(seq: int) -> range:
-    return range(max(0, seq - _BEFORE), seq + BESIDE + 1)
+    return range(max(0, seq - _BEFORE), seq + NEIGHBOURS + 1)
 
 
 def _newest(

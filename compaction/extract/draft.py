@@ -155,11 +155,11 @@ class Line:
         said = _joined(self.groups)
         if not self.is_call:
             return self.prefix + said
-        found = _joined(self.outcome, {field for group in self.groups if group.open for field in group.pairs()})
-        if self.status == _ERROR_STATUS and not found.lower().startswith(_ERROR_STATUS):
-            found = f"{_ERROR_STATUS}: {found}" if found else _ERROR_STATUS
+        outcome = _joined(self.outcome, {field for group in self.groups if group.open for field in group.pairs()})
+        if self.status == _ERROR_STATUS and not outcome.lower().startswith(_ERROR_STATUS):
+            outcome = f"{_ERROR_STATUS}: {outcome}" if outcome else _ERROR_STATUS
         said = f"({said})" if said else ""
-        return f"{self.prefix}{said}{ARROW}{found or self.status}"
+        return f"{self.prefix}{said}{ARROW}{outcome or self.status}"
 
     def overhead(self) -> int:
         """Return the most characters that the line takes beside its clauses, its line break included."""
@@ -241,18 +241,18 @@ class Draft:
             [_CALL_WORTH],
         )
 
-    def carried_call(self, name: str, arguments: str, found: str, place: int) -> None:
+    def carried_call(self, name: str, arguments: str, outcome: str, place: int) -> None:
         """Append a call as an earlier extract wrote it down."""
         line = self._line(CALL + name, place, is_call=True)
         said = _carried(arguments) or [Record(clauses=[""])]
         self._add(line, line.groups, said, "call", [_CALL_WORTH] + [_CARRIED_WORTH] * len(said))
-        line.status = found if found in {_ERROR_STATUS, _OPEN} else _DONE
-        if found in {_DONE, _ERROR_STATUS, _OPEN, ""}:
+        line.status = outcome if outcome in {_ERROR_STATUS, _OPEN} else _DONE
+        if outcome in {_DONE, _ERROR_STATUS, _OPEN, ""}:
             return
         worth = _CARRIED_WORTH
-        if found.lower().startswith(_ERROR_STATUS):
+        if outcome.lower().startswith(_ERROR_STATUS):
             line.status, worth = _ERROR_STATUS, _DECISION_WORTH
-        records = _carried(found.removeprefix(f"{_ERROR_STATUS}: "))
+        records = _carried(outcome.removeprefix(f"{_ERROR_STATUS}: "))
         count = sum(len(record.clauses) for record in records)
         self._add(line, line.outcome, records, "result", [worth] + [_CARRIED_WORTH] * count)
 
@@ -279,18 +279,18 @@ class Draft:
                 worth = next(remaining, 0.0)
                 for text in list(pieces(one_line(clean(raw)))) or [""]:
                     bound = 1.0 if words + content_words(text) >= BOUND_WORDS else _UNBOUND
-                    found = self._mention(text, source, line.place, strength)
-                    clause = Clause(len(self.clauses), text, found, worth, bound, group, line)
+                    mentioned = self._mention(text, source, line.place, strength)
+                    clause = Clause(len(self.clauses), text, mentioned, worth, bound, group, line)
                     group.clauses.append(clause)
                     self.clauses.append(clause)
                     worth /= 2
 
     def _mention(self, text: str, source: Source, place: int, strength: float) -> frozenset[str]:
-        found = values(text)
-        names = fields(text) if source == "result" and found else {}
-        for value in found:
+        mentioned = values(text)
+        names = fields(text) if source == "result" and mentioned else {}
+        for value in mentioned:
             self.weights.mention(value, source, place, strength, name=names.get(value, ""))
-        return frozenset(found)
+        return frozenset(mentioned)
 
     def _worth(self, source: Source, text: str, position: int, place: int) -> float:
         """Return what a sentence is worth beside its values; said again it is worth nothing."""

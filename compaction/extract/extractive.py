@@ -130,8 +130,8 @@ class Selection:
 
 def _values(clause: Clause) -> Iterable[str]:
     # Sorted: floats added in another order could differ in the last bit, and sets of strings have no fixed order.
-    found = clause.values if clause.group.open else clause.values | clause.group.values
-    return sorted(found)
+    clause_values = clause.values if clause.group.open else clause.values | clause.group.values
+    return sorted(clause_values)
 
 
 def _share(messages: Sequence[Mapping[str, Any]]) -> int:
@@ -145,8 +145,8 @@ def _read_previous(draft: Draft, previous: str) -> None:
     for number, text in enumerate(lines):
         place = number - len(lines)
         if match := _CALL_LINE.fullmatch(text):
-            name, arguments, found = match.groups(default="")
-            draft.carried_call(name, arguments, found, place)
+            name, arguments, outcome = match.groups(default="")
+            draft.carried_call(name, arguments, outcome, place)
             continue
         draft.speech(*_attributed(text), place)
 
@@ -188,10 +188,10 @@ def _plain(content: Any, depth: int = 0) -> str:
         return ""
     if content.get("type") == "image" and depth:
         return "(image)"
-    found = [_plain(content.get(key), depth + 1) for key in _TEXT_FIELDS]
+    texts = [_plain(content.get(key), depth + 1) for key in _TEXT_FIELDS]
     source = content.get("source")
     if isinstance(source, Mapping):
         if source.get("type") == "text":
-            found.append(_plain(source.get("data"), depth + 1))
-        found += [_plain(source.get(key), depth + 1) for key in _SOURCE_FIELDS]
-    return "\n".join(part for part in found if part)
+            texts.append(_plain(source.get("data"), depth + 1))
+        texts += [_plain(source.get(key), depth + 1) for key in _SOURCE_FIELDS]
+    return "\n".join(part for part in texts if part)

@@ -294,8 +294,8 @@ def _join(history: View, context: Sequence[ContextBlock], user: ViewMessage | No
 
 
 def _last_request(view: View) -> int | None:
-    found = (index for index in reversed(range(len(view))) if is_request(view[index].role, view[index].content))
-    return next(found, None)
+    requests = (index for index in reversed(range(len(view))) if is_request(view[index].role, view[index].content))
+    return next(requests, None)
 
 
 def _last_seq(view: View) -> int:
@@ -314,31 +314,31 @@ def fixed_warnings(fixed: int, policy: Policy) -> list[str]:
 
 def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
     """Say what the guard left out of a history of so many exchanges, and what it cut."""
-    found: list[str] = []
+    warnings: list[str] = []
     if (dropped := exchanges - fitted.kept) > 0:
-        found.append(f"the oldest {dropped} of {exchanges} exchanges were left out to fit the token budget")
+        warnings.append(f"the oldest {dropped} of {exchanges} exchanges were left out to fit the token budget")
     if fitted.opening_dropped:
-        found.append("the first message was left out but for the summary in it to fit the token budget")
+        warnings.append("the first message was left out but for the summary in it to fit the token budget")
     if fitted.rounds_dropped:
-        found.append("older tool rounds of the last exchange were left out to fit the token budget")
+        warnings.append("older tool rounds of the last exchange were left out to fit the token budget")
     if fitted.cut:
-        found.append(f"{fitted.cut} long text(s) were cut to their beginning and end to fit the token budget")
+        warnings.append(f"{fitted.cut} long text(s) were cut to their beginning and end to fit the token budget")
     if fitted.left_out:
-        found.append(f"left out to fit the token budget: messages {name_seqs(fitted.left_out)}")
-    return found
+        warnings.append(f"left out to fit the token budget: messages {name_seqs(fitted.left_out)}")
+    return warnings
 
 
 def _warnings(assembly: Assembly) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     for form, what in _FORMS.items():
         if sources := [block.source for block in assembly.given_way if block.form == form]:
             names = ", ".join(json_text(source) for source in sources[:_NAMED]) + ", …" * (len(sources) > _NAMED)
-            found.append(f"{len(sources)} context block(s) {what} to fit the token budget: {names}")
-    found += drop_warnings(assembly.fitted, assembly.exchanges_total)
+            warnings.append(f"{len(sources)} context block(s) {what} to fit the token budget: {names}")
+    warnings += drop_warnings(assembly.fitted, assembly.exchanges_total)
     over = assembly.total + assembly.reserved - assembly.budget
     if over > 0:
-        found.append(
+        warnings.append(
             f"the payload has {assembly.total:,} tokens and {assembly.reserved:,} reserved for the answer: "
             f"{over:,} over the budget of {assembly.budget:,}; nothing more may be left out"
         )
-    return found
+    return warnings

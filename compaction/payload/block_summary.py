@@ -79,14 +79,14 @@ def groups(summaries: Sequence[str], max_chars: int) -> list[list[str]]:
 
     Merging each group to one at least halves their number, whatever their lengths.
     """
-    found: list[list[str]] = []
+    grouped: list[list[str]] = []
     for summary in summaries:
-        if not found or (len(found[-1]) > 1 and sum(map(len, found[-1])) + len(summary) > max_chars):
-            found.append([])
-        found[-1].append(summary)
-    if len(found) > 1 and len(found[-1]) == 1:
-        found[-2].extend(found.pop())
-    return found
+        if not grouped or (len(grouped[-1]) > 1 and sum(map(len, grouped[-1])) + len(summary) > max_chars):
+            grouped.append([])
+        grouped[-1].append(summary)
+    if len(grouped) > 1 and len(grouped[-1]) == 1:
+        grouped[-2].extend(grouped.pop())
+    return grouped
 
 
 def noted(summary: str, text: str) -> str:

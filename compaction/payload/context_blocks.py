@@ -64,8 +64,8 @@ def _short_outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
     limit = tokens * CHARS_PER_TOKEN
     text = outline(block.text, section_chars=section_chars, max_chars=limit, max_read=max_read)
     while text:
-        shown = block._replace(handle="") if text == block.text else block._replace(text=text)
-        excess = blocks_tokens([shown]) - tokens
+        cut_block = block._replace(handle="") if text == block.text else block._replace(text=text)
+        excess = blocks_tokens([cut_block]) - tokens
         if excess <= 0:
             return text
         # Where a character weighs more than one, so many fewer characters are more than is asked for: halve at most.

@@ -143,10 +143,10 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin,
     if not pins:
         return ()
     wanted = {pin.seq for pin in pins} - {WRITTEN}
-    shown = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
+    texts = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
     host = first_of_user(view)
     framed = set() if host is None else _framed(view[host].content)
-    return tuple(pin for pin in pins if pin.text not in shown.get(pin.seq, "") and pin.text not in framed)
+    return tuple(pin for pin in pins if pin.text not in texts.get(pin.seq, "") and pin.text not in framed)
 
 
 def render_pins(pins: Sequence[Pin]) -> str:
@@ -211,7 +211,7 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
         if view[host].seq == WRITTEN and framed_texts(content) == texts:
             return (*view[:host], *view[host + 1 :])
         end = _summary_at(content)
-        start = next((start for start, found in _frames(content, end) if found == texts), None)
+        start = next((start for start, framed in _frames(content, end) if framed == texts), None)
         return tuple(view) if start is None else _replaced(view, host, content[:start] + content[end:])
     at = _summary_block(content) - 1
     if at < 0 or framed_texts(_block_text(content[at])) != texts:
@@ -272,9 +272,9 @@ def _frames(text: str, end: int) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield where frames begin, the break before them included, that reach to `end`, and their texts."""
     start = text.find(f"{_JOINT}[PINNED", 0, end)
     while start >= 0:
-        found = framed_texts(text, start + len(_JOINT), end)
-        if found is not None:
-            yield start, found
+        texts = framed_texts(text, start + len(_JOINT), end)
+        if texts is not None:
+            yield start, texts
         start = text.find(f"{_JOINT}[PINNED", start + 1, end)
 
 

@@ -74,14 +74,14 @@ def standing_instructions(text: str) -> tuple[str, ...]:
     A list under a heading such as "Never do any of this:" is one rule. Questions and what was merely told are left out.
     At most `RULES_CHARS` characters in all.
     """
-    found: list[str] = []
+    rules: list[str] = []
     room = RULES_CHARS
     for start, end in _rules(text):
         rule = text[start:end].strip()
-        if rule and len(rule) <= room and rule not in found:
+        if rule and len(rule) <= room and rule not in rules:
             room -= len(rule)
-            found.append(rule)
-    return tuple(found)
+            rules.append(rule)
+    return tuple(rules)
 
 
 def _rules(text: str) -> Iterator[tuple[int, int]]:

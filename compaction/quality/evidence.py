@@ -141,11 +141,11 @@ class Evidence:
     def note(self, mention: Mention, place: int) -> None:
         """Add what was said in message number `place`."""
         self._texts.append(mention.text)
-        found = set(values(clipped(mention.text, self._max_read)))
+        mentioned = set(values(clipped(mention.text, self._max_read)))
         spoken = mention.source != "result"
         strength = 1.0 if spoken else min(1.0, math.sqrt(_CROWD_CHARS / (1 + len(mention.text))))
-        crowd = min(1.0, math.sqrt(_CROWD_VALUES / max(1, len(found))))
-        for value in found:
+        crowd = min(1.0, math.sqrt(_CROWD_VALUES / max(1, len(mentioned))))
+        for value in mentioned:
             self._weights.mention(value, mention.source, place, strength)
             if spoken:
                 mentions = self._mentions.setdefault(value, [])
@@ -158,7 +158,7 @@ class Evidence:
         self._texts.append(text)
 
 
-def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, shown: Iterable[str] = ()) -> Evidence:
+def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, other_texts: Iterable[str] = ()) -> Evidence:
     """Read the messages that a summary replaces, and the summary that stood before them.
 
     `shown` is what the summarizer was given besides, such as the first message: the summary may speak of it. What
@@ -178,7 +178,7 @@ def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, shown: I
         evidence.weight += content_weight(message.content)
         if is_request(message.role, message.content):
             evidence.request = spoken_text(message.content) or evidence.request
-    for text in shown:
+    for text in other_texts:
         evidence.know(text)
     return evidence
 

@@ -138,7 +138,7 @@ def judge(
     prompt: str | None = None,
     max_chars: int | None = None,
     frames: Sequence[str] = (),
-    beside: Sequence[str] = (),
+    other_texts: Sequence[str] = (),
 ) -> Verdict:
     """Return what is wrong with `summary` as a replacement of the evidence.
 
@@ -151,14 +151,14 @@ def judge(
     if not any(char.isalnum() for char in text):
         return Verdict((Reason.EMPTY,), severity="final")
     held, said = Text(summary), terms(summary)
-    context = Text("\n".join((summary, *beside)))
+    context = Text("\n".join((summary, *other_texts)))
     required = required_values(evidence, max_chars)
     missing = tuple(value for value in required if not context.holds(value))
     absent = _absent_sections(summary, sections)
     invented, invented_rules = _invented(summary, evidence), _invented_rules(summary, evidence)
     request = essence(evidence.request)
-    request = "" if _reflects(said.union(*map(terms, beside)), context, request) else request
-    found = {
+    request = "" if _reflects(said.union(*map(terms, other_texts)), context, request) else request
+    applying = {
         Reason.REFUSAL_TEXT: refuses(text),
         Reason.ERROR_TEXT: is_error(text),
         Reason.TOO_LONG: text_weight(summary) >= evidence.weight or len(summary) > (max_chars or len(summary)),
@@ -174,7 +174,7 @@ def judge(
         Reason.IDENTIFIERS_MISSING: bool(missing),
         Reason.REQUEST_NOT_REFLECTED: bool(request),
     }
-    reasons = tuple(reason for reason, applies in found.items() if applies)
+    reasons = tuple(reason for reason, applies in applying.items() if applies)
     severity: Severity = "mendable" if reasons else "none"
     if not MENDABLE.issuperset(reasons):
         severity = "final"
@@ -267,12 +267,12 @@ def _invented(summary: str, evidence: Evidence) -> tuple[str, ...]:
 
 def _invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:
     """Return the standing instructions in a summary most of whose words nobody used in what it summarizes."""
-    found = []
+    invented = []
     for rule in standing_instructions(summary):
         said = terms(rule) - _ABOUT_SUMMARIES
         if len(said) >= _RULE_TERMS and len(said & evidence.terms) < _KNOWN_RULE_SHARE * len(said):
-            found.append(rule)
-    return tuple(found)
+            invented.append(rule)
+    return tuple(invented)
 
 
 def _absent_sections(summary: str, sections: Sequence[str]) -> tuple[str, ...]:
@@ -294,8 +294,8 @@ def _reflects(said: frozenset[str], held: Text, request: str) -> bool:
     exact = [value for value in set(values(request)) if kind_of(value)]
     if len(asked) + len(exact) < _REQUEST_LEAST_TERMS:
         return True
-    found = len(asked & said) + sum(map(held.holds, exact))
-    return found >= min(_REQUEST_MOST, max(2, int(_REQUEST_SHARE * (len(asked) + len(exact)))))
+    answered = len(asked & said) + sum(map(held.holds, exact))
+    return answered >= min(_REQUEST_MOST, max(2, int(_REQUEST_SHARE * (len(asked) + len(exact)))))
 
 
 def _words_for(verdict: Verdict, reason: Reason) -> str:
@@ -306,8 +306,8 @@ def _words_for(verdict: Verdict, reason: Reason) -> str:
             return f"These exact values are missing, say what each is: {', '.join(verdict.missing)}."
         case Reason.REQUEST_NOT_REFLECTED:
             asked = sorted(terms(verdict.request) - _ABOUT_SUMMARIES)
-            found = [word for word in re.findall(r"\w+", verdict.request) if terms(word).intersection(asked)]
-            words = ", ".join(dict.fromkeys(found[:_DETAIL_TERMS])) or verdict.request[:_WORDLESS_CHARS]
+            words_asked = [word for word in re.findall(r"\w+", verdict.request) if terms(word).intersection(asked)]
+            words = ", ".join(dict.fromkeys(words_asked[:_DETAIL_TERMS])) or verdict.request[:_WORDLESS_CHARS]
             return f"The user's latest request is not reflected; it speaks of: {words}."
         case Reason.IDENTIFIERS_INVENTED:
             return f"These values stand nowhere in the transcript, leave them out: {', '.join(verdict.invented)}."

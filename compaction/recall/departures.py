@@ -32,11 +32,11 @@ def departures(seqs: Iterable[int], chain: Sequence[Link]) -> dict[int, Departur
     `chain` are the snapshots that the head came from, oldest first. What left, came back by a restore and left again
     left the last time; what was cut first and summarized later left when it was cut.
     """
-    found: dict[int, Departure] = {}
+    left: dict[int, Departure] = {}
     for seq in seqs:
         for link in reversed(chain):
             span = find_span(link.coverage, seq)
             if span is None or span.fate == "kept":
                 break
-            found[seq] = Departure(link.step, span.run_id, link.version)
-    return found
+            left[seq] = Departure(link.step, span.run_id, link.version)
+    return left

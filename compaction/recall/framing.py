@@ -38,12 +38,12 @@ def framed_of_user(passages: Sequence[tuple[str, Passage]], *, more: bool) -> st
     return _frame(named, _OF_USER, blocks or _NOTHING_OF_USER, more=more)
 
 
-def _frame(named: Sequence[str], note: str, found: Sequence[Sequence[str]] | str, *, more: bool) -> str:
+def _frame(named: Sequence[str], note: str, content: Sequence[Sequence[str]] | str, *, more: bool) -> str:
     lines = [f'<{TAG} refs="{" ".join(named)}">', note]
-    if isinstance(found, str):
-        lines.append(found)
+    if isinstance(content, str):
+        lines.append(content)
     else:
-        for block in found:
+        for block in content:
             lines += ["", *block]
     if more:
         lines += ["", _MORE]

@@ -107,8 +107,8 @@ class Handles:
 
     def _call(self, identifier: str, number: int) -> Block:
         """Return the call that a result in message `number` answers: the last before it, else the last of all."""
-        if number and (found := _calls(self._stored[number - 1]).get(identifier)) is not None:
-            return found
+        if number and (answered_call := _calls(self._stored[number - 1]).get(identifier)) is not None:
+            return answered_call
         if self._calls is None:
             self._calls = {}
             for place, message in enumerate(self._stored):

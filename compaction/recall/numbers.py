@@ -26,7 +26,7 @@ def seq_of(number: int) -> int:
     return number & ((1 << _SEQ_BITS) - 1)
 
 
-def beside(number: int, before: int, after: int) -> list[int]:
+def around(number: int, before: int, after: int) -> list[int]:
     """Return the numbers around a message, those `before` it, its own and those `after` it, of its conversation."""
     own = conversation_of(number)
     return [each for each in range(number - before, number + after + 1) if conversation_of(each) == own]

@@ -44,7 +44,7 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
 
     `names` are those of the calls (`call_names`) that its results answer.
     """
-    found = []
+    quoted_parts = []
     for index, block in enumerate(blocks(content)):
         kind = str(block.get("type"))
         if kind in _NEVER:
@@ -52,15 +52,15 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
         if kind in CALLS:
             if not tool.is_call(block):
                 name = str(block.get("name"))
-                found.append(QuotedPart(index, kind, f"{name} {json_text(block.get('input', {}))}", name))
+                quoted_parts.append(QuotedPart(index, kind, f"{name} {json_text(block.get('input', {}))}", name))
         elif kind == "tool_result" or is_server_result(block):
             name = names.get(str(block.get("tool_use_id")), "")
             text = text_of(block.get("content", ""))
             if name != tool.NAME and not tool.is_framed(text):
-                found.append(QuotedPart(index, kind, text, name or None))
+                quoted_parts.append(QuotedPart(index, kind, text, name or None))
         else:
-            found.append(QuotedPart(index, kind, _block_text(block)))
-    return found
+            quoted_parts.append(QuotedPart(index, kind, _block_text(block)))
+    return quoted_parts
 
 
 def _block_text(block: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Focus = Callable[[int, str], Sequence[tuple[int, float]]]
     """Places in a text of the message with a seq that were asked for, with their weights."""
 
-BESIDE: Final = 1
+NEIGHBOURS: Final = 1
 """Messages on each side of a hit that come with it: a question and its answer, a call and its result."""
 EXCERPT_CHARS: Final = 600
 """Characters, by weight, of a message that comes whole; of a longer one comes as much."""
@@ -55,13 +55,13 @@ def quoted(rows: Iterable[Any]) -> dict[int, QuotedMessage]:
     A row has seq, role, content as JSON text, and created_at.
     """
     names: dict[str, str] = {}
-    found = {}
+    messages = {}
     for row in rows:
         content = msgspec.json.decode(row.content)
-        found[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names))
+        messages[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names))
         if row.role == "assistant":
             names |= call_names(content)
-    return found
+    return messages
 
 
 def quoted_context(row: Any) -> QuotedMessage:
@@ -191,11 +191,11 @@ class _Packing:
 
     def passages(self) -> list[Passage]:
         """Return what was chosen, the best first, of equals the newest."""
-        found = []
+        packed = []
         for run in _runs(self.chosen):
             score = max(self._scores.get(seq, 0.0) for seq in run)
-            found.append(Passage(run[0], run[-1], score, [excerpt for seq in run for excerpt in self.chosen[seq]]))
-        return sorted(found, key=lambda passage: (-passage.score, -passage.last_seq))
+            packed.append(Passage(run[0], run[-1], score, [excerpt for seq in run for excerpt in self.chosen[seq]]))
+        return sorted(packed, key=lambda passage: (-passage.score, -passage.last_seq))
 
 
 def pack(
@@ -215,9 +215,9 @@ def pack(
             more = True
             continue
         if packing.take(seq):
-            for beside in (at for distance in range(1, BESIDE + 1) for at in (seq + distance, seq - distance)):
-                if beside in originals and beside not in packing.chosen and not packing.repeats(beside):
-                    packing.take(beside)
+            for neighbour in (at for distance in range(1, NEIGHBOURS + 1) for at in (seq + distance, seq - distance)):
+                if neighbour in originals and neighbour not in packing.chosen and not packing.repeats(neighbour):
+                    packing.take(neighbour)
             continue
         more, misses = True, misses + 1
         if misses >= _MISSES:
@@ -283,14 +283,14 @@ def _excerpts(original: QuotedMessage, most: int, focus: Focus) -> list[Excerpt]
     if sum(text_weight(part.text) for part in parts) <= most:
         return [Excerpt(original, part, part.text, 0, len(part.text)) for part in parts]
     places = [list(focus(original.seq, part.text)) for part in parts]
-    named = [part for part, found in zip(parts, places, strict=True) if found] or parts[:1]
-    found = []
+    named = [part for part, part_places in zip(parts, places, strict=True) if part_places] or parts[:1]
+    excerpts = []
     for part, at in zip(parts, places, strict=True):
         if part in named:
             share = max(1, most // len(named))
             start = _best_start(part.text, at, share)
-            found.append(Excerpt(original, part, _fitting(part.text[start:], share), start, len(part.text)))
-    return found
+            excerpts.append(Excerpt(original, part, _fitting(part.text[start:], share), start, len(part.text)))
+    return excerpts
 
 
 def _best_start(text: str, places: Sequence[tuple[int, float]], width: int) -> int:
@@ -309,6 +309,6 @@ def _best_start(text: str, places: Sequence[tuple[int, float]], width: int) -> i
         return 0
     near = text[start : start + _BOUNDARY_CHARS]
     for boundary in ("\n", ". ", " "):
-        if (found := near.find(boundary)) >= 0:
-            return start + found + len(boundary)
+        if (index := near.find(boundary)) >= 0:
+            return start + index + len(boundary)
     return start

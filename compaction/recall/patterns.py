@@ -40,35 +40,35 @@ class PatternSearch:
         """Raise BadPatternError with what is wrong with `pattern`."""
         self._pattern = _compiled(pattern)
         self._is_over = is_over
-        self._found: dict[str, Sequence[tuple[int, float]]] = {}
+        self._matches: dict[str, Sequence[tuple[int, float]]] = {}
         self.is_cut = False
         """Whether there was no time for something."""
 
     def places(self, text: str) -> Sequence[tuple[int, float]]:
         """Return where the pattern matches something of `text`, in characters, each place with the weight 1."""
-        if (found := self._found.get(text)) is None:
-            found = self._found[text] = () if self._ends() else self._look(text.encode())
-        return found
+        if (matches := self._matches.get(text)) is None:
+            matches = self._matches[text] = () if self._ends() else self._match(text.encode())
+        return matches
 
     def _ends(self) -> bool:
         self.is_cut = self.is_cut or self._is_over()
         return self.is_cut
 
-    def _look(self, text: bytes) -> Sequence[tuple[int, float]]:
-        found: list[tuple[int, float]] = []
+    def _match(self, text: bytes) -> Sequence[tuple[int, float]]:
+        matches: list[tuple[int, float]] = []
         start = known = characters = 0
-        while start < len(text) and len(found) < _MOST_PLACES:
+        while start < len(text) and len(matches) < _MOST_PLACES:
             window_end = min(len(text), start + WINDOW_BYTES)
             for match in self._pattern.finditer(text, start, _boundary(text, window_end)):
                 if match.end() > match.start():
                     characters += len(text[known : match.start()].decode())
                     known = match.start()
-                    found.append((characters, 1.0))
+                    matches.append((characters, 1.0))
                     start = match.end()
             if window_end == len(text) or self._ends():
                 break
             start = max(start, _boundary(text, window_end - OVERLAP_BYTES))
-        return found[:_MOST_PLACES]
+        return matches[:_MOST_PLACES]
 
 
 def _compiled(pattern: str) -> Any:
@@ -80,8 +80,8 @@ def _compiled(pattern: str) -> Any:
         compiled = re2.compile(pattern, options)
     except re2.error as error:
         (reason, *_) = error.args or ("it does not compile",)
-        told = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise BadPatternError(f"Not a regular expression (RE2 syntax): {told}.") from None
+        explanation = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise BadPatternError(f"Not a regular expression (RE2 syntax): {explanation}.") from None
     finally:
         # The library remembers as many as 128 of them, megabytes each, and what somebody asked is nobody else's.
         re2.purge()

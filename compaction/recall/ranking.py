@@ -90,15 +90,15 @@ class _Searched:
 
     def counts(self, terms: dict[str, str]) -> dict[int, int]:
         """Return how often each message has a word, whose term `terms` has by language; those left out have none."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for start, segment in zip(self.starts, self.segments, strict=True):
             term = terms.get(segment.language)
             if term is not None and (posting := segment.postings.get(term)) is not None:
                 for at in range(0, len(posting), 2):
-                    found[start + posting[at]] = posting[at + 1]
-        for place in self.left_out.intersection(found):
-            del found[place]
-        return found
+                    counts[start + posting[at]] = posting[at + 1]
+        for place in self.left_out.intersection(counts):
+            del counts[place]
+        return counts
 
     def having(self, terms: dict[str, str]) -> int:
         """Return in how many messages a word is, as far as can be told without looking at them."""
@@ -121,9 +121,9 @@ class _Searched:
             for seq in self.seqs[bisect_left(self.seqs, first) : bisect_right(self.seqs, last)]
         )
 
-    def rarity(self, found: int) -> float:
+    def rarity(self, having: int) -> float:
         """Return how much a word tells that so many messages have."""
-        return math.log(1 + (len(self.seqs) - found + 0.5) / (found + 0.5))
+        return math.log(1 + (len(self.seqs) - having + 0.5) / (having + 0.5))
 
     def addressed(self, counts: dict[int, int]) -> str | None:
         """Return the side that a name is of: the other one uses it, again and again."""
@@ -195,15 +195,15 @@ def _scored(searched: _Searched, query: str) -> tuple[dict[int, float], dict[str
 
 def _weighed(searched: _Searched, query: str, languages: Collection[str]) -> list[tuple[str, dict[str, str]]]:
     """Return the words of a query that are weighed, the rarest first, with their terms by language."""
-    found = []
+    weighed_words = []
     for word in _asked(query, searched.segments):
         terms = {language: own[-1] for language in languages if (own := token_terms(word, language))}
         if having := searched.having(terms):
-            found.append((having, word, terms))
-    found.sort(key=lambda each: each[0])
+            weighed_words.append((having, word, terms))
+    weighed_words.sort(key=lambda each: each[0])
     places = 0
     weighed: list[tuple[str, dict[str, str]]] = []
-    for having, word, terms in found:
+    for having, word, terms in weighed_words:
         places += having
         if weighed and places > MOST_PLACES:
             break
@@ -226,12 +226,12 @@ def _word_scores(searched: _Searched, counts: dict[int, int], rarity: float) -> 
     own = {
         place: rarity * count * (_SATURATION + 1) / (count + searched.norm(place)) for place, count in counts.items()
     }
-    found = dict(own)
+    scores = dict(own)
     for place, score in own.items():
         start, end = searched.around(place)
         for distance, share in enumerate(_SPREAD, 1):
             spread = score * share
-            for beside in (place - distance, place + distance):
-                if start <= beside < end and found.get(beside, 0.0) < spread:
-                    found[beside] = spread
-    return found
+            for neighbour in (place - distance, place + distance):
+                if start <= neighbour < end and scores.get(neighbour, 0.0) < spread:
+                    scores[neighbour] = spread
+    return scores

@@ -42,13 +42,13 @@ def is_written_like_one(text: str) -> bool:
 
 def parse(text: str) -> Reference:
     """Return the reference that `text` is; raise BadReferenceError with what is wrong with it."""
-    if (found := _REFERENCE.fullmatch(text.strip())) is None:
+    if (match := _REFERENCE.fullmatch(text.strip())) is None:
         raise BadReferenceError("Expected a reference: m12, m12.1 (a block of it), m12-m18 or c12.0 (a context block).")
-    if found["seq"]:
-        seq = int(found["seq"])
-        return Reference(seq, seq, int(found["position"]), is_context=True)
-    first, block = int(found["first"]), found["block"]
-    last = int(found["last"]) if found["last"] else first
+    if match["seq"]:
+        seq = int(match["seq"])
+        return Reference(seq, seq, int(match["position"]), is_context=True)
+    first, block = int(match["first"]), match["block"]
+    last = int(match["last"]) if match["last"] else first
     if last < first:
         raise BadReferenceError("The range ends before it begins.")
     if last - first >= MOST_MESSAGES:

@@ -94,12 +94,12 @@ def _segment(messages: list[Searchable]) -> Segment:
     )
 
 
-def closed(found: Sequence[Segment], least: int = MOST_MESSAGES) -> Sequence[Segment]:
+def closed(segments: Sequence[Segment], least: int = MOST_MESSAGES) -> Sequence[Segment]:
     """Return those of segments in a row that are worth storing: all but a last one that is small in every respect.
 
     To a full one later messages add nothing; one of `least` messages, or of many terms, is stored because reading its
     messages again costs more.
     """
-    if not found or len(found[-1].seqs) >= least or sum(found[-1].lengths) >= WORTH_TERMS:
-        return found
-    return found[:-1]
+    if not segments or len(segments[-1].seqs) >= least or sum(segments[-1].lengths) >= WORTH_TERMS:
+        return segments
+    return segments[:-1]

@@ -54,15 +54,15 @@ def ranges(query: str, now: datetime) -> list[Range]:
     """
     text, now = query.lower(), now.astimezone(UTC)
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    found = [_plain(match["day"], today) for match in _PLAIN.finditer(text)]
-    found += [_relative(match["count"], match["unit"], today) for match in _RELATIVE.finditer(text)]
-    found += [_named(match["which"], match["unit"], today) for match in _NAMED.finditer(text)]
+    ranges_named = [_plain(match["day"], today) for match in _PLAIN.finditer(text)]
+    ranges_named += [_relative(match["count"], match["unit"], today) for match in _RELATIVE.finditer(text)]
+    ranges_named += [_named(match["which"], match["unit"], today) for match in _NAMED.finditer(text)]
     for match in _WEEKDAY.finditer(text):
         back = (today.weekday() - _DAYS.index(match["day"])) % 7 or 7
-        found.append(_days(today - timedelta(days=back), 1))
+        ranges_named.append(_days(today - timedelta(days=back), 1))
     for form in _DATES:
-        found += [date for match in form.finditer(text) if (date := _date(match.groupdict(), now)) is not None]
-    return list(dict.fromkeys(found))[:MOST_RANGES]
+        ranges_named += [date for match in form.finditer(text) if (date := _date(match.groupdict(), now)) is not None]
+    return list(dict.fromkeys(ranges_named))[:MOST_RANGES]
 
 
 def _days(start: datetime, count: int) -> Range:

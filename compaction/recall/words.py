@@ -60,10 +60,10 @@ def language_of(text: str) -> str:
 
 def terms(text: str, language: str) -> list[str]:
     """Return the terms of `text` in order: stems of words, and identifiers, paths and numbers whole and in parts."""
-    found: list[str] = []
+    stems: list[str] = []
     for token in tokens(text):
-        found += token_terms(token, language)
-    return found
+        stems += token_terms(token, language)
+    return stems
 
 
 def tokens(text: str) -> list[str]:
@@ -78,10 +78,10 @@ def token_terms(token: str, language: str) -> tuple[str, ...]:
         return (token[:LONGEST_TERM].casefold(),)
     stop = STOP_WORDS.get(language, frozenset())
     parts = [part for part in _parts(_POSSESSIVE.sub("", token)) if part not in stop]
-    found = [_folded(_stem(part, language)) for part in parts]
+    stems = [_folded(_stem(part, language)) for part in parts]
     if len(parts) > 1 and (_IDENTIFIER.search(token) or _HUMP.search(token)):
-        found.append(_folded(token.casefold()))
-    return tuple(term[:LONGEST_TERM] for term in found)
+        stems.append(_folded(token.casefold()))
+    return tuple(term[:LONGEST_TERM] for term in stems)
 
 
 def _parts(token: str) -> Iterator[str]:
@@ -119,14 +119,14 @@ def _folded(word: str) -> str:
 
 def words(text: str) -> list[str]:
     """Return the words of a query, each once, in order: parts of tokens, and whole identifiers, unstemmed."""
-    found: dict[str, None] = {}
+    distinct: dict[str, None] = {}
     for token in tokens(text):
         plain = _POSSESSIVE.sub("", token)
         parts = list(_parts(plain))
-        found.update(dict.fromkeys(parts))
+        distinct.update(dict.fromkeys(parts))
         if len(parts) > 1 and (_IDENTIFIER.search(plain) or _HUMP.search(plain)):
-            found[plain.casefold()] = None
-    return list(found)
+            distinct[plain.casefold()] = None
+    return list(distinct)
 
 
 def names(text: str) -> frozenset[str]:
@@ -137,9 +137,9 @@ def names(text: str) -> frozenset[str]:
 
 def places(text: str, language: str, wanted: dict[str, float]) -> list[tuple[int, float]]:
     """Return where the `wanted` terms (with their weights) stand in `text`."""
-    found = []
+    places_found = []
     for token in _TOKEN.finditer(text):
         weight = sum(wanted.get(term, 0.0) for term in set(token_terms(token[0], language)))
         if weight:
-            found.append((token.start(), weight))
-    return found
+            places_found.append((token.start(), weight))
+    return places_found

@@ -227,8 +227,8 @@ class _Encoder:
     def _media(self, block: Block, seq: int) -> list[Any]:
         content = block.get("content")
         inside = content if isinstance(content, list) else []
-        shown = [self._part(part, [], seq) for part in inside if part.get("type") in {"image", "document"}]
-        return [part for parts in shown for part in parts]
+        media = [self._part(part, [], seq) for part in inside if part.get("type") in {"image", "document"}]
+        return [part for parts in media for part in parts]
 
     def _part(self, block: Block, kept: Sequence[tuple[Part, Any]], seq: int) -> list[Any]:
         same = next((part for was, part in kept if was == block), None)
@@ -297,10 +297,10 @@ def _as_one(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return neighbouring answers as one, which calls all that they call."""
     texts = [text for answer in answers for text in _texts(answer.get("content"))]
     calls = [call for answer in answers for call in answer.get("tool_calls") or ()]
-    beside = {
+    other_fields = {
         name: value for answer in answers for name, value in answer.items() if name not in {"content", "tool_calls"}
     }
-    return {**beside, "content": "\n\n".join(texts) or None, **({"tool_calls": calls} if calls else {})}
+    return {**other_fields, "content": "\n\n".join(texts) or None, **({"tool_calls": calls} if calls else {})}
 
 
 def _texts(content: Any) -> list[str]:

@@ -37,14 +37,14 @@ class Encoded(NamedTuple):
 def shape_of(given: Mapping[str, Any]) -> Shape | None:
     """Return the shape that a turn can only have, by its messages and its usage; None where it may be any."""
     every = given.get("messages")
-    found = {kind for each in (every if isinstance(every, list) else ()) if (kind := _shape_of_message(each))}
-    if not found and isinstance(usage := given.get("usage"), Mapping):
+    kinds = {kind for each in (every if isinstance(every, list) else ()) if (kind := _shape_of_message(each))}
+    if not kinds and isinstance(usage := given.get("usage"), Mapping):
         if "prompt_tokens" in usage:
             return "chat"
         if "input_tokens_details" in usage or "output_tokens_details" in usage:
             return "responses"
     # An item is never a message of another shape; a role of Chat Completions may be that of an item.
-    return next((shape for shape in ("responses", "chat") if shape in found), None)
+    return next((shape for shape in ("responses", "chat") if shape in kinds), None)
 
 
 def _shape_of_message(message: Any) -> Literal["chat", "responses"] | None:

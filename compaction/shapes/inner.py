@@ -141,17 +141,17 @@ def arguments(text: str) -> Part:
 
 def image(url: str) -> Part:
     """Return an image by its URL; data in a `data:` URL stays encoded."""
-    if found := _DATA_URL.match(url):
-        return {"type": "image", "source": {"type": "base64", "media_type": found["media"], "data": found["data"]}}
+    if match := _DATA_URL.match(url):
+        return {"type": "image", "source": {"type": "base64", "media_type": match["media"], "data": match["data"]}}
     return {"type": "image", "source": {"type": "url", "url": url}}
 
 
 def document(name: str, data: str) -> Part | None:
     """Return a PDF by its `data:` URL, None for a file of another kind."""
-    found = _DATA_URL.match(data)
-    if found is None or found["media"] != "application/pdf":
+    match = _DATA_URL.match(data)
+    if match is None or match["media"] != "application/pdf":
         return None
-    source = {"type": "base64", "media_type": found["media"], "data": found["data"]}
+    source = {"type": "base64", "media_type": match["media"], "data": match["data"]}
     return {"type": "document", "source": source, **({"title": name} if name else {})}
 
 

@@ -140,9 +140,11 @@ def _thought(details: _OutputDetails | None) -> int:
     return (details.reasoning_tokens if details else 0) or 0
 
 
-def _counted_in(told: tuple[int | None, int | None, int | None], read: int, written: int, reasoning: int) -> TokenUsage:
+def _counted_in(
+    counts: tuple[int | None, int | None, int | None], read: int, written: int, reasoning: int
+) -> TokenUsage:
     """Return counts whose details are parts of the whole, and no larger than that, whatever a server says."""
-    prompt, output, total = told
+    prompt, output, total = counts
     if prompt is not None and output is not None and total == prompt + output + reasoning:
         # Grok, and Gemini behind Chat Completions: what was thought stands beside what was written.
         output += reasoning

@@ -92,13 +92,13 @@ def fit_history(
         kept, cuts = _shortened(kept, room, size, opened, cuts, handles)
         kept = drop(kept, waiting=True)
     cut = sum(cuts.get(id(message), 0) for message in kept)
-    shown = {message.seq for message in kept}
+    kept_seqs = {message.seq for message in kept}
     if kept != given:
         kept = strip_thinking(kept, _last_seq(view), from_index=_first_change(given, kept))
         kept, _ = repair(kept if asked is None else kept[:-1])
     elif asked is not None:
         kept = kept[:-1]
-    gone = tuple(message.seq for message in view if message.seq not in shown)
+    gone = tuple(message.seq for message in view if message.seq not in kept_seqs)
     rounds_dropped = lacks_rounds or _lost_rounds(view, set(gone))
     tokens, exchanges_kept = _total(kept, size), count_exchanges(kept)
     return Fitted(kept, tokens, exchanges_kept, cut, rounds_dropped, opening is not None, (*unread, *gone))
@@ -188,13 +188,13 @@ def _filled(
     size: Callable[[ViewMessage], int],
 ) -> View:
     """Return the messages in `places`, their texts cut to as many characters each as the room allows."""
-    beside = _total(view, size) - _total(view[places.start : places.stop], size)
+    others = _total(view, size) - _total(view[places.start : places.stop], size)
     longest = max((len(text) for index in places for text in _texts(view[index].content)), default=0)
     most = max(LEAST_CHARS, min(longest, int(max(room, 0) * _MOST_CHARS)))
     parts = tuple(cut(view[index], most) for index in places)
 
     def total(level: int) -> int:
-        return beside + sum(size(cut(message, level)) for message in parts)
+        return others + sum(size(cut(message, level)) for message in parts)
 
     level = LEAST_CHARS + bisect_right(range(LEAST_CHARS, most + 1), room, key=total) - 1
     return tuple(cut(message, max(LEAST_CHARS, level)) for message in parts)

@@ -105,20 +105,20 @@ def cut_inline(view: Sequence[ViewMessage], tags: Collection[str], limit: int, h
 
 def hidden_tokens(role: str, content: Content, tags: Collection[str], limit: int) -> int:
     """Return how many tokens fewer a message has in the view."""
-    (shown,) = cut_inline([ViewMessage(role, content)], tags, limit)
-    return 0 if shown.content is content else content_tokens(content) - shown.tokens
+    (cut,) = cut_inline([ViewMessage(role, content)], tags, limit)
+    return 0 if cut.content is content else content_tokens(content) - cut.tokens
 
 
 def _tokens(text: str, tag: re.Pattern[str]) -> Iterator[_Token]:
     """Yield the named tags and CDATA sections of `text`; self-closing tags hold nothing and are passed over."""
     position = 0
     section_end = -1
-    while found := tag.search(text, position):
-        start, position = found.span()
-        if name := found["close"]:
+    while match := tag.search(text, position):
+        start, position = match.span()
+        if name := match["close"]:
             yield _Token(name, closing=True, start=start, end=position)
-        elif name := found["open"]:
-            if not found[0].endswith("/>"):
+        elif name := match["open"]:
+            if not match[0].endswith("/>"):
                 yield _Token(name, closing=False, start=start, end=position)
         else:
             if section_end < position:
@@ -188,35 +188,35 @@ class _Code:
 
     def end_of_next(self, position: int, stop: int) -> int | None:
         """Return where the first code that starts in `position..stop` ends, None if none does."""
-        while found := _CODE.search(self._text, position, stop):
-            position = found.end()
-            if end := self._fence_end(found) or self._span_end(found):
+        while match := _CODE.search(self._text, position, stop):
+            position = match.end()
+            if end := self._fence_end(match) or self._span_end(match):
                 return end
         return None
 
-    def _fence_end(self, found: re.Match[str]) -> int | None:
-        mark = found["fence"] or found["tilde"]
+    def _fence_end(self, match: re.Match[str]) -> int | None:
+        mark = match["fence"] or match["tilde"]
         if not mark:
             return None
-        line_end = self._line_end(found.end())
-        barrier = self._barrier(found.start())
+        line_end = self._line_end(match.end())
+        barrier = self._barrier(match.start())
         info_end = min(line_end, barrier.start) if barrier else line_end
-        if found["fence"] and "`" in self._text[found.end() : info_end]:
+        if match["fence"] and "`" in self._text[match.end() : info_end]:
             return None
         closing = re.compile(rf"^[ \t>]*{mark[0]}{{{len(mark)},}}[ \t]*$", re.MULTILINE)
         closed = closing.search(self._text, line_end)
         return closed.end() if closed else len(self._text)
 
-    def _span_end(self, found: re.Match[str]) -> int | None:
-        mark = found["fence"] or found["run"]
+    def _span_end(self, match: re.Match[str]) -> int | None:
+        mark = match["fence"] or match["run"]
         if not mark:
             return None
         starts = self._runs.get(len(mark), [])
-        following = bisect_right(starts, found.end() - 1)
-        if following == len(starts) or starts[following] >= self._line_end(found.end()):
+        following = bisect_right(starts, match.end() - 1)
+        if following == len(starts) or starts[following] >= self._line_end(match.end()):
             return None
         end = starts[following] + len(mark)
-        barrier = self._barrier(found.start())
+        barrier = self._barrier(match.start())
         return None if barrier and barrier.end < end else end
 
     def _barrier(self, position: int) -> _Element | None:
@@ -248,8 +248,8 @@ def _cut(inner: str, tag: re.Pattern[str], limit: int, note: str, where: str) ->
     if noted:
         hidden += int(noted["hidden"].replace(",", "")) - len(noted[0])
     handle = _HANDLE.format(hidden=hidden, where=where) if where else ""
-    shown = kept + handle + note + "".join(closers)
-    return shown if len(shown) < len(inner) else inner
+    shortened = kept + handle + note + "".join(closers)
+    return shortened if len(shortened) < len(inner) else inner
 
 
 def _boundary(inner: str, tokens: Sequence[_Token], limit: int) -> tuple[int, list[str]]:

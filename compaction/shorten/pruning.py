@@ -98,9 +98,9 @@ def prune(
         for result in candidates:
             if before - freed <= hard_share * window and freed >= needed:
                 break
-            shown = changed.get(result.key, result.block)
+            block = changed.get(result.key, result.block)
             empty = _clear(result, handles)
-            if (saved := block_weight(shown) - block_weight(empty)) > 0:
+            if (saved := block_weight(block) - block_weight(empty)) > 0:
                 changed[result.key] = empty
                 softened.discard(result.key)
                 freed += saved
@@ -136,7 +136,7 @@ def _candidates(view: Sequence[ViewMessage], allowed: Callable[[str], bool]) -> 
     first = next((i for i, message in enumerate(view) if is_request(message.role, message.content)), len(view))
     verdicts: dict[str, bool] = {}
     tools: dict[str, str] = {}
-    found: list[_Result] = []
+    candidates: list[_Result] = []
     newest = newest_results(view)
     for index, message in enumerate(view[:newest]):
         if isinstance(message.content, str):
@@ -153,8 +153,8 @@ def _candidates(view: Sequence[ViewMessage], allowed: Callable[[str], bool]) -> 
             if tool not in verdicts:
                 verdicts[tool] = allowed(tool)
             if verdicts[tool]:
-                found.append(_Result((index, place), tool, message.seq, block))
-    return found
+                candidates.append(_Result((index, place), tool, message.seq, block))
+    return candidates
 
 
 def _names(content: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -66,7 +66,7 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
     served = fit_history(view, room, weigh, carries_summary=carries_summary, handles=handles).tokens
     target = _target(served, fixed, overflows, refused)
     fitted = fit_history(view, target, weigh, carries_summary=carries_summary, handles=handles)
-    shown = {message.seq for message in fitted.view}
+    kept_seqs = {message.seq for message in fitted.view}
     # Of what was saved, pins may take up a part, and never all.
     spare = max(0, int((served - fitted.tokens) / factor)) // 2
     pinned = stage.pinned(with_own_tail(view, fitted.view), policy, room=frame + spare)
@@ -77,7 +77,7 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
         fitted.tokens + math.ceil(added * factor),
         served + math.ceil(frame * factor),
         tuple(cut_seqs(view, fitted.view)),
-        sum(message.seq not in shown for message in view if message.seq != WRITTEN),
+        sum(message.seq not in kept_seqs for message in view if message.seq != WRITTEN),
         pinned.framed,
     )
 

@@ -61,8 +61,8 @@ def recover(
 
     Where the summary is not enough, the oldest of what stayed is dropped, then long responses and results are cut.
     """
-    made = steps.summarize(stage, zone, summary, policy)
-    new = made.settle(stage, run_id)
+    outcome = steps.summarize(stage, zone, summary, policy)
+    new = outcome.settle(stage, run_id)
     after = stage.after(new, policy)
     if after.tokens > target_tokens:
 
@@ -73,7 +73,7 @@ def recover(
         fitted = fit_history(
             after.view, target_tokens - frame, weigh, carries_summary=True, handles=after.working.handles
         )
-        cut = steps.Made(made.step, fitted.view, truncated=tuple(cut_seqs(after.view, fitted.view)))
+        cut = steps.StepOutcome(outcome.step, fitted.view, truncated=tuple(cut_seqs(after.view, fitted.view)))
         new = steps.with_frame(cut, after, policy).settle(after, run_id)
         after = after.after(new, policy)
     if after.tokens > target_tokens or after.tokens >= stage.tokens:

@@ -90,14 +90,14 @@ def read_refusal(error: str) -> Refused | None:
     text = " ".join(error[:LOOKED_AT_CHARS].split())
     contradicts_itself = False
     for wording in _WORDINGS:
-        if found := wording.search(text):
-            said = found.groupdict()
+        if match := wording.search(text):
+            said = match.groupdict()
             tokens, limit = _number(said["tokens"]), _number(said["limit"]) - _number(said.get("output") or "0")
             if 0 < limit < tokens <= LARGEST:
                 return Refused(tokens, limit)
             contradicts_itself = True
     for wording in () if contradicts_itself else _LIMITS:
-        if (found := wording.search(text)) and 0 < (limit := _number(found["limit"])) <= LARGEST:
+        if (match := wording.search(text)) and 0 < (limit := _number(match["limit"])) <= LARGEST:
             return Refused(None, limit)
     return None
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compaction.shorten.strategies import ExtraStrategy
     from compaction.steps.snapshot import NewSnapshot
     from compaction.steps.stage import Stage
-    from compaction.steps.steps import Made
+    from compaction.steps.steps import StepOutcome
     from compaction.view import ViewMessage
 
 SUMMARY_SHARE: Final = 10
@@ -105,61 +105,63 @@ class _Rehearsal:
             summaries=self._summaries,
             strategy=self._strategy,
         ):
-            found, stage = self._summary(stage) if step is Step.SUMMARY else self._take(step, stage)
-            tried[step] = found.result
-            planned.append(found)
-        placeholder = any(found.step is Step.SUMMARY and found.result != "skipped" for found in planned)
+            plan, stage = self._summary(stage) if step is Step.SUMMARY else self._take(step, stage)
+            tried[step] = plan.result
+            planned.append(plan)
+        placeholder = any(plan.step is Step.SUMMARY and plan.result != "skipped" for plan in planned)
         return RunPlan(tuple(planned), stage.view, stage.tokens + self._missing, placeholder)
 
     def _take(self, step: Step, stage: Stage) -> tuple[PlannedStep, Stage]:
         if step is Step.STRATEGIES:
             names = strategy_names(self._strategy, self._policy)
             return self._planned(steps.take_strategies(stage, self._policy, names, self._load), stage)
-        made = steps.take(step, stage, self._policy, by_hand=self._strategy not in {None, "auto"})
-        return self._planned(made, stage)
+        outcome = steps.take(step, stage, self._policy, by_hand=self._strategy not in {None, "auto"})
+        return self._planned(outcome, stage)
 
     def _summary(self, stage: Stage) -> tuple[PlannedStep, Stage]:
-        made = steps.Made(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self._policy))
+        outcome = steps.StepOutcome(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self._policy))
         if not self._summaries:
-            return self._planned(made._replace(reason=RunReason.SUMMARIES_DISABLED), stage)
+            return self._planned(outcome._replace(reason=RunReason.SUMMARIES_DISABLED), stage)
         if self._native:
             stage = steps.pin_first_request(stage)
         zone = (steps.find_prefix if self._native else steps.find_zone)(stage, self._policy)
         if isinstance(zone, str):
-            return self._planned(made._replace(reason=zone), stage)
+            return self._planned(outcome._replace(reason=zone), stage)
         replaced = stage.view[zone.start : zone.stop]
         tokens = min(self._policy.summary_max_tokens, stage.estimate(replaced) // SUMMARY_SHARE)
         text = PLACEHOLDER.format(messages=len(_seqs(replaced)), tokens=tokens)
         if self._native:
             unsigned = {"type": "compaction", "content": text, "signature": ""}
-            made = steps.replace_prefix(stage, zone, unsigned, self._policy)
+            outcome = steps.replace_prefix(stage, zone, unsigned, self._policy)
         else:
-            made = steps.summarize(stage, zone, text, self._policy)
+            outcome = steps.summarize(stage, zone, text, self._policy)
         missing = max(0, tokens - content_tokens(text))
-        if made.reason is None and not saves_enough(stage.tokens, stage.estimate(made.view) + missing, self._policy):
-            made = made._replace(reason=RunReason.NOT_SMALLER)
-        found, after = self._planned(made, stage, missing)
-        return found._replace(zone_seqs=_seqs(replaced), summary_tokens=tokens), after
+        if outcome.reason is None and not saves_enough(
+            stage.tokens, stage.estimate(outcome.view) + missing, self._policy
+        ):
+            outcome = outcome._replace(reason=RunReason.NOT_SMALLER)
+        plan, after = self._planned(outcome, stage, missing)
+        return plan._replace(zone_seqs=_seqs(replaced), summary_tokens=tokens), after
 
-    def _planned(self, made: Made, stage: Stage, missing: int = 0) -> tuple[PlannedStep, Stage]:
+    def _planned(self, outcome: StepOutcome, stage: Stage, missing: int = 0) -> tuple[PlannedStep, Stage]:
         before = stage.tokens + self._missing
-        found = PlannedStep(
-            made.step,
+        plan = PlannedStep(
+            outcome.step,
             "skipped",
-            made.reason,
-            steps.detail_of(made, stage),
+            outcome.reason,
+            steps.detail_of(outcome, stage),
             before,
             before,
             len(stage.view),
             len(stage.view),
         )
-        if made.reason is not None:
-            return found, stage
+        if outcome.reason is not None:
+            return plan, stage
         self._missing += missing
-        new: NewSnapshot = made.settle(stage, "")
+        new: NewSnapshot = outcome.settle(stage, "")
         after = stage.after(new, self._policy)
         return (
-            found._replace(
+            plan._replace(
                 result="pending" if self._waits else "committed",
                 reason=RunReason.WAITS_FOR_TOOL_LOOP if self._waits else None,
                 tokens_after=after.tokens + self._missing,

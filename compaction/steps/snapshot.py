@@ -168,12 +168,12 @@ def build(
         handles = Handles(joined, head=len(before), unplaced_through=unplaced)
     sound, repairs = (joined, Repairs()) if is_whole else mend(joined)
     unrepaired = () if sound is joined else _shortened(current, policy, handles)
-    told = (*warnings, *repairs.warnings())
+    all_warnings = (*warnings, *repairs.warnings())
     working = Working(
         _shortened(sound, policy, handles),
         snapshot,
         tuple(tail),
-        told,
+        all_warnings,
         unrepaired=unrepaired,
         handles=handles,
         broken_through=broken_through,
@@ -220,9 +220,9 @@ def _instructions(view: View) -> Iterator[Pin]:
 
 def _latest(working: Working) -> tuple[Pin, ...]:
     """Return the latest request, the one of an earlier snapshot where the view shows none."""
-    found = latest_request_pin(working.view)
-    if found is not None:
-        return (found,)
+    request = latest_request_pin(working.view)
+    if request is not None:
+        return (request,)
     return tuple(pin for pin in working.snapshot.pins if pin.source == "latest_request")
 
 
@@ -245,11 +245,11 @@ def settle(
     cut, covers = _covered(working, after)
     # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
     kept = without_marks(strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after)))
-    shown = {message.seq for message in (*kept, *after[cut:])}
+    kept_seqs = {message.seq for message in (*kept, *after[cut:])}
     new_rows = [row for row in working.tail if row.seq <= covers]
     # What was gone before is not gone through again: a long conversation has far more of that than of the view.
     known = (*shown_seqs(working.snapshot.coverage), *(row.seq for row in new_rows))
-    fates: dict[int, Fate] = {seq: removed for seq in known if seq not in shown}
+    fates: dict[int, Fate] = {seq: removed for seq in known if seq not in kept_seqs}
     fates.update({row.seq: "dropped" for row in new_rows if row.content == UNREAD})
     fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     messages_json = dump_messages(kept)
@@ -270,10 +270,10 @@ def settle(
 def left_out(working: Working, after: View) -> list[Span]:
     """Return the originals that a snapshot of `after` would cover and not show, in order and apart from each other."""
     _, covers = _covered(working, after)
-    shown = {message.seq for message in after}
+    kept_seqs = {message.seq for message in after}
     coverage = working.snapshot.coverage
     known = (*shown_seqs(coverage), *(row.seq for row in working.tail if row.seq <= covers))
-    return gone_spans(coverage, (seq for seq in known if seq not in shown))
+    return gone_spans(coverage, (seq for seq in known if seq not in kept_seqs))
 
 
 def _covered(working: Working, after: View) -> tuple[int, int]:
@@ -291,10 +291,12 @@ def _tail_begins(working: Working, after: View) -> int:
     begins = len(after) - _untouched(working, after)
     while working.unrepaired and begins < len(after):
         tail = [message for message in working.unrepaired if message.seq >= after[begins].seq]
-        made, _ = repair((*after[:begins], *tail))
-        if made == after:
+        repaired, _ = repair((*after[:begins], *tail))
+        if repaired == after:
             break
-        differs = next((at for at, pair in enumerate(zip(made, after, strict=False)) if pair[0] != pair[1]), len(after))
+        differs = next(
+            (at for at, pair in enumerate(zip(repaired, after, strict=False)) if pair[0] != pair[1]), len(after)
+        )
         begins = min(max(begins, differs) + 1, len(after))
     return begins
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compaction.view import View
 
 
-class Made(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step makes of a view.
 
     `reason` says why it is not worth a snapshot, None that it is. `truncated` are seqs of messages that were cut,
@@ -60,7 +60,7 @@ class Made(NamedTuple):
         )
 
 
-def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, through: int | None = None) -> Made:
+def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, through: int | None = None) -> StepOutcome:
     """Return what a step that needs no summarizer makes of a stage.
 
     A step that was asked for by hand does not ask whether tool results take too much of the window. Messages after seq
@@ -79,25 +79,27 @@ def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, thr
 
 def take_strategies(
     stage: Stage, policy: Policy, names: Sequence[str], load: Callable[[str], ExtraStrategy | None]
-) -> Made:
+) -> StepOutcome:
     """Return what installed strategies make of a stage, one after another; one that fails changes nothing."""
     view = stage.view
     changed: set[int] = set()
-    told: list[str] = []
+    details: list[str] = []
     failed = 0
     for name in names:
         try:
-            made = shorten(view, load(name), policy, carries_summary=stage.carries_summary)
+            shortened = shorten(view, load(name), policy, carries_summary=stage.carries_summary)
         except StrategyError as error:
-            told.append(f"{name} failed: {error}")
+            details.append(f"{name} failed: {error}")
             failed += 1
             continue
-        view = made.view
-        changed.update(made.changed)
-        told.append(f"{name} shortened {len(made.changed)} and left out {len(made.dropped)} message(s)")
+        view = shortened.view
+        changed.update(shortened.changed)
+        details.append(f"{name} shortened {len(shortened.changed)} and left out {len(shortened.dropped)} message(s)")
     changed &= {message.seq for message in view}
     reason = None if view != stage.view else RunReason.STRATEGY_FAILED if failed else RunReason.NOTHING_TO_SHORTEN
-    return _if_worth_it(Made(Step.STRATEGIES, view, reason, "; ".join(told), tuple(sorted(changed))), stage, policy)
+    return _if_worth_it(
+        StepOutcome(Step.STRATEGIES, view, reason, "; ".join(details), tuple(sorted(changed))), stage, policy
+    )
 
 
 def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -> Zone | str:
@@ -128,12 +130,12 @@ def covered(stage: Stage, zone: Zone, covers: int | None) -> Zone:
     return part or zone._replace(stop=zone.start)
 
 
-def summarize(stage: Stage, zone: Zone, text: str, policy: Policy) -> Made:
+def summarize(stage: Stage, zone: Zone, text: str, policy: Policy) -> StepOutcome:
     """Return the view with `text` in the place of the zone."""
     rebuilt = summaries.rebuild(stage.view, zone, text, previous=stage.working.snapshot.summary)
     detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
-    made = Made(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=text)
-    return _if_worth_it(made, stage, policy)
+    outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=text)
+    return _if_worth_it(outcome, stage, policy)
 
 
 def pin_first_request(stage: Stage) -> Stage:
@@ -151,23 +153,23 @@ def pin_first_request(stage: Stage) -> Stage:
     return stage if asked is None else replace(stage, working=working._replace(pins=(*working.pins, asked)))
 
 
-def replace_prefix(stage: Stage, zone: Zone, block: dict[str, Any], policy: Policy) -> Made:
+def replace_prefix(stage: Stage, zone: Zone, block: dict[str, Any], policy: Policy) -> StepOutcome:
     """Return the view with the API's own summary in the place of what it was made from."""
     detail = f"Replaced {zone.stop} messages; {threshold_note(stage, policy)}"
     rebuilt = summaries.replace_prefix(stage.view, zone, block)
-    made = Made(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=block["content"])
-    return _if_worth_it(made, stage, policy)
+    outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=block["content"])
+    return _if_worth_it(outcome, stage, policy)
 
 
-def detail_of(made: Made, stage: Stage) -> str | None:
+def detail_of(outcome: StepOutcome, stage: Stage) -> str | None:
     """Return what is written down of a step's cause.
 
     Thresholds are held against the next call's input, the step's own tokens are those of the messages: where the two
     differ, both are named.
     """
-    if made.detail is None or stage.load.input_tokens == stage.tokens:
-        return made.detail
-    return f"{made.detail}; its messages alone were estimated at {stage.tokens:,}"
+    if outcome.detail is None or stage.load.input_tokens == stage.tokens:
+        return outcome.detail
+    return f"{outcome.detail}; its messages alone were estimated at {stage.tokens:,}"
 
 
 def threshold_note(stage: Stage, policy: Policy) -> str:
@@ -175,9 +177,9 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
     return f"Estimated {stage.load.input_tokens:,} tokens, threshold {policy.compaction_threshold_tokens:,}"
 
 
-def _cut_results(stage: Stage, policy: Policy) -> Made:
+def _cut_results(stage: Stage, policy: Policy) -> StepOutcome:
     cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, stage.working.handles)
-    made = Made(
+    outcome = StepOutcome(
         Step.TOOL_RESULTS,
         cut.view,
         None if cut.results else RunReason.NOTHING_TO_CUT,
@@ -185,10 +187,10 @@ def _cut_results(stage: Stage, policy: Policy) -> Made:
         tuple(stage.view[index].seq for index in cut.indices),
         results_cut=cut.results,
     )
-    return _if_worth_it(made, stage, policy)
+    return _if_worth_it(outcome, stage, policy)
 
 
-def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
+def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> StepOutcome:
     def attempt(min_freed_tokens: int) -> Pruned:
         return prune(
             stage.view,
@@ -208,16 +210,20 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> Made:
     if not pruned.seqs:
         possible = attempt(0).freed_tokens
         detail = f"Pruning would free {possible:,} tokens; at least {least:,} are worth it" if possible else None
-        return Made(Step.PRUNE, stage.view, RunReason.NOT_SMALLER if possible else RunReason.NOTHING_TO_PRUNE, detail)
+        return StepOutcome(
+            Step.PRUNE, stage.view, RunReason.NOT_SMALLER if possible else RunReason.NOTHING_TO_PRUNE, detail
+        )
     detail = (
         f"Pruned {pruned.softened + pruned.cleared:,} old tool result(s): {pruned.softened:,} softened to head and "
         f"tail, {pruned.cleared:,} cleared, {pruned.freed_tokens:,} tokens freed"
     )
-    made = Made(Step.PRUNE, pruned.view, None, detail, pruned.seqs, results_cut=pruned.softened + pruned.cleared)
-    return _if_worth_it(made, stage, policy)
+    outcome = StepOutcome(
+        Step.PRUNE, pruned.view, None, detail, pruned.seqs, results_cut=pruned.softened + pruned.cleared
+    )
+    return _if_worth_it(outcome, stage, policy)
 
 
-def _trim(stage: Stage, policy: Policy) -> Made:
+def _trim(stage: Stage, policy: Policy) -> StepOutcome:
     limit = policy.max_context_bytes
     # One less: each message counts a comma, and the brackets of the list take one more than that.
     fitted = fit_history(
@@ -230,24 +236,26 @@ def _trim(stage: Stage, policy: Policy) -> Made:
     reason = None
     if not (fitted.left_out or fitted.cut or fitted.opening_dropped):
         reason, detail = RunReason.NOTHING_TO_DROP, "Nothing to drop"
-    made = Made(Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view)))
-    return _if_worth_it(made, stage, policy)
+    outcome = StepOutcome(
+        Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view))
+    )
+    return _if_worth_it(outcome, stage, policy)
 
 
-def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> Made:
+def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> StepOutcome:
     """Drop down to the most messages; those after `through` neither count nor go."""
     limit = policy.max_conversation_messages
     cut = len(stage.view) - newer_messages(stage.view, through)
     trim = drop_oldest(stage.view[:cut], lambda count, _: count <= limit, carries_summary=stage.carries_summary)
     dropped = f"Dropped {len(trim.dropped)} of the oldest messages" if trim.dropped else "Nothing to drop"
-    made = Made(
+    outcome = StepOutcome(
         step,
         (*trim.view, *stage.view[cut:]),
         None if trim.dropped else RunReason.NOTHING_TO_DROP,
         f"{dropped}; the limit is {limit:,} messages",
         tuple(stage.view[index].seq for index in trim.cut),
     )
-    return _if_worth_it(made, stage, policy)
+    return _if_worth_it(outcome, stage, policy)
 
 
 def newer_messages(view: Sequence[ViewMessage], through: int | None) -> int:
@@ -255,22 +263,22 @@ def newer_messages(view: Sequence[ViewMessage], through: int | None) -> int:
     return 0 if through is None else sum(1 for _ in takewhile(lambda message: message.seq > through, reversed(view)))
 
 
-def with_frame(made: Made, stage: Stage, policy: Policy) -> Made:
+def with_frame(outcome: StepOutcome, stage: Stage, policy: Policy) -> StepOutcome:
     """Return what a step made with the pins that it does not show any more."""
-    pinned = stage.pinned(made.view, policy)
-    detail = made.detail
+    pinned = stage.pinned(outcome.view, policy)
+    detail = outcome.detail
     if pinned.dropped:
         detail = f"{detail}; {len(pinned.dropped)} pinned text(s) found no room"
-    return made._replace(view=pinned.view, pins=pinned.framed, detail=detail)
+    return outcome._replace(view=pinned.view, pins=pinned.framed, detail=detail)
 
 
-def _if_worth_it(made: Made, stage: Stage, policy: Policy) -> Made:
-    if made.reason is not None:
-        return made
-    framed = with_frame(made, stage, policy)
+def _if_worth_it(outcome: StepOutcome, stage: Stage, policy: Policy) -> StepOutcome:
+    if outcome.reason is not None:
+        return outcome
+    framed = with_frame(outcome, stage, policy)
     after = stage.estimate(framed.view)
     if not saves_enough(stage.tokens, after, policy):
         saved = max(0, stage.tokens - after)
         detail = f"It would save {saved:,} tokens; at least {max(1, policy.min_savings_tokens):,} are worth it"
-        return made._replace(reason=RunReason.NOT_SMALLER, detail=detail)
+        return outcome._replace(reason=RunReason.NOT_SMALLER, detail=detail)
     return framed

@@ -118,9 +118,9 @@ def _said(value: Any, depth: int) -> Iterator[str]:
         yield from itertools.chain.from_iterable(_said(part, depth + 1) for part in value)
     elif isinstance(value, Mapping):
         if value.get("type") in {"image", "document"}:
-            shown = attachment(value)
-            yield f"({shown.note})"
-            yield from filter(None, [shown.text])
+            attached = attachment(value)
+            yield f"({attached.note})"
+            yield from filter(None, [attached.text])
             return
         # A result's own name and address belong on one line.
         lead = " ".join(_lead(key, value.get(key)) for key in _TEXT_FIELDS if _is_short(value.get(key)))

@@ -59,13 +59,13 @@ _BRACKET: Final = re.compile(r"\[(?=\s{0,9}/?\s{0,9}INST\s{0,9}\])", re.IGNORECA
 
 def visible(text: str) -> str:
     """Return `text` without control and invisible characters, all line breaks alike, context markers disarmed."""
-    shown = _VARIANTS.sub("", _HIDDEN.sub("", _BREAKS.sub("\n", text)))
-    return clean(unmarked(shown))
+    clean_text = _VARIANTS.sub("", _HIDDEN.sub("", _BREAKS.sub("\n", text)))
+    return clean(unmarked(clean_text))
 
 
 def unmarked(text: str) -> str:
     """Return `text` with everything that reads as a summary's marker turned into plain words."""
-    return _MARKER.sub(lambda found: "(end of context summary)" if found[1] else "(context summary)", text)
+    return _MARKER.sub(lambda match: "(end of context summary)" if match[1] else "(context summary)", text)
 
 
 def defanged(text: str) -> str:
@@ -152,8 +152,8 @@ def _cut_note(text: str, hidden: int, start: int, line: int) -> str:
 def fitted(text: str, chars: int, weight: int, cut: Callable[[str, int], str]) -> str:
     """Return `text` cut to at most `chars` characters and `weight` (see `tokens.text_weight`)."""
     limit = min(len(text), chars)
-    while (shown := cut(text, limit)) and (found := text_weight(shown)) > weight:
-        limit = min(limit - 1, limit * weight // found)
+    while (shortened := cut(text, limit)) and (now := text_weight(shortened)) > weight:
+        limit = min(limit - 1, limit * weight // now)
         if limit <= 0:
             return ""
-    return shown
+    return shortened

@@ -128,29 +128,31 @@ def merge_prompt(
 def shorter(prompt: Prompt, answer_tokens: int) -> Prompt:
     """Return the same request after an answer that was too long."""
     words = max(20, int(answer_tokens * _WORDS_PER_TOKEN / 2))
-    told = f"An answer before this one was too long and is lost. Use at most {words:,} words: keep what the assistant "
-    return prompt._replace(text=f"{prompt.text}\n\n{told}cannot go on without, and say it in fewer.")
+    instruction = (
+        f"An answer before this one was too long and is lost. Use at most {words:,} words: keep what the assistant "
+    )
+    return prompt._replace(text=f"{prompt.text}\n\n{instruction}cannot go on without, and say it in fewer.")
 
 
 def corrected(prompt: Prompt, draft: str, reasons: Sequence[str], *, window: int, answer_tokens: int) -> Prompt:
     """Return the same request with what was wrong with a draft, and the draft where the window has room for both."""
     spare = int((window - answer_tokens) * CHARS_PER_TOKEN / MARGIN) - prompt.weight
-    told = fitted(
+    objections = fitted(
         quoted("\n".join(f"- {reason}" for reason in reasons), WORDS),
         CORRECTION_WEIGHT,
         min(CORRECTION_WEIGHT, max(0, spare - _FRAMES_WEIGHT)),
         cut_lines,
     )
-    if not told:
+    if not objections:
         return prompt
-    tag = code(draft, told)
-    told = (
-        f"A draft of this summary was checked, and this is wrong with it:\n{frame('reasons', told, tag)}\n"
+    tag = code(draft, objections)
+    objections = (
+        f"A draft of this summary was checked, and this is wrong with it:\n{frame('reasons', objections, tag)}\n"
         "Write the summary again, whole, with all of it put right."
     )
-    whole = prompt._replace(text="\n\n".join([prompt.text, frame("draft", quoted(draft, WORDS), tag), told]))
+    whole = prompt._replace(text="\n\n".join([prompt.text, frame("draft", quoted(draft, WORDS), tag), objections]))
     fits = shorter(whole, answer_tokens).tokens(answer_tokens) <= window
-    return whole if fits else prompt._replace(text=f"{prompt.text}\n\n{told}")
+    return whole if fits else prompt._replace(text=f"{prompt.text}\n\n{objections}")
 
 
 def _earlier(previous: str, tag: str) -> str:

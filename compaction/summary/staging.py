@@ -113,8 +113,8 @@ class Part:
     def lighter(self) -> Part:
         """Return the part with its oversized messages named instead of shown."""
         large = {each.seq for each in self.oversized}
-        shown = tuple(left_out(entry) if entry.seq in large else entry for entry in self.entries)
-        return replace(self, entries=shown, oversized=(), left_out=(*self.left_out, *self.oversized))
+        entries = tuple(left_out(entry) if entry.seq in large else entry for entry in self.entries)
+        return replace(self, entries=entries, oversized=(), left_out=(*self.left_out, *self.oversized))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +159,12 @@ class Plan:
         if previous is not None:
             previous = fitted(previous, len(previous), room // 3, cut_lines)
             room -= text_weight(previous)
-        shown = [quoted(text, WORDS) for text in texts]
-        if sum(map(_framed_weight, shown)) > room:
+        summaries = [quoted(text, WORDS) for text in texts]
+        if sum(map(_framed_weight, summaries)) > room:
             each = room // len(texts) - _FRAME_WEIGHT
-            shown = [fitted(text, len(text), each, cut_lines) for text in shown]
+            summaries = [fitted(text, len(text), each, cut_lines) for text in summaries]
         return merge_prompt(
-            self.secret, shown, places, previous=previous, wishes=self.wishes, answer_tokens=self.answer_tokens
+            self.secret, summaries, places, previous=previous, wishes=self.wishes, answer_tokens=self.answer_tokens
         )
 
     def narrowed(self, window: int) -> Plan:
@@ -184,15 +184,15 @@ class Plan:
         earlier = min(text_weight(self.previous or ""), self.available.weight // 3)
         if len(texts) <= 2 or sum(weights) + earlier <= self.available.weight:  # noqa: PLR2004 - a pair is always merged
             return [(0, len(texts))]
-        found = [[0, 1, weights[0]]]
+        groups = [[0, 1, weights[0]]]
         for index, weight in enumerate(weights[1:], start=1):
-            last = found[-1]
+            last = groups[-1]
             # Pairs at least, cut to fit if they have to be: otherwise no level would have fewer texts.
             if last[2] + weight <= self.available.weight or last[1] - last[0] == 1:
                 last[1:] = [index + 1, last[2] + weight]
             else:
-                found.append([index, index + 1, weight])
-        return [(start, stop) for start, stop, _ in found]
+                groups.append([index, index + 1, weight])
+        return [(start, stop) for start, stop, _ in groups]
 
 
 def plan(
@@ -243,28 +243,28 @@ def plan(
 
 def joined(texts: Sequence[str]) -> str:
     """Return summaries of consecutive parts as one, heading by heading, without a model."""
-    found: dict[str, list[str]] = {}
+    by_heading: dict[str, list[str]] = {}
     for text in texts:
         heading = ""
         for line in text.split("\n"):
             known = next((each for each in SECTIONS if line.strip().rstrip(":").lower() == each.lower()), None)
             if known is not None:
                 heading = known
-            found.setdefault(heading, []).append("" if known is not None else line)
+            by_heading.setdefault(heading, []).append("" if known is not None else line)
     pieces = []
     for heading in ("", *SECTIONS):
-        lines = "\n".join(line for line in found.get(heading, []) if line.strip() not in {"", "None."})
+        lines = "\n".join(line for line in by_heading.get(heading, []) if line.strip() not in {"", "None."})
         if lines or heading:
             pieces.append(f"{heading}\n{lines or 'None.'}" if heading else lines)
     return "\n\n".join(pieces)
 
 
-def describe(shown: Sequence[Entry]) -> str:
+def describe(entries: Sequence[Entry]) -> str:
     """Return which messages these are, and when they were sent if that is known."""
-    seqs = [entry.seq for entry in shown if entry.text]
+    seqs = [entry.seq for entry in entries if entry.text]
     if not seqs:
         return "no messages"
-    times = [entry.time for entry in shown if entry.time]
+    times = [entry.time for entry in entries if entry.time]
     name = f"messages {seqs[0]}\u2013{seqs[-1]}" if len(seqs) > 1 else f"message {seqs[0]}"
     return f"{name}, {times[0]} to {times[-1]}" if times else name
 
@@ -298,14 +298,14 @@ def _ratio(weights: Sequence[int], window: int) -> float:
     return BASE_RATIO if share <= _LARGE_SHARE else max(MINIMUM_RATIO, BASE_RATIO - 2 * share)
 
 
-def _units(zone: Sequence[ViewMessage], shown: Sequence[Entry]) -> list[list[Entry]]:
+def _units(zone: Sequence[ViewMessage], entries: Sequence[Entry]) -> list[list[Entry]]:
     """Return the messages in pieces that are never divided: calls with everything up to their last result."""
-    joined = [False] * len(shown)
+    joined = [False] * len(entries)
     for answered, asked in call_positions(zone):
-        if answered < len(shown):
+        if answered < len(entries):
             joined[asked + 1 : answered + 1] = [True] * (answered - asked)
     units: list[list[Entry]] = []
-    for entry, belongs in zip(shown, joined, strict=True):
+    for entry, belongs in zip(entries, joined, strict=True):
         if belongs:
             units[-1].append(entry)
         else:
@@ -315,11 +315,11 @@ def _units(zone: Sequence[ViewMessage], shown: Sequence[Entry]) -> list[list[Ent
 
 def _is_whole(units: Sequence[Sequence[Entry]], room: Room, previous: str | None) -> bool:
     """Tell whether everything fits in one request."""
-    shown = [entry for unit in units for entry in unit if entry.text]
+    entries = [entry for unit in units for entry in unit if entry.text]
     left = room.less(previous)
     return (
-        sum(len(entry.text) + 1 for entry in shown) <= left.chars
-        and sum(entry.weight + 1 for entry in shown) <= left.weight
+        sum(len(entry.text) + 1 for entry in entries) <= left.chars
+        and sum(entry.weight + 1 for entry in entries) <= left.weight
     )
 
 

@@ -120,10 +120,10 @@ def entries(
 ) -> list[Entry]:
     """Return every message of the zone as text; `times` are RFC 3339 by seq, `strip_fields` see `private_fields`."""
     calls: dict[str, str] = {}
-    found: list[Entry] = []
+    written: list[Entry] = []
     for index, message in enumerate(zone):
         if message.seq == WRITTEN:
-            found.append(Entry(index, WRITTEN, message.role, "", 0))
+            written.append(Entry(index, WRITTEN, message.role, "", 0))
             continue
         speaker = _speaker(message)
         time = one_line(times[message.seq], _TIME_CHARS) if times.get(message.seq) else None
@@ -131,8 +131,8 @@ def entries(
         for block in blocks(message.content):
             lines += _block_lines(block, calls, policy, strip_fields)
         text = "\n".join(lines)
-        found.append(Entry(index, message.seq, speaker, text, text_weight(text), time))
-    return found
+        written.append(Entry(index, message.seq, speaker, text, text_weight(text), time))
+    return written
 
 
 def left_out(entry: Entry) -> Entry:
@@ -178,10 +178,10 @@ def _block_lines(block: Mapping[str, Any], calls: dict[str, str], policy: Policy
         return [f"{NOTE} {_call(block, calls)}"]
     if kind == "tool_result" or is_server_result(block):
         return _result_lines(block, calls, policy, fields)
-    shown = attachment(block, fields)
+    attached = attachment(block, fields)
     # An earlier summary is what is left of what was said: its end is worth as much as its start.
-    text = shown.text if kind == "compaction" else preview(shown.text, policy)
-    return [f"{NOTE} {shown.note}", *filter(None, [quoted(text, DATA)])]
+    text = attached.text if kind == "compaction" else preview(attached.text, policy)
+    return [f"{NOTE} {attached.note}", *filter(None, [quoted(text, DATA)])]
 
 
 def _call(block: Mapping[str, Any], calls: dict[str, str]) -> str:
@@ -205,8 +205,11 @@ def _result_lines(
         text = result_text(content, fields)
         for part in blocks(content):
             if part.get("type") != "text":
-                shown = attachment(without_keys(part, fields))
-                notes += [f"{NOTE} in it: {shown.note}", *filter(None, [quoted(preview(shown.text, policy), DATA)])]
+                attached = attachment(without_keys(part, fields))
+                notes += [
+                    f"{NOTE} in it: {attached.note}",
+                    *filter(None, [quoted(preview(attached.text, policy), DATA)]),
+                ]
     failed = ", an error" if block.get("is_error") else ""
     said = quoted(preview(text, policy), DATA)
     empty = "" if said or notes else ", empty"

@@ -53,21 +53,21 @@ def _events(text: str) -> Iterator[tuple[str, bool, str]]:
     stop = text.rfind(">") + 1
     position = 0
     never_closed: set[str] = set()
-    while found := _MARKUP.search(text, position, stop):
-        yield "", False, text[position : found.start()]
-        position = found.end()
-        name = (found["name"] or "").lower()
-        if found[0] == "<!--":
+    while match := _MARKUP.search(text, position, stop):
+        yield "", False, text[position : match.start()]
+        position = match.end()
+        name = (match["name"] or "").lower()
+        if match[0] == "<!--":
             end = -1 if "-->" in never_closed else text.find("-->", position)
             position = end + len("-->") if end >= 0 else position
             never_closed.update({"-->"} if end < 0 else ())
-        elif name in _HIDDEN and not found["slash"] and name not in never_closed:
+        elif name in _HIDDEN and not match["slash"] and name not in never_closed:
             if closed := _HIDDEN[name].search(text, position):
                 position = closed.end()
             else:
                 never_closed.add(name)
         elif name:
-            yield name, bool(found["slash"]), ""
+            yield name, bool(match["slash"]), ""
     yield "", False, text[position:]
 
 

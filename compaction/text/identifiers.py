@@ -107,8 +107,8 @@ def folded(text: str) -> str:
 
 def spelled(value: str, text: str) -> str:
     """Return `value`, which is in lower case, as `text` first spells it."""
-    found = re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}", text, re.IGNORECASE)
-    return found[0] if found else value
+    match = re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}", text, re.IGNORECASE)
+    return match[0] if match else value
 
 
 class Text:
@@ -179,10 +179,10 @@ def _stands(value: str, text: str) -> bool:
 
 def _written_dates(value: str, text: str) -> list[str]:
     """Return other ways to write an ISO date, those without a year only where `text` names the year."""
-    found = _ISO_DATE.fullmatch(value)
-    if not found or not 1 <= int(found[2]) <= len(_MONTHS):
+    match = _ISO_DATE.fullmatch(value)
+    if not match or not 1 <= int(match[2]) <= len(_MONTHS):
         return []
-    year, month, day = found[1], found[2], found[3]
+    year, month, day = match[1], match[2], match[3]
     bare = str(int(day))
     forms = [f"{year}/{month}/{day}", f"{month}/{day}/{year}", f"{day}.{month}.{year}", f"{day}/{month}/{year}"]
     if year in text:

@@ -68,16 +68,16 @@ def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_
         if not any(section.heading < section.body for section in sections(source, kind)):
             kind = TextKind.PLAIN
     parts = [part for section in sections(source, kind) for part in _windows(source, section, section_chars)]
-    shown = section_chars
-    result = _previews(source, parts, shown)
+    chars = section_chars
+    result = _previews(source, parts, chars)
     if max_chars is not None and len(result) > max_chars:
         # Where the headings alone are too long, nothing in between would do.
         barest = _previews(source, parts, 0)
-        shown = 0 if len(barest) > max_chars else shown // 2
-        result = _previews(source, parts, shown) if shown else barest
-    while max_chars is not None and len(result) > max_chars and shown:
-        shown //= 2
-        result = _previews(source, parts, shown)
+        chars = 0 if len(barest) > max_chars else chars // 2
+        result = _previews(source, parts, chars) if chars else barest
+    while max_chars is not None and len(result) > max_chars and chars:
+        chars //= 2
+        result = _previews(source, parts, chars)
     if max_chars is not None and len(result) > max_chars:
         result = _cut_end(result, max_chars)
     return result if len(result) < len(text) else text
@@ -213,6 +213,6 @@ def _break(text: str, start: int, chars: int, starts: Sequence[int]) -> int:
     if before and starts[before - 1] > half:
         return starts[before - 1]
     for pause in ("\n\n", "\n", ". ", " "):
-        if (found := text.rfind(pause, half, stop)) >= 0:
-            return found + len(pause)
+        if (index := text.rfind(pause, half, stop)) >= 0:
+            return index + len(pause)
     return stop

@@ -88,8 +88,8 @@ def mark(hidden: int) -> str:
 
 def marked(line: str) -> int | None:
     """Return how many characters a line stands for, None if it is not such a mark."""
-    found = _MARK_LINE.fullmatch(line.strip())
-    return int(found[1].replace(",", "")) if found else None
+    match = _MARK_LINE.fullmatch(line.strip())
+    return int(match[1].replace(",", "")) if match else None
 
 
 def kind_of(text: str) -> TextKind:
@@ -122,7 +122,7 @@ def sections(text: str, kind: TextKind) -> list[Section]:
     if not text:
         return []
     if kind is TextKind.HTML:
-        starts = sorted({0, *(found.start() for found in _HTML_BLOCK.finditer(text))})
+        starts = sorted({0, *(match.start() for match in _HTML_BLOCK.finditer(text))})
         return [Section(start, start, start, end) for start, end in pairwise([*starts, len(text)])]
     lines = _lines(text)
     headings = {
@@ -158,10 +158,10 @@ def _lines(text: str) -> list[str]:
 
 def _after_fence_line(opened: str, line: str) -> str:
     """Return the open fence after `line`, given the one before it."""
-    found = _FENCE.fullmatch(line.rstrip())
-    if not found:
+    match = _FENCE.fullmatch(line.rstrip())
+    if not match:
         return opened
-    fence = found["mark"] or found["tilde"]
+    fence = match["mark"] or match["tilde"]
     if not opened:
         return fence
     closes = fence[0] == opened[0] and len(fence) >= len(opened) and line.strip(" \t>\r\n") == fence

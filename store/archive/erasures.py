@@ -67,13 +67,13 @@ def _note_ended_runs(connection: Connection, tombstone: AnyRow) -> None:
 
 def erase_of_user(connection: Connection, asking: Asking, user_ref: str) -> int:
     """Erase some of a user's conversations; return how many were found, 0 once there are none."""
-    found = connection.execute(
+    identifiers = connection.execute(
         select(_c.id)
         .where(_c.tenant_id == asking.tenant_id, _c.user_ref == user_ref)
         .order_by(_c.id)
         .limit(OF_USER_AT_ONCE)
     )
-    return sum(erase(connection, asking, identifier, "user") is not None for identifier in found.scalars().all())
+    return sum(erase(connection, asking, identifier, "user") is not None for identifier in identifiers.scalars().all())
 
 
 def page(

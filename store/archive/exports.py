@@ -95,13 +95,13 @@ def portion(connection: Connection, tenant_id: UUID, conversation_id: UUID, kind
     if not chosen:
         return Portion((), None)
     query = select(*_columns(table)).where(*rest, key <= chosen[-1][0]).order_by(key)
-    found = [dict(row) for row in connection.execute(query).mappings()]
-    rows: list[tuple[Kind, Mapping[str, Any]]] = [(kind, row) for row in found]
-    if kind == "run" and found:
-        steps = select(*_columns(run_steps)).where(run_steps.c.run_id.in_([row["id"] for row in found]))
+    exported = [dict(row) for row in connection.execute(query).mappings()]
+    rows: list[tuple[Kind, Mapping[str, Any]]] = [(kind, row) for row in exported]
+    if kind == "run" and exported:
+        steps = select(*_columns(run_steps)).where(run_steps.c.run_id.in_([row["id"] for row in exported]))
         ordered = connection.execute(steps.order_by(run_steps.c.run_id, run_steps.c.step_no)).mappings()
         rows += [("run_step", dict(row)) for row in ordered]
-    return Portion(rows, found[-1][key.key] if len(chosen) < len(sizes) or len(sizes) == limit else None)
+    return Portion(rows, exported[-1][key.key] if len(chosen) < len(sizes) or len(sizes) == limit else None)
 
 
 def _columns(table: Table) -> list[ColumnElement[Any]]:

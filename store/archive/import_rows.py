@@ -112,9 +112,9 @@ def _value(column: Column[Any], value: Any, exact: str | None) -> Any:
             return msgspec.to_builtins(value) if column.name in {"coverage", "pins"} else value
 
 
-def _same(exact: str, shown: bytes) -> str:
+def _same(exact: str, served: bytes) -> str:
     """Return the text of a JSON value as it came, if it is the one that is shown."""
-    if exact.replace("\r", " ").replace("\n", " ").encode() != shown:
+    if exact.replace("\r", " ").replace("\n", " ").encode() != served:
         raise msgspec.ValidationError("the exact text is not that of the value beside it")
     return exact
 

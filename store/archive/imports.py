@@ -176,21 +176,21 @@ def finish(
 
 def _uncount(connection: Connection, tenant_id: UUID, steps: Sequence[Row]) -> None:
     """Take what imported steps cost off today's usage: it was spent on another day, and perhaps by another tenant."""
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     cost = Decimal(0)
     for step in steps:
-        told["calls"] += step.get("model_calls") or 0
-        told["read"] += step.get("model_input_tokens") or 0
-        told["written"] += step.get("model_output_tokens") or 0
+        counts["calls"] += step.get("model_calls") or 0
+        counts["read"] += step.get("model_input_tokens") or 0
+        counts["written"] += step.get("model_output_tokens") or 0
         cost += step.get("cost_usd") or 0
-    if any(told.values()) or cost:
+    if any(counts.values()) or cost:
         connection.execute(
             update(model_usage)
             .where(_u.tenant_id == tenant_id, _u.day == func.date(func.timezone("utc", func.now())))
             .values(
-                model_calls=_u.model_calls - told["calls"],
-                input_tokens=_u.input_tokens - told["read"],
-                output_tokens=_u.output_tokens - told["written"],
+                model_calls=_u.model_calls - counts["calls"],
+                input_tokens=_u.input_tokens - counts["read"],
+                output_tokens=_u.output_tokens - counts["written"],
                 cost_usd=_u.cost_usd - cost,
             )
         )

@@ -117,11 +117,11 @@ _SOURCES: Final = (
 
 def wanted(words: str) -> Wanted | None:
     """Return the id that somebody typed: with its prefix or without, with dashes, or only its end; None for no id."""
-    found = _ID.fullmatch(words.strip().strip("\"'`"))
-    if found is None:
+    match = _ID.fullmatch(words.strip().strip("\"'`"))
+    if match is None:
         return None
-    digits = found[2].replace("-", "").lower()
-    prefix = found[1].lower() if found[1] else None
+    digits = match[2].replace("-", "").lower()
+    prefix = match[1].lower() if match[1] else None
     is_known = prefix in {None, _REQUEST, *_KIND_OF}
     return Wanted(prefix, digits) if is_known and SHORTEST <= len(digits) <= _WHOLE else None
 
@@ -129,13 +129,13 @@ def wanted(words: str) -> Wanted | None:
 def find_matches(connection: Connection, tenant_id: UUID, sought: Wanted) -> list[Match]:
     """Return what an id stands for: the rows of that id first, then what its request did."""
     values = {"tenant": tenant_id, "id": sought.id, "digits": sought.digits, "rows": LOOKED_THROUGH}
-    found = [
+    matches = [
         Match(source.kind, row[0], row[1], row[2], row[3], row[4], source.column == "request_id")
         for source in _SOURCES
         if _is_meant(source, sought.prefix) and (source.is_shortened or sought.id is not None)
         for row in connection.execute(text(_statement(source, is_whole=sought.id is not None)), values)
     ]
-    return sorted(found, key=lambda match: match.by_request)[:FOUND_AT_MOST]
+    return sorted(matches, key=lambda match: match.by_request)[:FOUND_AT_MOST]
 
 
 def find_batch(connection: Connection, tenant_id: UUID, words: str) -> list[Match]:

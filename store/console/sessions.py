@@ -54,14 +54,14 @@ def issue_ticket(connection: Connection, tenant_id: UUID, key_id: UUID) -> str:
 
 def find(connection: Connection, token: str) -> SessionRow | None:
     """Return the session of a token, whatever its tenant; None where it or its key is not in force (any more)."""
-    found = connection.execute(text("select * from find_console_session(:hash)"), {"hash": _hash(token)}).one_or_none()
-    return SessionRow(*found) if found else None
+    row = connection.execute(text("select * from find_console_session(:hash)"), {"hash": _hash(token)}).one_or_none()
+    return SessionRow(*row) if row else None
 
 
 def take_ticket(connection: Connection, token: str) -> Holder | None:
     """Use a ticket up; None where it is none, was used, or its time is over."""
-    found = connection.execute(text("select * from take_console_ticket(:hash)"), {"hash": _hash(token)}).one_or_none()
-    return Holder(*found) if found else None
+    row = connection.execute(text("select * from take_console_ticket(:hash)"), {"hash": _hash(token)}).one_or_none()
+    return Holder(*row) if row else None
 
 
 def end(connection: Connection, tenant_id: UUID, token: str) -> None:

@@ -103,27 +103,27 @@ def moments(connection: Connection, conversation_id: UUID, count: int, points: i
 
 def _history(connection: Connection, conversation_id: UUID) -> tuple[Sequence[AnyRow], Sequence[AnyRow]]:
     """Return what is known of the snapshots, by version, and the edits: when, and the first message superseded."""
-    made = select(_s.version, _s.tokens, _s.covers_through, _s.step, _s.created_at)
+    created = select(_s.version, _s.tokens, _s.covers_through, _s.step, _s.created_at)
     edits = select(_m.superseded_at.label("at"), func.min(_m.seq).label("first"))
     edited = edits.where(_m.conversation_id == conversation_id, _m.superseded_at.is_not(None))
     return (
-        connection.execute(made.where(_s.conversation_id == conversation_id).order_by(_s.version)).all(),
+        connection.execute(created.where(_s.conversation_id == conversation_id).order_by(_s.version)).all(),
         connection.execute(edited.group_by(_m.superseded_at).order_by(_m.superseded_at)).all(),
     )
 
 
-def _reigns(made: Sequence[AnyRow], edits: Sequence[AnyRow]) -> Iterator[_Reign]:
+def _reigns(created: Sequence[AnyRow], edits: Sequence[AnyRow]) -> Iterator[_Reign]:
     """Yield the snapshots in force, one after the other."""
     ends = {
         each.version: min(
             (edit.at for edit in edits if edit.at >= each.created_at and edit.first <= each.covers_through),
             default=None,
         )
-        for each in made
+        for each in created
     }
     last = 0
-    for at in sorted({each.created_at for each in made} | {end for end in ends.values() if end is not None}):
-        there = (each for each in reversed(made) if each.created_at <= at)
+    for at in sorted({each.created_at for each in created} | {end for end in ends.values() if end is not None}):
+        there = (each for each in reversed(created) if each.created_at <= at)
         head = next((each for each in there if (end := ends[each.version]) is None or end > at), None)
         version = head.version if head else 0
         if version != last:

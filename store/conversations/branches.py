@@ -201,8 +201,8 @@ def fork(
     )
     context_blocks.copy(connection, conversation_id, new, through_seq)
     pins.copy(connection, conversation_id, new, through_seq)
-    found = connection.execute(_FOR_FORK, {"conversation": conversation_id, "through": through_seq}).all()
-    head = max((each.version for each in found if each.may_be_head), default=0)
+    snapshot_rows = connection.execute(_FOR_FORK, {"conversation": conversation_id, "through": through_seq}).all()
+    head = max((each.version for each in snapshot_rows if each.may_be_head), default=0)
     run_id = record(
         connection,
         tenant_id,
@@ -214,7 +214,7 @@ def fork(
         snapshot_version=head or None,
         reason="forked",
     )
-    versions = [each.version for each in found if each.version <= head]
+    versions = [each.version for each in snapshot_rows if each.version <= head]
     for parent, version in zip([0, *versions], versions, strict=False):
         fixed = {"conversation_id": new, "run_id": run_id, "parent_version": parent}
         _copy(connection, snapshots, [_s.conversation_id == conversation_id, _s.version == version], fixed)

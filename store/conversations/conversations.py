@@ -103,10 +103,10 @@ def create(connection: Connection, tenant_id: UUID, values: Mapping[str, Any]) -
         statement = statement.on_conflict_do_nothing(
             index_elements=[_c.tenant_id, _c.external_id], index_where=_c.external_id.is_not(None)
         )
-    made = connection.execute(statement.returning(_c.id)).scalar_one_or_none()
-    chosen = _c.id == made if made else _c.external_id == values["external_id"]
-    found = connection.execute(_one(tenant_id).where(chosen)).one()
-    return found, made is not None
+    new_id = connection.execute(statement.returning(_c.id)).scalar_one_or_none()
+    chosen = _c.id == new_id if new_id else _c.external_id == values["external_id"]
+    row = connection.execute(_one(tenant_id).where(chosen)).one()
+    return row, new_id is not None
 
 
 def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, lock: bool = False) -> AnyRow | None:
@@ -189,8 +189,8 @@ def change(
             head_moved_at=_c.next_seq,
             strip_thinking_through=_c.next_seq - 1,
         )
-    found = connection.execute(statement).rowcount
-    if found and result_cap is not None:
+    count = connection.execute(statement).rowcount
+    if count and result_cap is not None:
         recount(connection, conversation_id, result_cap)
     changed = get(connection, tenant_id, conversation_id)
     if changed is not None and not {"system", "tools"}.isdisjoint(values):

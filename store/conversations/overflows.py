@@ -58,11 +58,11 @@ def overflow(
     snapshot_version: int | None,
     refused: Refused | None,
     summarize: bool,
-    aside: Callable[[Callable[[], tuple[Stage, Shrunk]]], tuple[Stage, Shrunk]] = call,
+    run_compute: Callable[[Callable[[], tuple[Stage, Shrunk]]], tuple[Stage, Shrunk]] = call,
 ) -> Overflowed:
     """Make the context of a conversation strictly smaller.
 
-    `aside` runs what takes time and needs no database. A pending snapshot and any run that has begun come to nothing,
+    `run_compute` runs what takes time and needs no database. A pending snapshot and any run that has begun come to nothing,
     and so do the holds of a restore. With `summarize` a run is queued that puts a summary into the place of what is
     left out. Raises NoResultFound.
     """
@@ -78,12 +78,12 @@ def overflow(
         stage = material.stage(policy)
         return stage, shrink(stage, policy, factor=material.factor, overflows=material.overflows, refused=refused)
 
-    stage, shrunk = aside(compute)
-    found = Overflowed("compacted", shrunk.served, math.ceil(material.fixed_tokens * material.factor))
+    stage, shrunk = run_compute(compute)
+    overflowed = Overflowed("compacted", shrunk.served, math.ceil(material.fixed_tokens * material.factor))
     if material.overflows >= MOST:
-        return found._replace(outcome="exhausted")
+        return overflowed._replace(outcome="exhausted")
     if not shrunk.is_smaller:
-        return found._replace(outcome="cannot_shrink")
+        return overflowed._replace(outcome="cannot_shrink")
     version = material.last_version + 1
     left = round(shrunk.estimated * material.token_ratio)
     step = StepRecord(
@@ -149,7 +149,7 @@ def overflow(
             parent_version=version,
             target_tokens=left,
         )
-    return found._replace(tokens=shrunk.tokens, run_id=run_id, summary_run_id=queued)
+    return overflowed._replace(tokens=shrunk.tokens, run_id=run_id, summary_run_id=queued)
 
 
 def _detail(shrunk: Shrunk, refused: Refused | None) -> str:

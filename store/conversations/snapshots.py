@@ -180,12 +180,12 @@ def load(
     content: ColumnElement[str] = cast(_m.content, Text)
     if unread_through >= 0:
         content = case((_m.seq > unread_through, content), else_=UNREAD)
-    found = connection.execute(
+    rows = connection.execute(
         select(_m.seq, _m.role, content)
         .where(_m.conversation_id == conversation_id, _m.seq > snapshot.covers_through, _m.superseded_at.is_(None))
         .order_by(_m.seq)
     )
-    tail = tuple(Original(*row) for row in found)
+    tail = tuple(Original(*row) for row in rows)
     return Material(
         snapshot=snapshot,
         tail=tail,

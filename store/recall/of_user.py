@@ -47,7 +47,7 @@ class Stretch(NamedTuple):
 class Stretches(NamedTuple):
     """A user's conversations, the oldest first; `is_cut` says that something of them is beyond the bounds."""
 
-    found: list[Stretch]
+    items: list[Stretch]
     is_cut: bool
 
 
@@ -80,17 +80,17 @@ def stretches(connection: Connection, tenant_id: UUID, user_ref: str, *, prepare
         },
     ).all()
     announce(sum(row.bytes for row in rows))
-    found = [
+    items = [
         Stretch(row.id, row.first, row.through, row.first_segment, row.first_text, row.is_whole)
         for row in reversed(rows)
     ]
-    return Stretches(found, any(row.is_cut for row in rows))
+    return Stretches(items, any(row.is_cut for row in rows))
 
 
-def read(connection: Connection, tenant_id: UUID, found: Sequence[Stretch]) -> Read:
+def read(connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch]) -> Read:
     """Return what is prepared of stretches, and the messages that are not."""
-    by_segments = [each for each in found if each.first_segment is not None]
-    by_texts = [each for each in found if each.first_text is not None]
+    by_segments = [each for each in wanted if each.first_segment is not None]
+    by_texts = [each for each in wanted if each.first_text is not None]
     terms: dict[UUID, list[bytes]] = defaultdict(list)
     superseded: dict[UUID, list[int]] = defaultdict(list)
     rows: dict[UUID, list[AnyRow]] = defaultdict(list)
@@ -111,13 +111,13 @@ def read(connection: Connection, tenant_id: UUID, found: Sequence[Stretch]) -> R
 
 
 def spans_of(
-    connection: Connection, tenant_id: UUID, found: Sequence[Stretch], ranges: Sequence[tuple[datetime, datetime]]
+    connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch], ranges: Sequence[tuple[datetime, datetime]]
 ) -> list[tuple[UUID, int, int]]:
     """Return the ranges of seqs that came in ranges of time, by conversation."""
     values = {
         "tenant": tenant_id,
-        "ids": [each.conversation_id for each in found],
-        "seqs": [each.first for each in found],
+        "ids": [each.conversation_id for each in wanted],
+        "seqs": [each.first for each in wanted],
     }
     return [
         (row.conversation_id, row.first, row.last)
@@ -136,11 +136,11 @@ def chosen(connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID,
             taken.append((row.conversation_id, row.seq))
             total += row.bytes
     announce(total)
-    found: dict[UUID, list[AnyRow]] = defaultdict(list)
+    by_conversation: dict[UUID, list[AnyRow]] = defaultdict(list)
     values = {"tenant": tenant_id, "ids": [each[0] for each in taken], "seqs": [each[1] for each in taken]}
     for row in connection.execute(_CHOSEN, values):
-        found[row.conversation_id].append(row)
-    return found
+        by_conversation[row.conversation_id].append(row)
+    return by_conversation
 
 
 def places(connection: Connection, tenant_id: UUID, of: Sequence[UUID]) -> dict[UUID, Searched]:

@@ -83,8 +83,8 @@ def newest(connection: Connection, tenant_id: UUID, conversation_id: UUID, first
     if row.first is None:
         return ()
     announce(row.bytes)
-    found = select(*_TEXT).where(*own, _m.seq.between(row.first, last)).order_by(_m.seq)
-    return connection.execute(found).all()
+    query = select(*_TEXT).where(*own, _m.seq.between(row.first, last)).order_by(_m.seq)
+    return connection.execute(query).all()
 
 
 def following(
@@ -100,8 +100,8 @@ def following(
     page = page_of_sizes(sizes, len(sizes))
     if len(page) < MOST_MESSAGES and sum(row.bytes for row in page) < WORTH_CHARS:
         return ()
-    found = select(*_TEXT).where(*own, _m.seq <= page[-1].seq).order_by(_m.seq)
-    return connection.execute(found).all()
+    query = select(*_TEXT).where(*own, _m.seq <= page[-1].seq).order_by(_m.seq)
+    return connection.execute(query).all()
 
 
 def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[StoredText]:
@@ -129,8 +129,8 @@ def context_block(
     own = (_b.tenant_id == tenant_id, _b.conversation_id == conversation_id, _b.superseded_at.is_(None))
     place = (*own, _b.seq == seq, _b.position == position)
     announce(connection.scalar(select(func.octet_length(_b.text)).where(*place)) or 0)
-    found = select(_b.seq, _b.position, _b.source, _b.text, _b.created_at).where(*place)
-    return connection.execute(found).one_or_none()
+    query = select(_b.seq, _b.position, _b.source, _b.text, _b.created_at).where(*place)
+    return connection.execute(query).one_or_none()
 
 
 def spans_of(

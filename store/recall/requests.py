@@ -167,8 +167,8 @@ def _of_conversation(tenant_id: UUID, conversation_id: UUID) -> dict[str, Any]:
 
 def _regrets(connection: Connection, rows: str, values: dict[str, Any]) -> list[Regret]:
     statement = text(_REGRETS.format(rows=rows))
-    found = connection.execute(statement, values | {"most": _REGRETS_AT_MOST})
-    return [Regret(row.step, row.strategy, row.policy or {}, row.messages, row.recalls) for row in found]
+    rows_read = connection.execute(statement, values | {"most": _REGRETS_AT_MOST})
+    return [Regret(row.step, row.strategy, row.policy or {}, row.messages, row.recalls) for row in rows_read]
 
 
 # What people look up in the console tells nothing of what a model missed.

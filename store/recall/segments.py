@@ -26,14 +26,14 @@ def prepared_through(connection: Connection, conversation_id: UUID) -> int:
 
 
 def store(
-    connection: Connection, tenant_id: UUID, conversation_id: UUID, through: int, found: Sequence[Segment]
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, through: int, segments: Sequence[Segment]
 ) -> None:
     """Store segments of the messages after `through`; those that somebody else has stored meanwhile stay.
 
     Raises the problem of an erased conversation, which has none.
     """
     rows = []
-    for segment in found:
+    for segment in segments:
         rows.append(
             {
                 "tenant_id": tenant_id,

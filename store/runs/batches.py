@@ -157,8 +157,8 @@ def sent(connection: Connection, batch: Batch, provider_id: str, expires_at: dat
         next_attempt_at=case((_b.state == "sending", _in(FIRST_WAIT_SECONDS)), else_=func.now()),
     )
     # Asked for itself: this may be the second time, after a commit whose answer got lost.
-    found = connection.scalar(select(_b.provider_batch_id).where(_b.id == batch.id))
-    return found is not None and found == provider_id
+    stored_id = connection.scalar(select(_b.provider_batch_id).where(_b.id == batch.id))
+    return stored_id is not None and stored_id == provider_id
 
 
 def not_sent(connection: Connection, batch: Batch, seconds: float) -> bool:
@@ -227,7 +227,7 @@ def finish(
 def restored_since(connection: Connection, batch: Batch) -> bool:
     """Tell whether somebody restored an earlier version after the batch was wished for."""
     wished_at = select(_b.created_at).where(_b.id == batch.id).scalar_subquery()
-    found = connection.execute(
+    restoring_run = connection.execute(
         select(runs.c.id)
         .where(
             runs.c.conversation_id == batch.conversation_id,
@@ -236,7 +236,7 @@ def restored_since(connection: Connection, batch: Batch) -> bool:
         )
         .limit(1)
     )
-    return found.one_or_none() is not None
+    return restoring_run.one_or_none() is not None
 
 
 def hold_back(connection: Connection, batch: Batch, growth: int, most: int) -> None:

@@ -36,10 +36,10 @@ _NOTED: Final[ContextVar[list[EndedRun] | None]] = ContextVar("ended_runs", defa
 @contextmanager
 def noting_ended_runs() -> Iterator[list[EndedRun]]:
     """Yield the list of the runs that are ended in the block."""
-    found: list[EndedRun] = []
-    token = _NOTED.set(found)
+    ended: list[EndedRun] = []
+    token = _NOTED.set(ended)
     try:
-        yield found
+        yield ended
     finally:
         _NOTED.reset(token)
 

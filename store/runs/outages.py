@@ -39,11 +39,11 @@ def versions_before(connection: Connection, conversation_id: UUID, codes: Collec
         )
     )
     query = select(link.c.parent_version, link.c.step, _r.error).join(runs, _r.id == link.c.run_id, isouter=True)
-    found: list[int] = []
+    versions: list[int] = []
     for parent, step, error in connection.execute(query.order_by(link.c.version.desc())):
         if step != Step.EXTRACT:
             continue
         if str(error or "").partition(":")[0] not in codes:
             break
-        found.append(parent or 0)
-    return found[::-1]
+        versions.append(parent or 0)
+    return versions[::-1]

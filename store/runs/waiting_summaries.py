@@ -112,57 +112,57 @@ def resume(connection: Connection, waiting: Waiting, policy_of: Callable[[AnyRow
     whose = select(_w.conversation_id).where(_w.run_id == waiting.run_id).scalar_subquery()
     connection.execute(select(_c.id).where(_c.id == whose).with_for_update())
     columns = (_w.conversation_id, _w.block_id, _w.base_version)
-    found = connection.execute(select(*columns).where(_w.run_id == waiting.run_id, _w.done_at.is_(None))).one_or_none()
-    if found is None:
+    wish = connection.execute(select(*columns).where(_w.run_id == waiting.run_id, _w.done_at.is_(None))).one_or_none()
+    if wish is None:
         return Resumed("over")
-    row = conversations.get(connection, waiting.tenant_id, found.conversation_id)
+    row = conversations.get(connection, waiting.tenant_id, wish.conversation_id)
     if row is None:
         return _over(connection, waiting)
-    if found.block_id is not None:
-        return _resume_block(connection, waiting, found, policy_of(row))
-    return _resume_conversation(connection, waiting, found, row, policy_of(row))
+    if wish.block_id is not None:
+        return _resume_block(connection, waiting, wish, policy_of(row))
+    return _resume_conversation(connection, waiting, wish, row, policy_of(row))
 
 
 def _resume_conversation(
-    connection: Connection, waiting: Waiting, found: AnyRow, row: AnyRow, policy: Policy
+    connection: Connection, waiting: Waiting, wish: AnyRow, row: AnyRow, policy: Policy
 ) -> Resumed:
-    if row.pending_version is not None or _has_active_run(connection, found.conversation_id):
+    if row.pending_version is not None or _has_active_run(connection, wish.conversation_id):
         return Resumed("waits")
-    way = _way(connection, found.conversation_id, found.base_version)
+    way = _way(connection, wish.conversation_id, wish.base_version)
     over = _over(connection, waiting)
     if way is None:
         return over
     if not way:
         # Nothing could be done without a model: the thresholds decide, as if it had just grown over them.
-        lift_hold(connection, found.conversation_id)
-        mark_due(connection, found.conversation_id)
+        lift_hold(connection, wish.conversation_id)
+        mark_due(connection, wish.conversation_id)
         return Resumed("checked")
     run = _run(connection, waiting)
     identifier = requested.summarize_overflow(
         connection,
         waiting.tenant_id,
-        found.conversation_id,
+        wish.conversation_id,
         trigger=RunTrigger.BUDGET,
         policy=policy,
         request_id=run.request_id,
         instructions=run.instructions,
-        base_version=found.base_version,
+        base_version=wish.base_version,
         parent_version=row.head_version,
         target_tokens=policy.compaction_threshold_tokens,
     )
     return Resumed("queued", identifier)
 
 
-def _resume_block(connection: Connection, waiting: Waiting, found: AnyRow, policy: Policy) -> Resumed:
-    block = context_blocks.material(connection, found.block_id)
+def _resume_block(connection: Connection, waiting: Waiting, wish: AnyRow, policy: Policy) -> Resumed:
+    block = context_blocks.material(connection, wish.block_id)
     _over(connection, waiting)
-    if block.summary is not None or not block.wanted or _has_active_run(connection, None, found.block_id):
+    if block.summary is not None or not block.wanted or _has_active_run(connection, None, wish.block_id):
         return Resumed("over")
     identifier = requested.summarize_block(
         connection,
         waiting.tenant_id,
-        found.conversation_id,
-        found.block_id,
+        wish.conversation_id,
+        wish.block_id,
         policy=policy,
         request_id=_run(connection, waiting).request_id,
     )
@@ -200,8 +200,8 @@ def _has_active_run(connection: Connection, conversation_id: UUID | None, block_
         if block_id is not None
         else (_r.conversation_id == conversation_id) & _r.block_id.is_(None)
     )
-    found = connection.execute(select(_r.id).where(which, _r.state.in_(ACTIVE)).limit(1))
-    return found.one_or_none() is not None
+    active = connection.execute(select(_r.id).where(which, _r.state.in_(ACTIVE)).limit(1))
+    return active.one_or_none() is not None
 
 
 def _run(connection: Connection, waiting: Waiting) -> AnyRow:

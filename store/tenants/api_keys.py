@@ -144,21 +144,21 @@ def rotate(
     The old one expires after `overlap`, if not before. Without `expires_at` the new one has as long a life as the old
     one was given. Raise AlreadyReplacedError or TooManyKeysError.
     """
-    found = connection.execute(_one(tenant_id, key_id).where(_in_force()).with_for_update()).one_or_none()
-    if found is None:
+    row = connection.execute(_one(tenant_id, key_id).where(_in_force()).with_for_update()).one_or_none()
+    if row is None:
         return None
-    old = ApiKey(*found)
+    old = ApiKey(*row)
     if old.replaced_by is not None:
         raise AlreadyReplacedError(old.replaced_by)
     if expires_at is None and old.expires_at is not None:
         expires_at = datetime.now(UTC) + (old.expires_at - old.created_at)
-    made = _create(connection, tenant_id, old.name, old.scopes, expires_at, at_most=ROTATING * MAXIMUM)
+    new_key = _create(connection, tenant_id, old.name, old.scopes, expires_at, at_most=ROTATING * MAXIMUM)
     connection.execute(
         update(api_keys)
         .where(_k.id == key_id, _k.tenant_id == tenant_id)
-        .values(expires_at=func.least(_k.expires_at, func.now() + overlap), replaced_by=made[0].id)
+        .values(expires_at=func.least(_k.expires_at, func.now() + overlap), replaced_by=new_key[0].id)
     )
-    return made
+    return new_key
 
 
 def all_of(connection: Connection, tenant_id: UUID) -> list[ApiKey]:
@@ -181,8 +181,8 @@ def page(
 
 def get(connection: Connection, tenant_id: UUID, key_id: UUID) -> ApiKey | None:
     """Return one key."""
-    found = connection.execute(_one(tenant_id, key_id)).one_or_none()
-    return ApiKey(*found) if found else None
+    row = connection.execute(_one(tenant_id, key_id)).one_or_none()
+    return ApiKey(*row) if row else None
 
 
 def revoke(connection: Connection, tenant_id: UUID, key_id: UUID) -> bool:

@@ -127,9 +127,9 @@ def is_spent(connection: Connection, tenant_id: UUID, default: Budget) -> bool:
 
 def seconds_left(connection: Connection) -> float:
     """Return the seconds until the next day's budget."""
-    found = connection.scalar(select(func.extract("epoch", NEXT_DAY - func.now())))
-    assert found is not None  # noqa: S101 - the database knows the time
-    return float(found)
+    seconds = connection.scalar(select(func.extract("epoch", NEXT_DAY - func.now())))
+    assert seconds is not None  # noqa: S101 - the database knows the time
+    return float(seconds)
 
 
 def today(connection: Connection, tenant_id: UUID, default: Budget) -> Today:
@@ -195,8 +195,8 @@ def _used(connection: Connection, tenant_id: UUID, run_id: UUID | None, batch_id
 
 def _total(connection: Connection, *queries: Any) -> Amount:
     """Return what several queries find together, as of one moment."""
-    found = union_all(*queries).subquery()
-    row = connection.execute(select(func.sum(found.c.tokens), func.sum(found.c.cost_usd))).one()
+    amounts = union_all(*queries).subquery()
+    row = connection.execute(select(func.sum(amounts.c.tokens), func.sum(amounts.c.cost_usd))).one()
     return Amount(int(row[0]), row[1])
 
 

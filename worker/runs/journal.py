@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot
     from compaction.steps.stage import Stage
-    from compaction.steps.steps import Made
+    from compaction.steps.steps import StepOutcome
     from compaction.view import View
     from store.conversations.snapshots import Material
     from store.runs.runs import Lease, StepRecord
@@ -121,7 +121,7 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             return read_originals(connection, self._lease.conversation_id, stage, zone)
 
-    def record(self, made: Made, stage: Stage) -> StepRecord:
+    def record(self, made: StepOutcome, stage: Stage) -> StepRecord:
         """Return what there is to say of a step once it is made."""
         return runs.StepRecord(
             name=made.step,
@@ -140,7 +140,7 @@ class Journal:
         return record._replace(duration_ms=self._milliseconds())
 
     def take(
-        self, made: Made, reading: Reading, record: StepRecord | None = None, beside: Beside | None = None
+        self, made: StepOutcome, reading: Reading, record: StepRecord | None = None, beside: Beside | None = None
     ) -> Result:
         """Commit what a step made, or write down why not; see `commit` for `beside`."""
         record = record or self.record(made, reading.stage)

@@ -128,7 +128,7 @@ class Summarizing:
         return done
 
     def commit(
-        self, now: Reading, made: steps.Made, known: StepRecord, spent: Spent, beside: Beside | None = None
+        self, now: Reading, made: steps.StepOutcome, known: StepRecord, spent: Spent, beside: Beside | None = None
     ) -> Result:
         """Commit what the step made, by whom `known` tells; see `Journal.commit`."""
         record = spend(self.journal.record(made, now.stage), spent)._replace(
@@ -143,7 +143,7 @@ class Summarizing:
         """Put an extract into the place of the zone whose summary failed."""
         stage, policy = now.stage, self.lease.policy
         extractive = ExtractiveSummarizer()
-        made = steps.Made(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
+        made = steps.StepOutcome(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
         record = self.journal.record(made, stage)._replace(summarizer=extractive.name)
         zone = steps.find_zone(stage, policy)
         if isinstance(zone, str):
@@ -157,7 +157,7 @@ class Summarizing:
 
     def record(self, stage: Stage) -> StepRecord:
         """Return what is known of the step before a summary is made."""
-        made = steps.Made(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self.lease.policy))
+        made = steps.StepOutcome(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self.lease.policy))
         record = self.journal.record(made, stage)
         if not self.is_on:
             return record
@@ -231,7 +231,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Map
         times=times,
         pins=pinned,
         strip_fields=policy.private_result_fields,
-        beside=(*shown, *pinned),
+        other_texts=(*shown, *pinned),
     )
 
 

@@ -32,8 +32,8 @@ class SummaryRequest(NamedTuple):
     """Names of fields in tool results that no model may see."""
     canary: str | None = None
     """The word in the model's rules that a summary may not hold; known when a summary is checked."""
-    beside: tuple[str, ...] = ()
-    """Texts that stand in the context beside the summary: what they hold, it does not have to."""
+    other_texts: tuple[str, ...] = ()
+    """Other texts of the context: what they hold, the summary does not have to."""
 
 
 class Spent(NamedTuple):

@@ -26,7 +26,7 @@ class QualityGuard:
 
     def __init__(self, request: SummaryRequest) -> None:
         self._request = request
-        self._evidence = gather(request.zone, request.previous, shown=request.beside)
+        self._evidence = gather(request.zone, request.previous, other_texts=request.other_texts)
         self._max_chars = int(request.policy.summary_max_tokens * CHARS_PER_TOKEN * ROOM)
 
     def of(self, text: str) -> Verdict:
@@ -39,7 +39,7 @@ class QualityGuard:
             prompt=SYSTEM_PROMPT,
             max_chars=self._max_chars,
             frames=_TAGS,
-            beside=self._request.beside,
+            other_texts=self._request.other_texts,
         )
         METRICS.judged(verdict.reasons)
         return verdict

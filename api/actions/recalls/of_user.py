@@ -27,7 +27,7 @@ from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecallIn, UserPassage, UserRecallOut
 from compaction.recall import numbers, references, times
 from compaction.recall.framing import framed_of_user
-from compaction.recall.passages import BESIDE, pack, quoted, segments_of
+from compaction.recall.passages import NEIGHBOURS, pack, quoted, segments_of
 from compaction.recall.ranking import Hit, Ranking, rank
 from compaction.recall.segments import closed, decoded
 from compaction.recall.words import NEUTRAL, places
@@ -117,10 +117,10 @@ async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _R
 
     def query(connection: Connection, tenant_id: UUID) -> tuple[Stretches, Read, Mapping[UUID, Searched]]:
         stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=False)
-        every = [each.conversation_id for each in stretches.found]
+        every = [each.conversation_id for each in stretches.items]
         return (
             stretches,
-            of_user.read(connection, tenant_id, stretches.found),
+            of_user.read(connection, tenant_id, stretches.items),
             of_user.places(connection, tenant_id, every),
         )
 
@@ -137,7 +137,7 @@ def _match(
 ) -> _RecalledOfUser:
     every: dict[int, QuotedMessage] = {}
     hits = []
-    own = [each.conversation_id for each in stretches.found]
+    own = [each.conversation_id for each in stretches.items]
     for at in reversed(range(len(own))):
         messages = _numbered(at, read.rows.get(own[at], ()))
         for number, original in reversed(messages.items()):
@@ -164,18 +164,18 @@ class _Material(NamedTuple):
 async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _RecalledOfUser:
     def query(connection: Connection, tenant_id: UUID) -> _Material:
         stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=True)
-        read = of_user.read(connection, tenant_id, stretches.found)
+        read = of_user.read(connection, tenant_id, stretches.items)
         ranges = times.ranges(wanted.query or "", of_user.now(connection))
-        return _Material(stretches, read, of_user.spans_of(connection, tenant_id, stretches.found, ranges))
+        return _Material(stretches, read, of_user.spans_of(connection, tenant_id, stretches.items, ranges))
 
     material = await caller.run(query)
-    own = [each.conversation_id for each in material.stretches.found]
+    own = [each.conversation_id for each in material.stretches.items]
     ranked = await asyncio.to_thread(_rank, material, wanted)
     for stretch, new in ranked.new:
         with suppress(SQLAlchemyError, TimeoutError, OSError):
             await caller.run(stored.store, stretch.conversation_id, stretch.through, new)
     hits = ranked.ranking.hits[: hits_for(wanted.max_tokens)]
-    near = dict.fromkeys(each for hit in hits for each in numbers.beside(hit.seq, _BEFORE, BESIDE))
+    near = dict.fromkeys(each for hit in hits for each in numbers.around(hit.seq, _BEFORE, NEIGHBOURS))
     places_wanted = [(own[numbers.conversation_of(each)], numbers.seq_of(each)) for each in near]
 
     def texts(connection: Connection, tenant_id: UUID) -> tuple[dict[UUID, list[AnyRow]], Mapping[UUID, Searched]]:
@@ -203,7 +203,7 @@ def _rank(material: _Material, wanted: UserRecallIn) -> _Ranked:
     every: list[Segment] = []
     kept: list[tuple[Stretch, Sequence[Segment]]] = []
     is_cut = False
-    own = material.stretches.found
+    own = material.stretches.items
     for at in reversed(range(len(own))):
         stretch = own[at]
         rows = material.read.rows.get(stretch.conversation_id, ())

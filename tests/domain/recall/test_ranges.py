@@ -225,12 +225,12 @@ class Chat:
     def pinned(self) -> list[Pin]:
         return [Pin("pin", row.seq, "Never call.") for row in self.originals[2:3]]
 
-    def make(self, act: str) -> tuple[Stage, steps.Made] | None:
+    def make(self, act: str) -> tuple[Stage, steps.StepOutcome] | None:
         """Return what a step would make, and of what; None if it is not worth a snapshot."""
         stage = self.stage
         if act == "overflow":
             shrunk = shrink(stage, self.policy, factor=1.0, overflows=0, refused=None)
-            made = steps.Made(Step.OVERFLOW, shrunk.view, None, None, shrunk.truncated, pins=shrunk.pins)
+            made = steps.StepOutcome(Step.OVERFLOW, shrunk.view, None, None, shrunk.truncated, pins=shrunk.pins)
             assert shrunk.estimated == view_tokens(shrunk.view)
             return (stage, made) if shrunk.is_smaller else None
         if act == "summary":
@@ -242,7 +242,7 @@ class Chat:
             made = steps.take(Step(act), stage, self.policy, by_hand=True)
         return (stage, made) if made.reason is None else None
 
-    def commit(self, stage: Stage, made: steps.Made) -> None:
+    def commit(self, stage: Stage, made: steps.StepOutcome) -> None:
         new = made.settle(stage, "run")
         self.snapshot = Snapshot(
             version=len(self.versions),

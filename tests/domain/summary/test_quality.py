@@ -213,11 +213,11 @@ def test_what_stands_beside_the_summary_need_not_stand_in_it() -> None:
     rule = "Never contact the owner by phone; write to ana.reis@flats.example under DEP-88213."
     summary = without("DEP-88213", "ana.reis@flats.example")
     assert reasons(summary) == {"identifiers_missing"}
-    assert reasons(summary, beside=["Find me a flat.", rule]) == set()
+    assert reasons(summary, other_texts=["Find me a flat.", rule]) == set()
     asked = "Before that, order sandwiches with cheddar for everybody attending the workshop."
     evidence = gather(view([*TRIP, user(asked)]))
     assert reasons(GOOD, evidence) == {"request_not_reflected"}
-    assert reasons(GOOD, evidence, beside=[asked]) == set()
+    assert reasons(GOOD, evidence, other_texts=[asked]) == set()
 
 
 def test_an_instruction_that_the_conversation_itself_quotes_is_no_echo() -> None:
