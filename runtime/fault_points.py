@@ -30,7 +30,7 @@ Point = Literal[
 _SOCKET: Final = os.environ.get("PALIMPSEST_FAULT_POINTS")
 
 
-def reach(point: Point) -> None:
+def pause_for_test(point: Point) -> None:
     """Tell a listening test that the point is reached, and wait until it lets the process go on."""
     if _SOCKET is not None:
         _report(_SOCKET, point)

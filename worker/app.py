@@ -14,7 +14,7 @@ from celery.exceptions import Reject
 from sqlalchemy.exc import SQLAlchemyError
 
 from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from runtime.settings import Settings
 from runtime.tracing import header, here
 from store.runs import runs, summary_places
@@ -163,7 +163,7 @@ def create_app(settings: Settings | None = None) -> Celery:
     @app.task(base=base, bind=True, shared=False, name=CHECK_TASK)
     def check(task: ServiceTask, conversation_ids: Sequence[str]) -> None:
         """Check a batch of conversations and carry out what is due at once."""
-        reach("check.started")
+        pause_for_test("check.started")
         ids = [UUID(text) for text in conversation_ids]
         task.services.checker.check(ids, task.services.dispatcher.execute)
 

@@ -165,7 +165,7 @@ class WorkerMetrics:
         """Count a part of a sweep that failed."""
         self._add("sweep_failures", part)
 
-    def found(self, part: str, count: int) -> None:
+    def woke(self, part: str, count: int) -> None:
         """Count what a part of a sweep woke workers for."""
         self._add("sweep_found", part, amount=count)
 

@@ -74,9 +74,9 @@ def choose_ways(settings: Settings) -> Sequence[Way]:
 
 def _installed(name: str, settings: Settings) -> Summarizer:
     """Return a summarizer that another package brings."""
-    (found,) = entry_points(group=SUMMARIZER_GROUP, name=name)
-    made: Summarizer = found.load()(settings)
-    return made
+    (entry_point,) = entry_points(group=SUMMARIZER_GROUP, name=name)
+    summarizer: Summarizer = entry_point.load()(settings)
+    return summarizer
 
 
 def choose_model(settings: Settings) -> Callable[[], Model] | None:

@@ -23,9 +23,9 @@ def traced_task(task: Any) -> Iterator[None]:
     if TRACING.traces is None:
         yield
         return
-    told = task.request.get(HEADER)
+    header = task.request.get(HEADER)
     # Whoever can write to the broker can write anything.
-    pairs = told.items() if isinstance(told, dict) else ()
+    pairs = header.items() if isinstance(header, dict) else ()
     places = {key: place for key, place in pairs if isinstance(key, str) and isinstance(place, str)}
     before = set(places.values())
     parent = before.pop() if len(before) == 1 else None

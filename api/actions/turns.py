@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
 from api.schema.types import TurnOut
 from compaction.payload.context_blocks import prepare
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from store import hot_path
 from store.conversations import conversations
 from store.conversations.context_blocks import new_blocks
@@ -35,7 +35,7 @@ async def append_turn(
     appended = await store_turn(
         caller, conversation, turn, blocks and blocks.context, idempotency_key=idempotency_key, body=body
     )
-    reach("turn.stored")
+    pause_for_test("turn.stored")
     replayed = _refuse_or_accept(appended)
     for run_id in blocks.run_ids if blocks and not replayed else ():
         services.wakeups.add_run(caller.tenant_id, run_id)

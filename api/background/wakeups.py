@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from runtime.broker import BATCH, CHECK_TASK, CHECKS, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, queue_keys
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from runtime.task_messages import Task, TaskSender
 from runtime.tracing import TRACING, header
 
@@ -155,7 +155,7 @@ class Wakeups:
 
     def _publish(self, tasks: Sequence[Task]) -> None:
         self._tasks.send(tasks)
-        reach("wakeup.sent")
+        pause_for_test("wakeup.sent")
 
 
 def _tasks(

@@ -161,8 +161,8 @@ class Evidence:
 def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, other_texts: Iterable[str] = ()) -> Evidence:
     """Read the messages that a summary replaces, and the summary that stood before them.
 
-    `shown` is what the summarizer was given besides, such as the first message: the summary may speak of it. What
-    compaction wrote itself is not evidence, nor is thinking, which no summarizer sees.
+    `other_texts` are what the summarizer was given besides, such as the first message: the summary may speak of them.
+    What compaction wrote itself is not evidence, nor is thinking, which no summarizer sees.
     """
     lengths = (chars_in(block) for message in zone if message.seq != WRITTEN for block in blocks(message.content))
     evidence = Evidence(len(zone), read_share(lengths, READ_CHARS))

@@ -144,8 +144,8 @@ def judge(
 
     `sections` are the headings it must have, `prompt` the fixed instructions that the model was given (without the
     transcript), `canary` a string in them that no summary may hold, `frames` the strings that framed data in the
-    prompt. What stands in the texts `beside` the summary in the context, such as pins, does not have to stand in it
-    too. A summary over `max_chars` is too long, as is one that is not smaller than what it replaces.
+    prompt. What is in `other_texts`, other texts of the context such as pins, does not have to be in the summary too.
+    A summary over `max_chars` is too long, as is one that is not smaller than what it replaces.
     """
     text = summary.strip()
     if not any(char.isalnum() for char in text):

@@ -62,9 +62,9 @@ def overflow(
 ) -> Overflowed:
     """Make the context of a conversation strictly smaller.
 
-    `run_compute` runs what takes time and needs no database. A pending snapshot and any run that has begun come to nothing,
-    and so do the holds of a restore. With `summarize` a run is queued that puts a summary into the place of what is
-    left out. Raises NoResultFound.
+    `run_compute` runs what takes time and needs no database. A pending snapshot, any run that has begun and the holds
+    of a restore are dropped. With `summarize` a run is queued that puts a summary into the place of what is left out.
+    Raises NoResultFound.
     """
     started = time.monotonic()
     material = snapshots.load(connection, tenant_id, conversation_id, lock="write", dated=policy.recall_handles)

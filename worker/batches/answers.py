@@ -101,12 +101,12 @@ class Answers:
             log.warning("batch.refused", batch_id=str(batch.id), reason=error.code, detail=error.detail)
             closing = self._closing(batch, "failed", error.code, error.detail)
             return self._journal.fail(record, error.code, error.detail, closing)
-        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
-        if made.reason is not None:
-            return self._journal.skip(record, made.reason, self._closing(batch, "discarded", made.reason))
-        made = made._replace(detail="; ".join([made.detail or "", "by a message batch", *summary.notes]))
+        outcome = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        if outcome.reason is not None:
+            return self._journal.skip(record, outcome.reason, self._closing(batch, "discarded", outcome.reason))
+        outcome = outcome._replace(detail="; ".join([outcome.detail or "", "by a message batch", *summary.notes]))
         committed = partial(batches.finish, batch=batch, end="committed", run_id=self._lease.run_id)
-        return self._summarizing.commit(now, made, record, spent, committed)
+        return self._summarizing.commit(now, outcome, record, spent, committed)
 
     def _newest(self, batch: Batch, api: AnthropicBatches) -> Batch | None:
         """Return the batch as the provider has it now, None if it failed: one that has ended is paid for."""

@@ -18,7 +18,7 @@ from compaction.steps import steps
 from compaction.steps.runs import RunKind, RunReason, RunTrigger
 from compaction.view import WRITTEN
 from runtime import ids
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from store.conversations import conversations, snapshots
 from store.runs import batches, runs
 from store.tenants import budgets, tenants
@@ -165,7 +165,7 @@ class Lifecycle:
             with self._database.transaction(batch.tenant_id) as connection:
                 batches.not_sent(connection, batch, batch.wait_seconds)
             raise
-        reach("batch.sent")
+        pause_for_test("batch.sent")
         if self._adopt(batch, status.id, status.expires_at):
             log.info("batch.submitted", parts=len(prompts), provider_batch_id=status.id)
         else:
@@ -202,10 +202,10 @@ class Lifecycle:
             known = batches.known(connection, [each.id for each in listed])
         parts = len(batch.outline.part_ends)
         strange = [each for each in listed if each.id not in known and each.requests == parts]
-        for found in strange:
-            if found.ended and self._wait(partial(api.is_of, found.id, batch.id.hex)):
-                self._adopt(batch, found.id, found.expires_at)
-                log.info("batch.found", provider_batch_id=found.id)
+        for status in strange:
+            if status.ended and self._wait(partial(api.is_of, status.id, batch.id.hex)):
+                self._adopt(batch, status.id, status.expires_at)
+                log.info("batch.found", provider_batch_id=status.id)
                 return
         if any(not each.ended for each in strange):
             # Whose it is, only its results tell.
@@ -302,8 +302,8 @@ class Lifecycle:
             if batches.restored_since(connection, batch):
                 zone = RunReason.BATCH_OUTDATED
             if not isinstance(zone, str):
-                shown = stage.view[zone.start : zone.stop]
-                whole, times = read_originals(connection, batch.conversation_id, stage, shown)
+                replaced = stage.view[zone.start : zone.stop]
+                whole, times = read_originals(connection, batch.conversation_id, stage, replaced)
         if material.pending_version is not None:
             self._postpone(batch, batch.wait_seconds)
             return None

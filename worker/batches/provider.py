@@ -145,13 +145,13 @@ class AnthropicBatches:
         """Return the batches of this key that were made in that time, newest first; raise SummaryError."""
 
         async def call(client: anthropic.AsyncAnthropic) -> object:
-            found: list[Status] = []
+            statuses: list[Status] = []
             async for batch in client.messages.batches.list(limit=LISTED):
                 listed = _status(batch)
-                if listed.created_at < since or len(found) == LISTED:
+                if listed.created_at < since or len(statuses) == LISTED:
                     break
-                found.append(listed)
-            return found
+                statuses.append(listed)
+            return statuses
 
         def read(answer: object, _: int) -> list[Status]:
             assert isinstance(answer, list)  # noqa: S101 - see above

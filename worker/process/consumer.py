@@ -49,27 +49,27 @@ class SteadyConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
             try:
                 receive(message)
             except MISSHAPEN as error:
-                self._put_aside(message, "misshapen", error)
+                self._reject(message, "misshapen", error)
 
         return receive_or_refuse
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Put a message aside whose body cannot be read."""
-        self._put_aside(message, "unreadable", exc)
+        """Reject a message whose body cannot be read."""
+        self._reject(message, "unreadable", exc)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002 - Celery's signature
-        """Put a message aside that asks for no task."""
-        self._put_aside(message, "misshapen")
+        """Reject a message that asks for no task."""
+        self._reject(message, "misshapen")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002 - Celery's signature
-        """Put a message aside that asks for a task that there is not."""
-        self._put_aside(message, "unknown_task", exc)
+        """Reject a message that asks for a task that there is not."""
+        self._reject(message, "unknown_task", exc)
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002 - Celery's signature
-        """Put a message aside whose task cannot be made, or whose content type is not accepted."""
-        self._put_aside(message, "misshapen", exc)
+        """Reject a message whose task cannot be made, or whose content type is not accepted."""
+        self._reject(message, "misshapen", exc)
 
-    def _put_aside(self, message: Any, reason: Refusal, error: BaseException | None = None) -> None:
+    def _reject(self, message: Any, reason: Refusal, error: BaseException | None = None) -> None:
         refused(reason, error)
         if not message.acknowledged:
             message.reject_log_error(log, self.connection_errors)

@@ -56,5 +56,5 @@ class Progress:
         """Return the tasks that have not got on for longer than `seconds`, the worst first."""
         now = self._clock()
         with self._lock:
-            found = [Stuck(name, now - at) for name, at in self._marks.values() if now - at > seconds]
-        return sorted(found, key=lambda stuck: -stuck.seconds)
+            stuck = [Stuck(name, now - at) for name, at in self._marks.values() if now - at > seconds]
+        return sorted(stuck, key=lambda stuck: -stuck.seconds)

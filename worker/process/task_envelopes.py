@@ -114,5 +114,5 @@ def taken_before(kept: bytes) -> tuple[dict[str, Any], str]:
         message, _, _ = msgspec.json.decode(kept, type=tuple[Any, Any, Any])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NotAMessageError("bookkeeping") from error
-    found = written_anew(message)
-    return found, found["properties"]["delivery_info"]["routing_key"]
+    rewritten = written_anew(message)
+    return rewritten, rewritten["properties"]["delivery_info"]["routing_key"]

@@ -61,18 +61,18 @@ class Recovery:
             zone = steps.covered(stage, zone, summary.covers)
             record = spend(record, summary.spent)._replace(prompt_version=summary.prompt_version)
             run_id = str(self._lease.run_id)
-            made = recovery.recover(stage, zone, summary.text, policy, target_tokens=self._target, run_id=run_id)
-            self._commit(now, made, record)
+            recovered = recovery.recover(stage, zone, summary.text, policy, target_tokens=self._target, run_id=run_id)
+            self._commit(now, recovered, record)
 
     @property
     def _occasion(self) -> str:
         return "With another day's budget" if self._lease.trigger == RunTrigger.BUDGET else "After an overflow"
 
-    def _commit(self, now: Reading, made: recovery.Recovered | None, record: StepRecord) -> None:
-        if made is None:
+    def _commit(self, now: Reading, recovered: recovery.Recovered | None, record: StepRecord) -> None:
+        if recovered is None:
             self._journal.skip(record, RunReason.NOT_SMALLER)
             return
-        record = record._replace(tokens_after=made.tokens, messages_after=len(made.view))
-        self._journal.commit(now.material, made.new, self._journal.timed(record))
-        before, after = record.tokens_before, made.tokens
+        record = record._replace(tokens_after=recovered.tokens, messages_after=len(recovered.view))
+        self._journal.commit(now.material, recovered.new, self._journal.timed(record))
+        before, after = record.tokens_before, recovered.tokens
         log.info("overflow.summarized", trigger=self._lease.trigger, tokens_before=before, tokens_after=after)

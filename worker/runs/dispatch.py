@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from compaction.steps.runs import RunKind
 from runtime import ids
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from store.bytes_held import bounded_by
 from store.runs import runs
 from worker.metrics import METRICS
@@ -55,7 +55,7 @@ class Dispatcher:
             structlog.contextvars.bound_contextvars(run_id=str(lease.run_id), request_id=request_id),
             traced_run(lease),
         ):
-            reach("run.claimed")
+            pause_for_test("run.claimed")
             try:
                 self._go(lease)
                 METRICS.attempted("done")

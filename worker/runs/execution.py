@@ -128,26 +128,28 @@ class Execution:
             self._journal.results_through = now.stage.newest_result
         policy, strategy = self._lease.policy, self._lease.strategy
         if step is Step.STRATEGIES:
-            made = steps.take_strategies(now.stage, policy, strategy_names(strategy, policy), strategies.load)
+            outcome = steps.take_strategies(now.stage, policy, strategy_names(strategy, policy), strategies.load)
         else:
             by_hand = strategy is not None and strategy != "auto"
             through = self._read_through if step is Step.BACKSTOP else None
-            made = steps.take(step, now.stage, policy, by_hand=by_hand, through=through)
-        done = self._journal.take(made, now)
+            outcome = steps.take(step, now.stage, policy, by_hand=by_hand, through=through)
+        done = self._journal.take(outcome, now)
         if done == "skipped":
             return done
-        self._committed = made.view
+        self._committed = outcome.view
         tokens = now.stage.load.input_tokens
         match step:
             case Step.TOOL_RESULTS:
                 budget = policy.input_token_budget
-                log.info("tool_results.cut", note=made.detail, results=made.results_cut, tokens=tokens, budget=budget)
+                log.info(
+                    "tool_results.cut", note=outcome.detail, results=outcome.results_cut, tokens=tokens, budget=budget
+                )
             case Step.PRUNE:
-                log.info("tool_results.pruned", note=made.detail, results=made.results_cut, tokens=tokens)
+                log.info("tool_results.pruned", note=outcome.detail, results=outcome.results_cut, tokens=tokens)
             case Step.STRATEGIES:
-                log.info("strategies.taken", note=made.detail, tokens=tokens)
+                log.info("strategies.taken", note=outcome.detail, tokens=tokens)
             case _:
-                log.warning("context.dropped", step=step, messages=len(now.stage.view) - len(made.view))
+                log.warning("context.dropped", step=step, messages=len(now.stage.view) - len(outcome.view))
         return done
 
     def _end(self) -> None:

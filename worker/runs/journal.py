@@ -16,7 +16,7 @@ from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, growth_margin,
 from compaction.steps.runs import RunKind, RunReason, RunState, StepState
 from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from store.conversations import conversations, messages, snapshots
 from store.runs import outages, runs, waiting_summaries
 from worker.metrics import METRICS
@@ -45,7 +45,7 @@ _SUMMARIZING: Final = frozenset({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP})
 _AT_ONCE: Final = frozenset({RunReason.NOTHING_TO_CUT, RunReason.NOTHING_TO_PRUNE, RunReason.NOTHING_TO_SHORTEN})
 
 
-Beside: TypeAlias = "Callable[[Connection], bool]"
+AlsoWrite: TypeAlias = "Callable[[Connection], bool]"
 """Writes what a step settles besides, a batch's end; False if that was settled before, and its costs written down."""
 
 
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     stage: Stage
 
 
-class SentBeside(NamedTuple):
+class SentFields(NamedTuple):
     """The conversation's model, system prompt and tools, each None where the chat product has not told it."""
 
     model: str | None
@@ -94,7 +94,7 @@ class Journal:
                     dated=self._policy.recall_handles,
                 )
         except NoResultFound:
-            self.sent_beside()
+            self.sent_fields()
             raise
         stage = material.stage(self._policy)
         self._started = time.monotonic()
@@ -108,31 +108,31 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             return outages.versions_before(connection, self._lease.conversation_id, codes)
 
-    def sent_beside(self) -> SentBeside:
+    def sent_fields(self) -> SentFields:
         """Read what the chat product sends beside the messages."""
         with self._transaction(self._lease.tenant_id) as connection:
             row = conversations.get(connection, self._lease.tenant_id, self._lease.conversation_id)
         if row is None:
             raise RunLostError(RunReason.ERASED)
-        return SentBeside(row.model, row.system, row.tools)
+        return SentFields(row.model, row.system, row.tools)
 
     def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:
         """Return a zone as it came; see `read_originals`."""
         with self._transaction(self._lease.tenant_id) as connection:
             return read_originals(connection, self._lease.conversation_id, stage, zone)
 
-    def record(self, made: StepOutcome, stage: Stage) -> StepRecord:
+    def record(self, outcome: StepOutcome, stage: Stage) -> StepRecord:
         """Return what there is to say of a step once it is made."""
         return runs.StepRecord(
-            name=made.step,
+            name=outcome.step,
             state=StepState.COMMITTED,
             tokens_before=stage.tokens,
-            tokens_after=stage.estimate(made.view),
+            tokens_after=stage.estimate(outcome.view),
             messages_before=len(stage.view),
-            messages_after=len(made.view),
+            messages_after=len(outcome.view),
             duration_ms=self._milliseconds(),
-            detail=detail_of(made, stage),
-            results_cut=made.results_cut,
+            detail=detail_of(outcome, stage),
+            results_cut=outcome.results_cut,
         )
 
     def timed(self, record: StepRecord) -> StepRecord:
@@ -140,18 +140,18 @@ class Journal:
         return record._replace(duration_ms=self._milliseconds())
 
     def take(
-        self, made: StepOutcome, reading: Reading, record: StepRecord | None = None, beside: Beside | None = None
+        self, outcome: StepOutcome, reading: Reading, record: StepRecord | None = None, also: AlsoWrite | None = None
     ) -> Result:
-        """Commit what a step made, or write down why not; see `commit` for `beside`."""
-        record = record or self.record(made, reading.stage)
-        if made.reason is not None:
-            return self.skip(record, made.reason)
-        return self.commit(reading.material, made.settle(reading.stage, str(self._lease.run_id)), record, beside)
+        """Commit what a step made, or write down why not; see `commit` for `also`."""
+        record = record or self.record(outcome, reading.stage)
+        if outcome.reason is not None:
+            return self.skip(record, outcome.reason)
+        return self.commit(reading.material, outcome.settle(reading.stage, str(self._lease.run_id)), record, also)
 
-    def commit(self, material: Material, new: NewSnapshot, record: StepRecord, beside: Beside | None = None) -> Result:
+    def commit(self, material: Material, new: NewSnapshot, record: StepRecord, also: AlsoWrite | None = None) -> Result:
         """Write the snapshot and its step; a pending one has to wait for the end of a tool loop.
 
-        `beside` is written in the same transaction; see Beside. Raises RunLostError if it comes too late.
+        `also` is written in the same transaction; see AlsoWrite. Raises RunLostError if it comes too late.
         """
         recorded: list[StepRecord] = []
 
@@ -173,30 +173,30 @@ class Journal:
             if outcome.version is not None:
                 reason = RunReason.WAITS_FOR_TOOL_LOOP if outcome.pending else None
                 step = record._replace(snapshot_version=outcome.version, reason=reason)
-                recorded[:] = [self._add(connection, step, beside)]
-                reach("snapshot.written")
+                recorded[:] = [self._add(connection, step, also)]
+                pause_for_test("snapshot.written")
             return outcome
 
         outcome = self._database.insist(self._lease.tenant_id, write)
         if outcome.lost is not None:
-            self.skip(record if beside is None else free_of_charge(record), outcome.lost)
+            self.skip(record if also is None else free_of_charge(record), outcome.lost)
             if outcome.lost == RunReason.HEAD_MOVED:
                 # By an edit, or a restore. What was made from the old head is worth nothing.
                 self.end()
             raise RunLostError(outcome.lost)
-        reach("snapshot.committed")
+        pause_for_test("snapshot.committed")
         for step in recorded:
             METRICS.step_recorded(step)
         return "pending" if outcome.pending else "committed"
 
-    def skip(self, record: StepRecord, reason: str, beside: Beside | None = None) -> Literal["skipped"]:
+    def skip(self, record: StepRecord, reason: str, also: AlsoWrite | None = None) -> Literal["skipped"]:
         """Write a step down that changed nothing."""
-        self._write(self._unchanged(record)._replace(state=StepState.SKIPPED, reason=reason), beside)
+        self._write(self._unchanged(record)._replace(state=StepState.SKIPPED, reason=reason), also)
         return "skipped"
 
-    def fail(self, record: StepRecord, reason: str, error: str, beside: Beside | None = None) -> Literal["failed"]:
+    def fail(self, record: StepRecord, reason: str, error: str, also: AlsoWrite | None = None) -> Literal["failed"]:
         """Write a step down that failed."""
-        self._write(self._unchanged(record)._replace(state=StepState.FAILED, reason=reason, error=error), beside)
+        self._write(self._unchanged(record)._replace(state=StepState.FAILED, reason=reason, error=error), also)
         return "failed"
 
     def end(
@@ -224,7 +224,7 @@ class Journal:
                 waiting_summaries.remember(connection, self._lease, waits_from)
             if not runs.end(connection, self._lease, ended, reason or last, error):
                 raise RunLostError(RunReason.LEASE_LOST)
-        reach("run.ended")
+        pause_for_test("run.ended")
         METRICS.run_ended(ended, reason or last)
         log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)
 
@@ -239,14 +239,14 @@ class Journal:
     def _unchanged(self, record: StepRecord) -> StepRecord:
         return self.timed(record)._replace(tokens_after=record.tokens_before, messages_after=record.messages_before)
 
-    def _write(self, record: StepRecord, beside: Beside | None = None) -> None:
+    def _write(self, record: StepRecord, also: AlsoWrite | None = None) -> None:
         with self._transaction(self._lease.tenant_id) as connection:
-            written = self._add(connection, record, beside)
+            written = self._add(connection, record, also)
         METRICS.step_recorded(written)
 
-    def _add(self, connection: Connection, record: StepRecord, beside: Beside | None) -> StepRecord:
+    def _add(self, connection: Connection, record: StepRecord, also: AlsoWrite | None) -> StepRecord:
         """Write a step down and return it as it was written."""
-        if beside is not None and not beside(connection):
+        if also is not None and not also(connection):
             record = free_of_charge(record)
         runs.add_step(connection, self._lease, record)
         return record

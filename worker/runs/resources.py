@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from compaction.steps.runs import RunReason
 from runtime.broker import SUMMARIES
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from store.runs import runs
 from worker.runs.journal import RunLostError
 from worker.summarizers.base import SummaryError
@@ -167,9 +167,9 @@ class RunResources:
             if time.monotonic() < limit:
                 extend(self.database, lease, self.lease_seconds)
 
-        reach("summary.asked")
+        pause_for_test("summary.asked")
         answer = self.calls.wait(call, beat, self.lease_seconds / 3)
-        reach("summary.answered")
+        pause_for_test("summary.answered")
         return answer
 
     def summarized(self, call: Callable[[], T], lease: Lease) -> T:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compaction.summary.zone import Zone
     from compaction.view import View
     from store.runs.runs import Lease, StepRecord
-    from worker.runs.journal import Beside, Journal, Reading
+    from worker.runs.journal import AlsoWrite, Journal, Reading
     from worker.runs.resources import RunResources
     from worker.summarizers.base import Spent, Summarizer, Summary
 
@@ -90,13 +90,13 @@ class Summarizing:
         if isinstance(zone, str):
             return self.journal.skip(record, zone)
         summary = self.ask(stage, zone, policy, record)
-        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
-        made = made._replace(detail="; ".join([made.detail or "", *summary.notes]))
-        if made.reason is not None and self.purse.is_spent:
+        outcome = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
+        if outcome.reason is not None and self.purse.is_spent:
             # Of the first parts alone, and not worth having: the whole of it waits.
             self.journal.skip(spend(record, summary.spent), RunReason.BUDGET_SPENT)
             raise SummaryError(RunReason.BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
-        return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+        return self.commit(now, outcome, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
     def _make_good(self, before: Reading, now: Reading) -> Result | None:
         """Put a summary of originals in the place of extracts; None where that would be no smaller than they are.
@@ -109,13 +109,13 @@ class Summarizing:
         if isinstance(zone, str):
             return None
         summary = self.ask(stage, zone, policy, known)
-        made = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        outcome = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
         known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
-        after = stage.estimate(made.view)
-        if made.reason is not None or not saves_enough(now.stage.tokens, after, policy):
+        after = stage.estimate(outcome.view)
+        if outcome.reason is not None or not saves_enough(now.stage.tokens, after, policy):
             self.journal.skip(known, RunReason.NOT_SMALLER)
             return None
-        record = self.journal.record(made, stage)._replace(
+        record = self.journal.record(outcome, stage)._replace(
             tokens_before=known.tokens_before,
             messages_before=known.messages_before,
             detail="; ".join(["From the originals of what extracts stood for", *summary.notes]),
@@ -123,18 +123,18 @@ class Summarizing:
         record = spend(record, summary.spent)._replace(
             summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
         )
-        done = self.journal.take(made, before, record)
+        done = self.journal.take(outcome, before, record)
         log.info("summary.made_good", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
         return done
 
     def commit(
-        self, now: Reading, made: steps.StepOutcome, known: StepRecord, spent: Spent, beside: Beside | None = None
+        self, now: Reading, outcome: steps.StepOutcome, known: StepRecord, spent: Spent, also: AlsoWrite | None = None
     ) -> Result:
         """Commit what the step made, by whom `known` tells; see `Journal.commit`."""
-        record = spend(self.journal.record(made, now.stage), spent)._replace(
+        record = spend(self.journal.record(outcome, now.stage), spent)._replace(
             summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
         )
-        done = self.journal.take(made, now, record, beside)
+        done = self.journal.take(outcome, now, record, also)
         if done != "skipped":
             log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
         return done
@@ -143,8 +143,8 @@ class Summarizing:
         """Put an extract into the place of the zone whose summary failed."""
         stage, policy = now.stage, self.lease.policy
         extractive = ExtractiveSummarizer()
-        made = steps.StepOutcome(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
-        record = self.journal.record(made, stage)._replace(summarizer=extractive.name)
+        outcome = steps.StepOutcome(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
+        record = self.journal.record(outcome, stage)._replace(summarizer=extractive.name)
         zone = steps.find_zone(stage, policy)
         if isinstance(zone, str):
             return self.journal.skip(record, zone)
@@ -152,13 +152,13 @@ class Summarizing:
             summary = extractive.summarize(self.request(stage, zone, policy))
         except SummaryError as error:
             return self.journal.fail(record, error.code, error.detail)
-        made = steps.summarize(stage, zone, summary.text, policy)._replace(step=Step.EXTRACT)
-        return self.commit(now, made, record._replace(prompt_version=summary.prompt_version), summary.spent)
+        outcome = steps.summarize(stage, zone, summary.text, policy)._replace(step=Step.EXTRACT)
+        return self.commit(now, outcome, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
     def record(self, stage: Stage) -> StepRecord:
         """Return what is known of the step before a summary is made."""
-        made = steps.StepOutcome(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self.lease.policy))
-        record = self.journal.record(made, stage)
+        outcome = steps.StepOutcome(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self.lease.policy))
+        record = self.journal.record(outcome, stage)
         if not self.is_on:
             return record
         summarizer = self._summarizer
@@ -222,7 +222,7 @@ def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
 def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Mapping[int, str]) -> SummaryRequest:
     """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
-    shown = tuple(message_text(message.content) for message in stage.view[: zone.start])
+    earlier = tuple(message_text(message.content) for message in stage.view[: zone.start])
     return SummaryRequest(
         whole,
         stage.previous_summary,
@@ -231,7 +231,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Map
         times=times,
         pins=pinned,
         strip_fields=policy.private_result_fields,
-        other_texts=(*shown, *pinned),
+        other_texts=(*earlier, *pinned),
     )
 
 

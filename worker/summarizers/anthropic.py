@@ -130,13 +130,13 @@ def answer_of(
     return Answer(text, message.stop_reason, spent)
 
 
-def billed(told: Any) -> BilledTokens | None:
+def billed(reported: Any) -> BilledTokens | None:
     """Return the tokens billed, None for a server that does not say, or says something else."""
     try:
-        written = told.cache_creation_input_tokens or 0
-        hourly = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else 0
-        read = told.cache_read_input_tokens or 0
-        usage = BilledTokens(told.input_tokens, told.output_tokens, written - hourly, hourly, read)
+        written = reported.cache_creation_input_tokens or 0
+        hourly = reported.cache_creation.ephemeral_1h_input_tokens if reported.cache_creation else 0
+        read = reported.cache_read_input_tokens or 0
+        usage = BilledTokens(reported.input_tokens, reported.output_tokens, written - hourly, hourly, read)
         return usage if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in usage) else None
     except (AttributeError, TypeError):
         return None

@@ -157,14 +157,14 @@ class RemoteModel(ABC, Generic[Client]):
         permit = self._breaker.admit() if self._breaker is not None else None
         question = _Question(self, self._service, call, model or self.model)
         try:
-            found = read(asyncio.run(question.ask()), question.calls)
+            answer = read(asyncio.run(question.ask()), question.calls)
         except SummaryError as error:
             if self._breaker is not None and permit is not None:
                 self._breaker.report(permit, error.code, question.asked_patience)
             raise
         if self._breaker is not None and permit is not None:
             self._breaker.report(permit)
-        return found
+        return answer
 
 
 @cache
@@ -231,7 +231,7 @@ class _Question(Generic[Client]):
                 with attempt:
                     self.calls += 1
                     self._failed = None
-                    return await self._told(self._call(client))
+                    return await self._recorded(self._call(client))
         raise AssertionError("the last attempt returns or raises")
 
     def _wait_before_retry(self, error: Exception) -> bool | float:
@@ -263,7 +263,7 @@ class _Question(Generic[Client]):
         self._adapted.add(lesson)
         return True
 
-    async def _told(self, answer: Awaitable[T]) -> T:
+    async def _recorded(self, answer: Awaitable[T]) -> T:
         """Return what a request is answered with, told to the log, the metrics and the trace: ids and numbers alone.
 
         Raises what it raises.
@@ -274,8 +274,8 @@ class _Question(Generic[Client]):
         model = METRICS.model(self._model)
         with tracing.span(self._service.span, kind="client", model=model) as span:
             try:
-                found = await answer
-                outcome, given = "ok", getattr(found, "_request_id", None)
+                answered = await answer
+                outcome, given = "ok", getattr(answered, "_request_id", None)
             except asyncio.CancelledError:
                 outcome = RunReason.MODEL_TIMEOUT  # the deadline of the question
                 raise
@@ -295,7 +295,7 @@ class _Question(Generic[Client]):
                     provider_request_id=provider_id,
                     seconds=round(seconds, 3),
                 )
-        return found
+        return answered
 
 
 def _log_retry(details: RetryDetails) -> None:

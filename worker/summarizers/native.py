@@ -132,18 +132,18 @@ def block_of(answer: object, model: str, prices: PriceTable, *, calls: int = 1) 
     """Return the signed block in an answer's bytes, and what it cost; raise SummaryError if there is none."""
     spent = Spent(calls)
     try:
-        found = msgspec.json.decode(answer if isinstance(answer, bytes) else b"", type=_Answer)
+        decoded = msgspec.json.decode(answer if isinstance(answer, bytes) else b"", type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a message", spent) from None
-    usage = _usage(found.usage or {})
+    usage = _usage(decoded.usage or {})
     if usage is not None:
         spent = Spent(calls, usage.prompt, usage.output, cost(model, usage, prices))
-    if found.stop_reason != "compaction":
+    if decoded.stop_reason != "compaction":
         unknown = (RunReason.MODEL_GARBAGE, "the model stopped for another reason than a compaction")
-        raise SummaryError(*_NO_SUMMARY.get(found.stop_reason, unknown), spent)
-    if len(found.content) != 1 or found.content[0].get("type") != "compaction":
+        raise SummaryError(*_NO_SUMMARY.get(decoded.stop_reason, unknown), spent)
+    if len(decoded.content) != 1 or decoded.content[0].get("type") != "compaction":
         raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not one compaction block", spent)
-    block = found.content[0]
+    block = decoded.content[0]
     text = block.get("content")
     if text is None or (isinstance(text, str) and not text.strip()):
         raise SummaryError(RunReason.EMPTY_SUMMARY, "the API could not summarize the conversation", spent)
@@ -166,12 +166,12 @@ class _Hours(msgspec.Struct):
     ephemeral_1h_input_tokens: int = 0
 
 
-def _usage(told: Mapping[str, Any]) -> BilledTokens | None:
+def _usage(reported: Mapping[str, Any]) -> BilledTokens | None:
     """Return the tokens billed, None where that is not said.
 
     The top-level counts of a compaction are zero: its own stand in `iterations` (…, count compaction usage).
     """
-    entries = told.get("iterations") or [told]
+    entries = reported.get("iterations") or [reported]
     try:
         counted = [billed(entry) for entry in msgspec.convert(entries, list[_Billed])]
     except msgspec.ValidationError:

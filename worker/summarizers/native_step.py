@@ -34,7 +34,7 @@ class NativeStep:
         native = self.native.chosen_by(policy)
         now = now._replace(stage=steps.pin_first_request(now.stage))
         stage = now.stage
-        sent = journal.sent_beside()
+        sent = journal.sent_fields()
         model = sent.model or native.model
         record = summarizing.record(stage)._replace(summarizer=native.name, model=model)
         zone = steps.find_prefix(stage, policy)
@@ -47,5 +47,5 @@ class NativeStep:
             return native.sign(beginning, model, sent.system, sent.tools, max_tokens=most, wishes=wishes)
 
         signed = summarizing.answer(lambda: pay(summarizing.purse, model, tokens, sign), record)
-        made = steps.replace_prefix(stage, zone, signed.block, policy)
-        return summarizing.commit(now, made, record._replace(prompt_version=signed.prompt_version), signed.spent)
+        outcome = steps.replace_prefix(stage, zone, signed.block, policy)
+        return summarizing.commit(now, outcome, record._replace(prompt_version=signed.prompt_version), signed.spent)

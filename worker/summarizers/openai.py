@@ -196,10 +196,10 @@ def billed(usage: TokenUsage) -> BilledTokens:
     return BilledTokens(fresh, usage.output or 0, usage.cache_written, 0, usage.cache_read)
 
 
-def _usage(told: Any) -> TokenUsage | None:
+def _usage(reported: Any) -> TokenUsage | None:
     """Return what a usage says, None where it says nothing, or something else than tokens."""
     try:
-        usage = read_usage("chat", told)
+        usage = read_usage("chat", reported)
     except UsageError:
         return None
     return usage if max(usage.input or 0, usage.output or 0) <= MOST_TOKENS else None

@@ -68,14 +68,14 @@ def prices_of(model: str, table: PriceTable = NO_OWN_PRICES) -> TokenPrices | No
         return table.own[key]
     if (listed := listed_name(name)) is not None:
         return PRICES[listed]
-    return None if (key := _longest(table.otherwise, name)) is None else _told(table.otherwise[key])
+    return None if (key := _longest(table.otherwise, name)) is None else _token_prices(table.otherwise[key])
 
 
 def _longest(table: Mapping[str, object], name: str) -> str | None:
     return max((key for key in table if name.startswith(key.strip().lower())), key=len, default=None)
 
 
-def _told(prices: ModelPrices) -> TokenPrices:
+def _token_prices(prices: ModelPrices) -> TokenPrices:
     given = {
         "input": prices.input,
         "output": prices.output,

@@ -300,9 +300,9 @@ class _Work:
 
     def _again(self, staged: Plan, prompt: Prompt, draft: str, verdict: Verdict) -> str | None:
         """Return what the model writes once it is told what was wrong, None if it writes nothing."""
-        told = corrected(prompt, draft, verdict.details, window=staged.window, answer_tokens=staged.answer_tokens)
+        correction = corrected(prompt, draft, verdict.details, window=staged.window, answer_tokens=staged.answer_tokens)
         try:
-            return self._writer.write(told, staged.answer_tokens)
+            return self._writer.write(correction, staged.answer_tokens)
         except SummaryError as error:
             if error.code in FATAL:
                 raise

@@ -92,8 +92,8 @@ def tidied(answer: str) -> str:
     """Return a model's answer without wrapping, pictures, hidden characters, and tags that could pass for a frame."""
     text = visible(answer).strip()
     for wrapping, group in ((_FENCE, 1), (_WRAPPED, 2)):
-        if found := wrapping.match(text):
-            text = found[group].strip()
+        if match := wrapping.match(text):
+            text = match[group].strip()
     # A picture's address is fetched by whatever shows it: a way to carry off what a page talked a model into writing.
     return defanged(_PICTURE.sub(r"\1 (\2)", text)).strip()
 

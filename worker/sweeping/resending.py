@@ -62,7 +62,7 @@ class Sent:
         """
         now = self._clock()
         kept = self._recent(now) if self._absent_count else {}
-        found = []
+        unsent = []
         for item in due:
             key, episode = identify(item)
             sent = self._sent.get(key)
@@ -70,9 +70,9 @@ class Sent:
                 kept[key] = sent
                 if not queue_is_empty and now < sent.next_at:
                     continue
-            found.append(item)
+            unsent.append(item)
         self._sent = kept
-        return found
+        return unsent
 
     def remember(self, items: Iterable[Any], identify: Callable[[Any], tuple[UUID, Hashable]]) -> None:
         """Note that wake-ups have been sent."""

@@ -41,9 +41,9 @@ class Resuming:
     def due(self) -> Iterator[tuple[UUID, UUID]]:
         """Yield (tenant, run) of each run as it is queued; those of tenants whose budget is spent again wait on."""
         with self._database.transaction(None) as connection:
-            found = waiting_summaries.due(connection, LIMIT)
-        spent = {tenant_id for tenant_id in {each.tenant_id for each in found} if self._is_spent(tenant_id)}
-        for waiting in found:
+            due = waiting_summaries.due(connection, LIMIT)
+        spent = {tenant_id for tenant_id in {each.tenant_id for each in due} if self._is_spent(tenant_id)}
+        for waiting in due:
             if waiting.tenant_id in spent:
                 continue
             try:

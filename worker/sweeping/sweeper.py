@@ -23,7 +23,7 @@ from runtime.broker import (
     SUMMARIES,
     QueueDepths,
 )
-from runtime.fault_points import reach
+from runtime.fault_points import pause_for_test
 from runtime.tracing import header, here, span
 from store.conversations import conversations
 from store.runs import runs
@@ -105,23 +105,23 @@ class Sweeper:
 
         What fails is logged, and the next sweep tries again.
         """
-        reach("sweep.started")
+        pause_for_test("sweep.started")
         started = time.monotonic()
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         failed: list[str] = []
-        with span("sweep") as told:
+        with span("sweep") as traced:
             for name, part in self._parts.items():
                 try:
-                    found[name] = part()
+                    counts[name] = part()
                 except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
                     failed.append(name)
                     METRICS.sweep_failed(name)
                     log.warning("sweep.failed", part=name, error=type(error).__name__)
                 else:
-                    METRICS.found(name, found[name])
-            told.set(**found, failed=",".join(failed) or None)
+                    METRICS.woke(name, counts[name])
+            traced.set(**counts, failed=",".join(failed) or None)
         METRICS.swept(time.monotonic() - started)
-        return sum(found.values())
+        return sum(counts.values())
 
     def _checks(self) -> int:
         with self._database.transaction(None) as connection:
@@ -159,12 +159,12 @@ class Sweeper:
 
     def _unclaimed(self, waiting: Sequence[Stranded]) -> list[Stranded]:
         """Return the queued runs that are to be offered again."""
-        found: list[Stranded] = []
+        unclaimed: list[Stranded] = []
         for queue in QUEUES:
             runs_there = [run for run in waiting if run.queue == queue]
             is_empty = bool(runs_there) and self._is_empty(queue)
-            found += self._sent_runs[queue].unsent(runs_there, _run, queue_is_empty=is_empty)
-        return found
+            unclaimed += self._sent_runs[queue].unsent(runs_there, _run, queue_is_empty=is_empty)
+        return unclaimed
 
     def _requeue(self, run: Stranded) -> None:
         with self._database.transaction(run.tenant_id) as connection:

@@ -136,15 +136,15 @@ class Courier:
     async def _address(self, host: str, port: int) -> str:
         if port > _LAST_PORT:
             raise AddressError(host)
-        look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         try:
-            entries = await asyncio.get_running_loop().run_in_executor(self._lookups, look)
+            entries = await asyncio.get_running_loop().run_in_executor(self._lookups, lookup)
         except UnicodeError as error:  # a label that is empty or too long: no name that could be asked for
             raise AddressError(host) from error
-        found = [str(entry[4][0]) for entry in entries]
-        allowed = [each for each in found if self._private_addresses or is_public(ip_address(each))]
+        addresses = [str(entry[4][0]) for entry in entries]
+        allowed = [each for each in addresses if self._private_addresses or is_public(ip_address(each))]
         # One private address among public ones is a trick as well.
-        if not allowed or len(allowed) < len(found):
+        if not allowed or len(allowed) < len(addresses):
             raise AddressError(host)
         return allowed[0]
 

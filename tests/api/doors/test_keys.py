@@ -324,7 +324,7 @@ class Asking:
         self._runner = asyncio.Runner()
         self._services = Services(settings)
         self._pool = self.run(hot_path.open_pool(settings))
-        self.last_used = LastUsed(self._services.look)
+        self.last_used = LastUsed(self._services.run_without_tenant)
         self.authenticator = Authenticator(self._pool, {}, self.last_used)
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
@@ -340,7 +340,7 @@ class Asking:
         async def write() -> None:
             self.last_used.start()
             await self.last_used.stop()
-            self.last_used = LastUsed(self._services.look)
+            self.last_used = LastUsed(self._services.run_without_tenant)
             self.authenticator._last_used = self.last_used
 
         self.run(write())

@@ -477,7 +477,7 @@ def test_what_compaction_wrote_or_thinking_said_is_not_evidence() -> None:
     evidence = gather([written, *view(TRIP), block])
     assert not {"PX-40404", "AK-12345"} & set(required_values(evidence, 100_000))
     assert reasons(GOOD + "PX-40404 and AK-12345", evidence) == {"identifiers_invented"}
-    shown = gather([written, *view(TRIP), block], shown=["PX-40404 or AK-12345"])
+    shown = gather([written, *view(TRIP), block], other_texts=["PX-40404 or AK-12345"])
     assert reasons(GOOD + "PX-40404 and AK-12345", shown) == set()
 
 
