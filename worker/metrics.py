@@ -110,7 +110,7 @@ class WorkerMetrics:
         self._add("task_duration_seconds", task, amount=seconds)
 
     def message_refused(self, reason: Refusal) -> None:
-        """Count a message that was put aside."""
+        """Count a message that was rejected."""
         self._add("messages_refused", reason)
 
     def checked(self, outcome: CheckOutcome, count: int = 1) -> None:

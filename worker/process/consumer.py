@@ -24,8 +24,8 @@ class SteadyConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
 
     kombu 5.7 goes on using the channel of a connection that it has closed: it puts messages back by it, and
     acknowledges the tasks that end later. Both meet an AttributeError, which Celery takes for a fault of the worker's.
-    Celery puts most bad messages aside with all that is in them in its log, and ends over some. A message is a hint, so
-    that putting any aside loses nothing.
+    Celery rejects most bad messages with their whole content in its log, and crashes on some. A message is a hint, so
+    that rejecting any loses nothing.
     """
 
     def ensure_connected(self, conn: Any) -> Any:
@@ -42,7 +42,7 @@ class SteadyConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
         super().on_connection_error_after_connected(exc)
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what takes messages; one that it cannot make a task of is put aside."""
+        """Return what takes messages; one that it cannot make a task of is rejected."""
         receive = super().create_task_handler(*args, **kwargs)
 
         def receive_or_refuse(message: Any) -> None:

@@ -28,7 +28,7 @@ MISSHAPEN: Final = (AttributeError, LookupError, TypeError, ValueError)
 
 
 def refused(reason: Refusal, error: BaseException | None = None) -> None:
-    """Log and count a message that was put aside, without a word of what stands in it."""
+    """Log and count a message that was rejected, without its content."""
     METRICS.message_refused(reason)
     log.error("message.refused", reason=reason, error=type(error).__name__ if error else None)
 
