@@ -64,27 +64,27 @@ def support(seed: int = 11) -> list[Message]:
             }
             for title in goods
         ]
-        found: dict[str, Any] = {
+        each: dict[str, Any] = {
             "order_id": order,
             "status": "shipped",
             "tracking": script.code("TRK", 9),
             "items": items,
         }
-        orders.append(found)
+        orders.append(each)
         script.user(f"The {goods[0]} from order {order} arrived broken, box {number + 1} of the delivery.")
-        script.call("get_order", found, order_id=order)
+        script.call("get_order", each, order_id=order)
         script.assistant(f"Order {order} has the {goods[0]} at {items[0]['unit_price']} EUR. I noted the damage.")
-    for found in orders[:6]:
-        item = found["items"][0]
-        script.user(f"Please refund the broken {item['title']} of order {found['order_id']} now.")
+    for each in orders[:6]:
+        item = each["items"][0]
+        script.user(f"Please refund the broken {item['title']} of order {each['order_id']} now.")
         script.call(
             "refund",
             {"ok": True, "refund_id": script.code("RF-")},
-            order_id=found["order_id"],
+            order_id=each["order_id"],
             sku=item["sku"],
             amount=item["unit_price"],
         )
-        script.assistant(f"Refunded {item['unit_price']} EUR; the return label uses tracking {found['tracking']}.")
+        script.assistant(f"Refunded {item['unit_price']} EUR; the return label uses tracking {each['tracking']}.")
     return script.messages
 
 

@@ -31,8 +31,8 @@ class Request:
     frames: list[tuple[str, str]]
 
     def body(self, name: str) -> str:
-        (found,) = [text for each, text in self.frames if each == name]
-        return found
+        (content,) = [text for each, text in self.frames if each == name]
+        return content
 
     @property
     def messages(self) -> list[Heard]:

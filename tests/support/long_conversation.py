@@ -87,9 +87,9 @@ def turns(kind: Kind, count: int, seed: int = 1) -> Iterator[list[Message]]:
     """Return the messages of `count` turns: of talk alone, or of an agent that calls tools."""
     rng = random.Random(seed)  # noqa: S311 - text to measure with
     words = _vocabulary(rng)
-    made = _talk(rng, words) if kind == "chat" else _work(rng, words)
+    messages = _talk(rng, words) if kind == "chat" else _work(rng, words)
     for _ in range(count):
-        yield next(made)
+        yield next(messages)
 
 
 def play(chat: Chat, workers: Workers, conversation: UUID, sent: Iterable[list[Message]]) -> Iterator[Played]:
@@ -142,9 +142,9 @@ def _work(rng: random.Random, words: list[str]) -> Iterator[list[Message]]:
             call = f"toolu_{number:08}"
             asked = {"type": "tool_use", "id": call, "name": "search", "input": {"query": _prose(rng, words, 60)}}
             length = min(_LONGEST_RESULT, int(rng.lognormvariate(*_RESULT_CHARS)))
-            found = {"type": "tool_result", "tool_use_id": call, "content": _result(rng, words, length)}
+            result = {"type": "tool_result", "tool_use_id": call, "content": _result(rng, words, length)}
             yield [
                 {"role": "assistant", "content": [{"type": "text", "text": _prose(rng, words, 200)}, asked]},
-                {"role": "user", "content": [found]},
+                {"role": "user", "content": [result]},
             ]
         yield [{"role": "assistant", "content": _prose(rng, words, _ANSWER_CHARS)}]

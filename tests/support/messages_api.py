@@ -95,25 +95,25 @@ def problems(
     """
     if not messages:
         return ["messages: at least one message is required"]
-    found: list[str] = []
+    problems: list[str] = []
     for index, message in enumerate(messages):
-        found += _shape(f"messages.{index}", message)
+        problems += _shape(f"messages.{index}", message)
     if messages[0].get("role") != "user" and not begins_with_summary(messages):
-        found.append("messages.0: the first message must be a user message")
-    found += _compactions(messages)
+        problems.append("messages.0: the first message must be a user message")
+    problems += _compactions(messages)
     turns = _combine(messages)
     for turn in turns:
         for located in turn.blocks:
-            found += _block(located, turn.role, reported=reported)
-    found += _client_pairs(turns, allow_open_tail=allow_open_tail)
-    found += _server_pairs(turns, allow_open_tail=allow_open_tail)
+            problems += _block(located, turn.role, reported=reported)
+    problems += _client_pairs(turns, allow_open_tail=allow_open_tail)
+    problems += _server_pairs(turns, allow_open_tail=allow_open_tail)
     if reported:
-        found += _endings(turns)
+        problems += _endings(turns)
     if tools is not None:
-        found += _tools(tools, turns)
+        problems += _tools(tools, turns)
     if ledger is not None:
-        found += ledger.problems(messages)
-    return found
+        problems += ledger.problems(messages)
+    return problems
 
 
 def begins_with_summary(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -191,15 +191,15 @@ class ThinkingLedger:
 
     def problems(self, messages: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return one line for each thinking block whose prefix is not the one it was signed with."""
-        found: list[str] = []
+        problems: list[str] = []
         digest = self._base
         for index, message in enumerate(messages):
             for located in _blocks(f"messages.{index}", message):
                 field = _signature_field(located.kind)
                 if field and located.block.get(field) != f"sig-{digest}":
-                    found.append(f"{located.path}: {located.kind} is bound to a different conversation")
+                    problems.append(f"{located.path}: {located.kind} is bound to a different conversation")
             digest = self._extend(digest, message)
-        return found
+        return problems
 
     @staticmethod
     def _extend(digest: str, message: Mapping[str, Any]) -> str:

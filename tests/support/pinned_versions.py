@@ -31,11 +31,11 @@ class Pin(NamedTuple):
 def pins(file: str) -> list[Pin]:
     """Read a file of pins; anything else in it but comments raises."""
     text = re.sub(r"^#.*\n", "", (ROOT / file).read_text(), flags=re.MULTILINE)
-    found = []
+    versions = []
     for line in filter(None, text.replace("\\\n", " ").splitlines()):
         wanted, *hashes = re.split(r"\s+--hash=", line.strip())
         requirement = Requirement(wanted)
         (specifier,) = requirement.specifier
         assert specifier.operator == "=="
-        found.append(Pin(requirement, specifier.version, frozenset(hashes)))
-    return found
+        versions.append(Pin(requirement, specifier.version, frozenset(hashes)))
+    return versions

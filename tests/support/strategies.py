@@ -204,7 +204,7 @@ class _Build:
 
     def server_call(self) -> list[Block]:
         call_id = f"srvtoolu_{next(self.serial)}"
-        found = {
+        hit = {
             "type": "web_search_result",
             "url": "https://example.com/a",
             "title": "A",
@@ -212,7 +212,7 @@ class _Build:
         }
         return [
             {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {"query": "jobs"}},
-            {"type": "web_search_tool_result", "tool_use_id": call_id, "content": [found]},
+            {"type": "web_search_tool_result", "tool_use_id": call_id, "content": [hit]},
         ]
 
     def call(self) -> list[Message]:

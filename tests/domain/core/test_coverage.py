@@ -23,13 +23,13 @@ def flat(coverage: Coverage) -> list[tuple[int, Fate, str | None]]:
 @st.composite
 def generations(draw: DrawFn) -> list[tuple[int, dict[int, Fate]]]:
     """How far each of some runs covers, and the fates it gives."""
-    found: list[tuple[int, dict[int, Fate]]] = []
+    runs: list[tuple[int, dict[int, Fate]]] = []
     covers = -1
     for _ in range(draw(st.integers(1, 5))):
         covers += draw(st.integers(0, 12))
         fates = st.dictionaries(st.integers(0, max(0, covers)), st.sampled_from(FATES[1:]), max_size=12)
-        found.append((covers, draw(fates) if covers >= 0 else {}))
-    return found
+        runs.append((covers, draw(fates) if covers >= 0 else {}))
+    return runs
 
 
 @given(generations())
@@ -47,10 +47,10 @@ def test_a_chain_of_runs_accounts_for_every_original_once(runs: list[tuple[int, 
         assert flat(coverage) == [(seq, *expected[seq]) for seq in range(covers + 1)]
         assert all(find_span(coverage, seq) in coverage for seq in range(covers + 1))
         assert find_span(coverage, covers + 1) is None
-        told = {
+        changed = {
             seq: (old, span) for first, last, old, span in changes(parent, coverage) for seq in range(first, last + 1)
         }
-        assert told == {
+        assert changed == {
             seq: (before[seq], find_span(coverage, seq)) for seq, fate in fates.items() if fate != before[seq]
         }
         covered = covers

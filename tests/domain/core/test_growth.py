@@ -185,20 +185,20 @@ def too_fast(found: list[int]) -> bool:
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_work_grows_with_text_and_no_faster(kind: str) -> None:
-    found = {}
+    counts_by_name = {}
     for name, work in WORK.items():
         try:
             counts = steps(work, TEXTS[kind], CHARS)
         except TooMuchError:
             counts = [0, 0, LIMIT * CHARS * 4]
         if too_fast(counts):
-            found[name] = counts
-    assert not found
+            counts_by_name[name] = counts
+    assert not counts_by_name
 
 
 @pytest.mark.parametrize("kind", CONVERSATIONS)
 def test_work_grows_with_messages_and_no_faster(kind: str) -> None:
-    found = {}
+    counts_by_name = {}
     for name, work in LIVES.items():
         size = PAIRS if work is served else MESSAGES
         try:
@@ -206,8 +206,8 @@ def test_work_grows_with_messages_and_no_faster(kind: str) -> None:
         except TooMuchError:
             counts = [0, 0, LIMIT * size * 4]
         if too_fast(counts):
-            found[name] = counts
-    assert not found
+            counts_by_name[name] = counts
+    assert not counts_by_name
 
 
 def test_long_keys_are_not_read_again_for_every_record() -> None:

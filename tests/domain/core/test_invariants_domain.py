@@ -116,9 +116,9 @@ def test_what_a_step_made_is_what_is_served_then(life: Life) -> None:
     """But for thinking, which was signed for another prefix, and marks, which no snapshot holds."""
     for event, conversation in lived(life):
         if event in STEPS:
-            made = without_marks(strip_thinking(conversation.made, conversation.working().last_seq))
+            stripped = without_marks(strip_thinking(conversation.made, conversation.working().last_seq))
             served = without_marks(strip_thinking(conversation.working().view, conversation.working().last_seq))
-            assert [message.as_message() for message in served] == [message.as_message() for message in made], event
+            assert [message.as_message() for message in served] == [message.as_message() for message in stripped], event
 
 
 @given(any_lives())
@@ -163,13 +163,13 @@ def test_every_original_is_accounted_for_once(life: Life) -> None:
             range(snapshot.covers_through + 1)
         ), event
         assert snapshot.covers_through < len(conversation.originals)
-        shown = {message.seq for message in snapshot.messages if message.seq != WRITTEN}
+        shown_seqs = {message.seq for message in snapshot.messages if message.seq != WRITTEN}
         for span in spans:
             assert (span.run_id is None) == (span.fate == "kept")
             assert span.run_id is None or span.run_id in conversation.runs
             for seq in range(span.first, span.last + 1):
-                assert (seq in shown) == (span.fate in {"kept", "truncated"}), (event, seq, span)
-        assert max(shown, default=-1) <= snapshot.covers_through
+                assert (seq in shown_seqs) == (span.fate in {"kept", "truncated"}), (event, seq, span)
+        assert max(shown_seqs, default=-1) <= snapshot.covers_through
 
 
 @given(valid_lives())
@@ -181,13 +181,13 @@ def test_what_is_kept_appears_unchanged_and_what_is_truncated_is_cut(life: Life)
                 continue
             if index == 0 and snapshot.summary is not None:
                 message = without_summary(message, snapshot.summary)  # noqa: PLW2901 - compared with the original
-            shown = without_thinking(message.as_message())["content"]
+            content = without_thinking(message.as_message())["content"]
             stored = as_first_shown(conversation, message.seq)
             fate = fate_of(snapshot.coverage, message.seq)
             if fate == "kept":
-                assert shown == stored, event
+                assert content == stored, event
             else:
-                assert is_cut(shown, stored), event
+                assert is_cut(content, stored), event
 
 
 def as_first_shown(conversation: Conversation, seq: int) -> Any:
@@ -224,8 +224,8 @@ def test_the_context_ends_with_the_newest_message(life: Life) -> None:
         if texts:
             last = conversation.working().view[-1]
             assert last.seq == newest.seq, event
-            shown = last.content if isinstance(last.content, str) else json.dumps(last.content)
-            assert all(text in shown or json.dumps(text)[1:-1] in shown for text in texts)
+            served_text = last.content if isinstance(last.content, str) else json.dumps(last.content)
+            assert all(text in served_text or json.dumps(text)[1:-1] in served_text for text in texts)
 
 
 @given(valid_lives())
@@ -317,10 +317,13 @@ REQUEST = {"role": "user", "content": "Read every module and tell me where it is
 def agent_round(number: int) -> list[Message]:
     identifier = f"toolu_{number:04d}"
     call = {"type": "tool_use", "id": identifier, "name": "read_file", "input": {"path": f"src/module_{number}.py"}}
-    found = f"# module {number}\n" + "value = compute(other)  # and so on\n" * 90
+    source_text = f"# module {number}\n" + "value = compute(other)  # and so on\n" * 90
     return [
         {"role": "assistant", "content": [text_block(f"Reading module {number}."), call]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": identifier, "content": found[:3_000]}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": identifier, "content": source_text[:3_000]}],
+        },
     ]
 
 

@@ -57,18 +57,18 @@ TEXTS: dict[str, list[Any]] = {
 
 def edges() -> dict[str, list[Any]]:
     """Return the least and the largest values that each key takes."""
-    found = dict(TEXTS)
+    values_by_key = dict(TEXTS)
     for field in msgspec.inspect.type_info(Policy).fields:  # type: ignore[attr-defined]
         match field.type:
             case msgspec.inspect.BoolType():
-                found[field.encode_name] = [False, True]
+                values_by_key[field.encode_name] = [False, True]
             case msgspec.inspect.IntType(ge=int(least), le=most):
-                found[field.encode_name] = [least, least + 1, most]
+                values_by_key[field.encode_name] = [least, least + 1, most]
             case msgspec.inspect.FloatType(gt=None, ge=least, le=most):
-                found[field.encode_name] = [least, most]
+                values_by_key[field.encode_name] = [least, most]
             case msgspec.inspect.FloatType(le=most):
-                found[field.encode_name] = [5e-324, 1e-6, 0.999_999, most]
-    return found
+                values_by_key[field.encode_name] = [5e-324, 1e-6, 0.999_999, most]
+    return values_by_key
 
 
 EDGES = edges()
@@ -148,8 +148,8 @@ def rehearse(policy: Policy) -> None:
     for part in block_summary.split(block.text, policy, 16_000)[:2]:
         block_summary.part_prompt(block.source, block.title, part, 1, 2, policy)
     layers = Layers("Be brief.", None, (block._replace(text=prepared.outline),), (block,), working.view)
-    made = assemble(layers, policy, History(2))
-    assert problems([message.as_message() for message in made.messages]) == []
+    assembly = assemble(layers, policy, History(2))
+    assert problems([message.as_message() for message in assembly.messages]) == []
 
 
 @pytest.mark.parametrize("key", sorted(EDGES))

@@ -155,14 +155,14 @@ def test_the_text_of_a_users_message_is_never_lost(conversation: list[dict[str, 
 
 
 def user_texts(messages: list[dict[str, Any]]) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     for message in messages:
         content = message["content"]
         if message["role"] == "user" and isinstance(content, str):
-            found.append(content)
+            texts.append(content)
         elif message["role"] == "user":
-            found += [str(block["text"]) for block in content if block["type"] == "text"]
-    return [text for text in found if text.strip() and not text.startswith(OUT_OF_PLACE)]
+            texts += [str(block["text"]) for block in content if block["type"] == "text"]
+    return [text for text in texts if text.strip() and not text.startswith(OUT_OF_PLACE)]
 
 
 NEWEST: list[Any] = [
@@ -192,9 +192,9 @@ def test_the_view_ends_with_the_newest_message_of_the_user_whatever_it_is(
     waits = bool(blocks_of([message.as_message() for message in after[-1:]], "tool_use")) and not said_by(view[-1])
     assert not after or after[-1].role == "user" or waits
     said = {str(block["content"]) for block in view[-1].content if isinstance(block, dict) and "content" in block}
-    shown = json.dumps([message.as_message() for message in after])
+    json_text = json.dumps([message.as_message() for message in after])
     for text in said & {"orphan", *(f"said {number}" for number in range(51))}:
-        assert text in shown
+        assert text in json_text
     # Without a stand-in nothing but the end is another.
     bare, _ = repair(view, ends_with_newest=False)
     assert after[: len(bare) - 1] == bare[:-1]
@@ -241,14 +241,14 @@ def test_no_result_whose_call_is_there_is_lost_by_being_out_of_place(conversatio
     identifiers = [block["id"] for block in calls]
     if len(set(identifiers)) < len(identifiers):
         return
-    shown = {
+    results_in_view = {
         block["tool_use_id"]: block for block in blocks_of([message.as_message() for message in view], "tool_result")
     }
     answer = list(takewhile(lambda message: message.role == "assistant", reversed(view)))
     open_ids = {block["id"] for block in blocks_of([message.as_message() for message in answer], "tool_use")}
     for block in results:
         if block["tool_use_id"] in identifiers and block["tool_use_id"] not in open_ids:
-            assert shown[block["tool_use_id"]] == block
+            assert results_in_view[block["tool_use_id"]] == block
     assert repairs.missing_results == len(set(identifiers) - {block["tool_use_id"] for block in results} - open_ids)
 
 

@@ -105,9 +105,9 @@ def test_the_view_shows_40_000_characters_of_a_result_and_the_original_stays() -
         Original(1, "assistant", json_text([{"type": "tool_use", "id": "a", "name": "fetch", "input": {}}])),
         Original(2, "user", json_text([result(page)])),
     ]
-    shown = build(Snapshot(), rows, Policy()).view[2].content[0]
-    assert isinstance(shown, dict)
-    assert shown["content"] == "x" * 40_000 + "\n[120 more characters of this result are stored but not shown]"
+    block = build(Snapshot(), rows, Policy()).view[2].content[0]
+    assert isinstance(block, dict)
+    assert block["content"] == "x" * 40_000 + "\n[120 more characters of this result are stored but not shown]"
     assert page in rows[2].content
     whole = build(Snapshot(), rows, Policy(max_tool_result_chars=40_120)).view[2].content[0]
     assert whole == result(page)

@@ -48,9 +48,9 @@ def test_only_what_the_head_does_not_keep_has_left(steps: list[dict[int, Fate]])
     for version, fates in enumerate(steps, 1):
         coverage = extend(coverage, range(10) if version == 1 else (), fates, str(version))
         chain.append(Link(version, f"step {version}", coverage))
-    found = departures(range(12), chain)
+    left = departures(range(12), chain)
     gone = {seq for seq in range(12) if (span := find_span(coverage, seq)) and span.fate != "kept"}
-    assert set(found) == gone
-    for seq, departure in found.items():
+    assert set(left) == gone
+    for seq, departure in left.items():
         first = next(version for version, fates in enumerate(steps, 1) if seq in fates)
         assert departure == Departure(f"step {first}", str(first), first)

@@ -159,8 +159,8 @@ def test_where_a_place_is_not_certain_a_handle_names_none() -> None:
 
 def test_what_recall_gave_back_has_no_handle_of_its_own() -> None:
     call = {"type": "tool_use", "id": "r", "name": "recall", "input": {"query": "lisbon"}}
-    found = {"type": "tool_result", "tool_use_id": "r", "content": f'<recalled refs="m2">{"x" * 5_000}'}
-    recalled = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [found]}]
+    quoted_result = {"type": "tool_result", "tool_use_id": "r", "content": f'<recalled refs="m2">{"x" * 5_000}'}
+    recalled = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [quoted_result]}]
     conversation = conversation_of(ON, [*rounds(1), *recalled])
     assert result_text(conversation, 4).endswith("\n[2,020 more characters of this result are stored but not shown]")
 
@@ -210,8 +210,8 @@ def test_what_is_pruned_says_what_it_was_and_how_to_have_it_back() -> None:
     cleared = prune(working.view, **PRUNES, hard_share=0, handles=working.handles)
     line = '[cleared: web_search "lisbon flights 0", 2,001 characters: recall m2.0]'
     assert texts(blocks(cleared.view[2].content)[0]) == line
-    for made in (softer, cleared):
-        assert prune(made.view, **PRUNES, hard_share=1, handles=working.handles).view == made.view
+    for pruned in (softer, cleared):
+        assert prune(pruned.view, **PRUNES, hard_share=1, handles=working.handles).view == pruned.view
 
 
 def test_what_loses_its_middle_to_fit_says_how_to_have_it_back() -> None:
@@ -267,5 +267,5 @@ def test_every_handle_gives_the_original_whose_cut_it_stands_in(life: Life) -> N
                 place = references.parse(noted["ref"])
                 packed = read([quoted(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
                 whole = "".join(excerpt.text for passage in packed.passages for excerpt in passage.excerpts)
-                shown = noted["shown"].replace("\n", "")
-                assert whole.replace("\n", "").startswith(shown), event
+                text = noted["shown"].replace("\n", "")
+                assert whole.replace("\n", "").startswith(text), event

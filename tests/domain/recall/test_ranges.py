@@ -100,8 +100,8 @@ def named_in(text: str) -> tuple[set[int], bool]:
     assert noted is not None, text
     names, _, rest = noted[2].partition("; older ones by words")
     assert rest == ""
-    found = [references.parse(name) for name in names.split(", ")]
-    seqs = {seq for reference in found for seq in range(reference.first, reference.last + 1)}
+    parsed = [references.parse(name) for name in names.split(", ")]
+    seqs = {seq for reference in parsed for seq in range(reference.first, reference.last + 1)}
     complete = names == noted[2]
     if complete:
         assert len(seqs) == int(noted[1].replace(",", ""))
@@ -230,20 +230,20 @@ class Chat:
         stage = self.stage
         if act == "overflow":
             shrunk = shrink(stage, self.policy, factor=1.0, overflows=0, refused=None)
-            made = steps.StepOutcome(Step.OVERFLOW, shrunk.view, None, None, shrunk.truncated, pins=shrunk.pins)
+            outcome = steps.StepOutcome(Step.OVERFLOW, shrunk.view, None, None, shrunk.truncated, pins=shrunk.pins)
             assert shrunk.estimated == view_tokens(shrunk.view)
-            return (stage, made) if shrunk.is_smaller else None
+            return (stage, outcome) if shrunk.is_smaller else None
         if act == "summary":
             zone = steps.find_zone(stage, self.policy)
             if isinstance(zone, str):
                 return None
-            made = steps.summarize(stage, zone, f"They spoke. {A_NOTE}", self.policy)
+            outcome = steps.summarize(stage, zone, f"They spoke. {A_NOTE}", self.policy)
         else:
-            made = steps.take(Step(act), stage, self.policy, by_hand=True)
-        return (stage, made) if made.reason is None else None
+            outcome = steps.take(Step(act), stage, self.policy, by_hand=True)
+        return (stage, outcome) if outcome.reason is None else None
 
-    def commit(self, stage: Stage, made: steps.StepOutcome) -> None:
-        new = made.settle(stage, "run")
+    def commit(self, stage: Stage, outcome: steps.StepOutcome) -> None:
+        new = outcome.settle(stage, "run")
         self.snapshot = Snapshot(
             version=len(self.versions),
             covers_through=new.covers_through,
@@ -254,7 +254,7 @@ class Chat:
             pins=new.pins,
         )
         self.versions.append(self.snapshot)
-        self.steps.append(made.step)
+        self.steps.append(outcome.step)
 
     @property
     def gone(self) -> set[int]:
@@ -291,10 +291,10 @@ def lived(life: list[tuple[list[Message], list[str]]], policy: Policy) -> Iterat
         for act in acts:
             if act == "restore":
                 chat.snapshot = chat.versions[len(turn) % len(chat.versions)]
-            elif (made := chat.make(act)) is None:
+            elif (outcome := chat.make(act)) is None:
                 continue
             else:
-                chat.commit(*made)
+                chat.commit(*outcome)
             yield act, chat
 
 
@@ -330,8 +330,8 @@ def test_the_same_step_twice_is_the_same_step_once(life: list[tuple[list[Message
         if event in {"append", "restore", "overflow"}:
             continue
         before = chat.served
-        made = chat.make(event)
-        assert made is None, event
+        outcome = chat.make(event)
+        assert outcome is None, event
         assert chat.served == before
 
 
@@ -341,9 +341,9 @@ def test_handles_cost_what_they_say_and_a_step_still_shrinks(life: list[tuple[li
     for turn, acts in life:
         chat.append(turn)
         for act in acts:
-            if act == "restore" or (found := chat.make(act)) is None:
+            if act == "restore" or (outcome := chat.make(act)) is None:
                 continue
-            before, made = found
+            before, made = outcome
             chat.commit(before, made)
             assert chat.stage.tokens < before.tokens, act
             assert chat.stage.tokens <= view_tokens(made.view), act

@@ -82,8 +82,8 @@ def test_what_is_named_is_read_again(first: int, more: int, block: int) -> None:
     ],
 )
 def test_a_time_is_read(query: str, first: str, last: str) -> None:
-    found = {(start.date().isoformat(), end.date().isoformat()) for start, end in ranges(query, NOW)}
-    assert (first, last) in found
+    days = {(start.date().isoformat(), end.date().isoformat()) for start, end in ranges(query, NOW)}
+    assert (first, last) in days
 
 
 @pytest.mark.parametrize("query", ["may I?", "the 45th", "2026-13-45", "31 April", "in a while", "m12"])
@@ -123,11 +123,11 @@ def test_a_search_ends_with_its_time_in_the_middle_of_a_text() -> None:
     looks = iter([False, False, False])
     text = ("x" * 999 + " plover ") * 40
     search = PatternSearch("plover", lambda: next(looks, True))
-    found = search.places(text)
-    assert 0 < len(found) < text.count("plover")
+    matches = search.places(text)
+    assert 0 < len(matches) < text.count("plover")
     assert search.is_cut
     assert search.places("plover") == ()
-    assert search.places(text) is found
+    assert search.places(text) is matches
     assert not PatternSearch("plover").is_cut
 
 
@@ -140,16 +140,16 @@ def test_what_stands_between_two_windows_is_found_once(before: int, filler: str,
 
 
 def test_only_so_many_places_of_a_text_are_told() -> None:
-    found = PatternSearch(r"\d").places("1" * WINDOW_BYTES)
-    assert [at for at, _ in found] == list(range(100))
+    matches = PatternSearch(r"\d").places("1" * WINDOW_BYTES)
+    assert [at for at, _ in matches] == list(range(100))
 
 
 @given(st.text(max_size=60))
 def test_places_are_counted_in_characters(text: str) -> None:
     whole = f"{text} X-77/b ünd X-78/b"
-    found = [at for at, _ in PatternSearch(r"X-\d\d/b").places(whole)]
-    assert found[-2:] == [whole.index("X-77/b", len(text)), whole.rindex("X-78/b")]
-    assert all(one < other for one, other in pairwise(found))
+    starts = [at for at, _ in PatternSearch(r"X-\d\d/b").places(whole)]
+    assert starts[-2:] == [whole.index("X-77/b", len(text)), whole.rindex("X-78/b")]
+    assert all(one < other for one, other in pairwise(starts))
 
 
 def test_nothing_is_matched_by_what_matches_nothing() -> None:

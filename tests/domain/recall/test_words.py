@@ -81,7 +81,7 @@ def test_a_possessive_is_the_name() -> None:
 
 @given(st.text(max_size=400), st.sampled_from([NEUTRAL, *STOP_WORDS]))
 def test_any_text_has_terms_of_bounded_length(text: str, language: str) -> None:
-    found = terms(text, language)
-    assert all(0 < len(term) <= LONGEST_TERM for term in found if term)
+    stems = terms(text, language)
+    assert all(0 < len(term) <= LONGEST_TERM for term in stems if term)
     assert len(words(text)) == len(set(words(text)))
-    assert terms(text, language) == found
+    assert terms(text, language) == stems

@@ -105,10 +105,10 @@ def test_a_whole_conversation_needs_no_repair(given: tuple[Shape, list[Message]]
 def test_every_shape_accepts_what_it_is_served_of_another(given: tuple[Shape, list[Message]], target: Shape) -> None:
     shape, messages = given
     turn, sent = stored(shape, messages)
-    shown, left_out = served(target, view_of(turn), sent if target == shape else {})
-    assert problems(target, shown, messages) == []
+    served_messages, left_out = served(target, view_of(turn), sent if target == shape else {})
+    assert problems(target, served_messages, messages) == []
     # Nothing that anybody said is lost without a word: it is there, or its message is named.
-    text = json.dumps(shown)
+    text = json.dumps(served_messages)
     for seq, message in enumerate(messages):
         if missing := [said for said in _SAID.findall(json.dumps(message)) if said not in text]:
             assert seq in left_out, missing
@@ -131,11 +131,11 @@ def test_what_was_cut_dropped_and_summarized_is_accepted_in_every_shape(
     if zone is not None:
         view = rebuild(view, zone, "What was said before.")
     fitted = fit_history(view, room, lambda message: message.tokens, carries_summary=zone is not None).view
-    shown, _ = served(target, fitted, sent if target == shape else {})
-    assert problems(target, shown, messages) == []
-    assert shown
+    served_messages, _ = served(target, fitted, sent if target == shape else {})
+    assert problems(target, served_messages, messages) == []
+    assert served_messages
     if zone is not None and messages[0].get("role") in {"system", "developer"} and target == shape:
-        assert shown[0] == messages[0], "instructions stay where a summary replaces what follows them"
+        assert served_messages[0] == messages[0], "instructions stay where a summary replaces what follows them"
 
 
 @given(conversations(), st.randoms(use_true_random=True))
@@ -146,8 +146,8 @@ def test_what_was_sent_broken_is_mended_for_every_shape(given: tuple[Shape, list
     turn, sent = stored(shape, kept)
     view = view_of(turn)
     for target in codecs.SHAPES if view else ():
-        shown, _ = served(target, view, sent if target == shape else {})
-        assert problems(target, shown, kept) == []
+        served_messages, _ = served(target, view, sent if target == shape else {})
+        assert problems(target, served_messages, kept) == []
 
 
 @given(st.data())
@@ -162,8 +162,8 @@ def test_conversations_that_mix_shapes_are_accepted_in_every_shape(data: st.Data
             turn.append(each.decoded)
     view = view_of(turn)
     for target in codecs.SHAPES:
-        shown, _ = served(target, view, sent.get(target, {}))
-        assert problems(target, shown) == []
+        served_messages, _ = served(target, view, sent.get(target, {}))
+        assert problems(target, served_messages) == []
 
 
 @given(conversations())

@@ -141,7 +141,7 @@ def test_the_same_call_counts_the_same_in_every_shape(
 ) -> None:
     reasoning = min(reasoning, output)
     whole = fresh + read + written
-    told: dict[Shape, Any] = {
+    usages: dict[Shape, Any] = {
         "messages": {
             "input_tokens": fresh,
             "output_tokens": output,
@@ -163,6 +163,6 @@ def test_the_same_call_counts_the_same_in_every_shape(
             "output_tokens_details": {"reasoning_tokens": reasoning},
         },
     }
-    counts = {shape: read_usage(shape, usage) for shape, usage in told.items()}
+    counts = {shape: read_usage(shape, usage) for shape, usage in usages.items()}
     assert counts["chat"] == counts["responses"] == (whole, output, read, written, reasoning)
     assert counts["messages"][:4] == counts["chat"][:4]

@@ -61,7 +61,7 @@ def unread(chat: Chat, conversation: UUID, model: BusyChat) -> set[int]:
     context = chat.context(conversation)
     stored = {seq: json.loads(text) for seq, _, text in chat.originals(conversation)}
     said = json.dumps(context["messages"])
-    shown = {seq for seq, text in stored.items() if f"{text.partition(':')[0]}:" in said}
+    shown_seqs = {seq for seq, text in stored.items() if f"{text.partition(':')[0]}:" in said}
     version = context["snapshot"]["version"] if context["snapshot"] else 0
     coverage = msgspec.convert(chat.snapshot(conversation, version).coverage, Coverage) if version else ()
     extracts = {
@@ -77,7 +77,7 @@ def unread(chat: Chat, conversation: UUID, model: BusyChat) -> set[int]:
         for seq in range(span.first, span.last + 1)
         if seq in model.read or span.run_id in extracts
     }
-    return stored.keys() - shown - read - named(context["warnings"])
+    return stored.keys() - shown_seqs - read - named(context["warnings"])
 
 
 def test_a_burst_while_a_model_is_asked_is_read_by_the_next_summary(chat: Chat) -> None:

@@ -31,13 +31,13 @@ def cut(text: str, limit: int = 3) -> str:
 
 @pytest.mark.requirement("P17")
 def test_inner_text_keeps_its_start_and_the_marker_and_the_answer_around_it_is_verbatim_P17() -> None:
-    found = "".join(f"{number}. Acme Robotics, Berlin\n" for number in range(500))
+    listing = "".join(f"{number}. Acme Robotics, Berlin\n" for number in range(500))
     text = (
-        f"Searching.\r\n<localSearch query=\"robots > 3\" n='5'>\n{found}</localSearch >\nThree *fit*: 4 < 5 & so on."
+        f"Searching.\r\n<localSearch query=\"robots > 3\" n='5'>\n{listing}</localSearch >\nThree *fit*: 4 < 5 & so on."
     )
     result = cut_inline_results(text, TAGS, 500)
-    before, after = text.split(found)
-    assert result == before + found[:499] + MARKER + after, "the line end before the results counts as one"
+    before, after = text.split(listing)
+    assert result == before + listing[:499] + MARKER + after, "the line end before the results counts as one"
     assert cut_inline_results(result, TAGS, 500) == result
 
 
@@ -173,16 +173,16 @@ def test_whatever_the_text_it_is_cut_inside_elements_only_and_once_P17(text: str
 
 @pytest.mark.requirement("P17")
 def test_a_cut_says_before_the_marker_how_to_have_the_rest_back() -> None:
-    found = "".join(f"{number}. Acme Robotics, Berlin\n" for number in range(500))
-    view = (ViewMessage("assistant", f"Look: <readNote>{found}</readNote> So.", 7), ViewMessage("assistant", found))
+    listing = "".join(f"{number}. Acme Robotics, Berlin\n" for number in range(500))
+    view = (ViewMessage("assistant", f"Look: <readNote>{listing}</readNote> So.", 7), ViewMessage("assistant", listing))
     handles = Handles(view, head=0, unplaced_through=-1)
     result = cut_inline(view, TAGS, 500, handles)
-    note = f"\n[{len(found) - 500:,} more characters: recall m7]{MARKER}"
-    assert result[0].content == f"Look: <readNote>{found[:500]}{note}</readNote> So."
+    note = f"\n[{len(listing) - 500:,} more characters: recall m7]{MARKER}"
+    assert result[0].content == f"Look: <readNote>{listing[:500]}{note}</readNote> So."
     assert cut_inline(result, TAGS, 500, handles) == cut_inline(result, TAGS, 500) == result
     shorter = cut_inline(result, TAGS, 100, handles)
-    note = f"\n[{len(found) - 100:,} more characters: recall m7]{MARKER}"
-    assert shorter[0].content == f"Look: <readNote>{found[:100]}{note}</readNote> So."
+    note = f"\n[{len(listing) - 100:,} more characters: recall m7]{MARKER}"
+    assert shorter[0].content == f"Look: <readNote>{listing[:100]}{note}</readNote> So."
 
 
 def test_in_a_view_only_the_text_of_assistant_messages_is_cut_P17() -> None:

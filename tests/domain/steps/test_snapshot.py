@@ -67,8 +67,8 @@ def working() -> Working:
 
 def cut() -> NewSnapshot:
     built = working()
-    found = cut_tool_results(built.view, 500)
-    return settle(built, found.view, run_id="run-1", truncated=found.indices)
+    cut = cut_tool_results(built.view, 500)
+    return settle(built, cut.view, run_id="run-1", truncated=cut.indices)
 
 
 @given(any_conversations(max_exchanges=3), st.integers(0, 9))
@@ -119,9 +119,9 @@ def test_a_result_that_is_neither_text_nor_blocks_is_capped_as_the_text_it_becom
         rows(("user", "go"), ("assistant", [call()]), ("user", [result(content={"rows": [1] * 99})])),
         Policy(max_tool_result_chars=20),
     )
-    shown = built.view[2].content[0]
-    assert isinstance(shown, dict)
-    assert shown["content"].startswith('{"rows":[1,1,1,1,1,1\n[')
+    block = built.view[2].content[0]
+    assert isinstance(block, dict)
+    assert block["content"].startswith('{"rows":[1,1,1,1,1,1\n[')
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_what_repair_has_moved_is_written_with_what_it_was_moved_to(
     """The message that had it is covered: the tail would have it no more."""
     stored = rows(("user", "go"), *(message for name in "abcd" for message in one_round(name)))
     built = build(Snapshot(), stored, POLICY)
-    found = cut_tool_results(built.view, 500)
-    assert found.results == 3
-    new = settle(built, found.view, run_id="run-1", truncated=[built.view[index].seq for index in found.indices])
+    cut = cut_tool_results(built.view, 500)
+    assert cut.results == 3
+    new = settle(built, cut.view, run_id="run-1", truncated=[built.view[index].seq for index in cut.indices])
     after = build(head(new), [row for row in stored if row.seq > new.covers_through], POLICY)
-    assert [message.as_message() for message in after.view] == [message.as_message() for message in found.view]
+    assert [message.as_message() for message in after.view] == [message.as_message() for message in cut.view]
     assert LONG in dump_messages(after.view)
 
 
@@ -169,8 +169,8 @@ def test_an_answer_of_thinking_alone_is_not_called_kept_when_it_goes() -> None:
     stored = rows(("user", "go"), ("assistant", [call()]), ("user", [result(content=LONG)]), ("assistant", [THOUGHT]))
     stored += rows(("assistant", [call("b")]), ("user", [result("b")]), first=4)
     built = build(Snapshot(), stored, POLICY)
-    found = cut_tool_results(built.view, 500)
-    after: View = (*found.view[:5], ViewMessage("user", [result("b", "shorter")], 5))
+    cut = cut_tool_results(built.view, 500)
+    after: View = (*cut.view[:5], ViewMessage("user", [result("b", "shorter")], 5))
     new = settle(built, after, run_id="r", truncated=[2, 5])
     assert new.seqs == (0, 1, 2, 4, 5)
     assert find_span(new.coverage, 3) == Span(3, 3, "dropped", "r")
@@ -207,8 +207,8 @@ def test_a_change_of_everything_covers_everything() -> None:
 def test_a_step_costs_what_the_view_holds_whatever_was_there_before() -> None:
     gone = 10**12
     coverage = (Span(0, gone, "dropped", "old"), Span(gone + 1, gone + 2, "kept"))
-    shown = (ViewMessage("user", "go", gone + 1), ViewMessage("assistant", "well", gone + 2))
-    built = build(Snapshot(3, gone + 2, shown, coverage=coverage), rows(("user", "more"), first=gone + 3), POLICY)
+    messages = (ViewMessage("user", "go", gone + 1), ViewMessage("assistant", "well", gone + 2))
+    built = build(Snapshot(3, gone + 2, messages, coverage=coverage), rows(("user", "more"), first=gone + 3), POLICY)
 
     new = settle(built, (built.view[2],), run_id="r")
 
@@ -223,14 +223,14 @@ def test_the_prefix_hash_tells_prefixes_apart() -> None:
         return settle(built, changed, run_id="r").prefix_hash
 
     assert hashed(("user", "a")) == hashed(("user", "a"))
-    found = {
+    hashes = {
         hashed(("user", "a")),
         hashed(("user", "b")),
         hashed(("user", [text_block("a")])),
         hashed(("user", "a"), ("assistant", "a")),
         hashed(("user", "a"), ("user", "a")),
     }
-    assert len(found) == 5
+    assert len(hashes) == 5
 
 
 def test_the_prefix_hash_is_chained() -> None:

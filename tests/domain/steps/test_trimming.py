@@ -251,9 +251,9 @@ def test_only_whole_exchanges_and_then_whole_rounds_go(
         inner = [set(each) - waiting for each in rounds(view, parts[-1])]
         assert all(each <= gone or not each & gone for each in inner)
         assert not waiting & gone or all(each <= gone for each in inner[:-1])
-        told = [each <= gone for each in inner]
-        assert told == sorted(told, reverse=True)
-        assert not told or not told[-1]
+        rounds_gone = [each <= gone for each in inner]
+        assert rounds_gone == sorted(rounds_gone, reverse=True)
+        assert not rounds_gone or not rounds_gone[-1]
     for index, message in enumerate(view):
         assert index in gone or index in trim.cut or any(kept is message for kept in trim.view)
 

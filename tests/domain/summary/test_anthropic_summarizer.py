@@ -48,16 +48,16 @@ def asked(*, previous: str | None = None, **policy: Any) -> SummaryRequest:
 @pytest.mark.requirement("S8")
 def test_one_call_not_streamed_with_temperature_0(model: LoopbackModel) -> None:
     model.then(ok("  The user wishes.  ", output_tokens=7))
-    made = summarizer(model).summarize(asked())
+    summary = summarizer(model).summarize(asked())
     (sent,) = model.requests
     assert sorted(sent.body) == ["max_tokens", "messages", "model", "system", "temperature"]
     assert (sent.body["model"], sent.body["max_tokens"], sent.body["temperature"]) == ("claude-haiku-4-5", 4_096, 0)
     assert sent.body["system"].startswith(SYSTEM_PROMPT)
     assert SECRET in sent.headers.get("x-api-key", sent.headers.get("authorization", ""))
-    assert made.text == finished("The user wishes.", [])
-    assert (made.model, made.prompt_version) == ("claude-haiku-4-5", PROMPT_VERSION)
+    assert summary.text == finished("The user wishes.", [])
+    assert (summary.model, summary.prompt_version) == ("claude-haiku-4-5", PROMPT_VERSION)
     cost = Decimal(sent.input_tokens + 5 * 7) / 1_000_000
-    assert made.spent == (1, sent.input_tokens, 7, cost)
+    assert summary.spent == (1, sent.input_tokens, 7, cost)
 
 
 @pytest.mark.requirement("S6", "S7", "S8")
@@ -84,11 +84,11 @@ def test_the_prompt_holds_the_zone_as_text_and_the_earlier_summary(model: Loopba
 
 def test_model_tokens_and_temperature_can_be_chosen(model: LoopbackModel) -> None:
     chosen = summarizer(model, summarizer_model="claude-other", summarizer_temperature=None)
-    made = chosen.summarize(asked(summary_max_tokens=100))
+    summary = chosen.summarize(asked(summary_max_tokens=100))
     (sent,) = model.requests
     assert (sent.body["model"], sent.body["max_tokens"]) == ("claude-other", 100)
     assert "temperature" not in sent.body
-    assert made.spent.cost_usd is None  # a price nobody knows is not guessed
+    assert summary.spent.cost_usd is None  # a price nobody knows is not guessed
 
 
 def test_cached_input_counts_as_input(model: LoopbackModel) -> None:

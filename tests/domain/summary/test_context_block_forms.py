@@ -56,9 +56,11 @@ def test_any_block_has_an_outline_that_may_be_carried_P16(
         assert stored.is_large == (len(block.text) > 1_000)
         assert stored.tokens == blocks_tokens([block])
         handle = of_context_block(1, position, stored.tokens) if handles and stored.outline != block.text else ""
-        shown = block._replace(text=stored.outline, handle=handle, is_carried=True)
+        carried_block = block._replace(text=stored.outline, handle=handle, is_carried=True)
         # What is counted has room for any seq.
-        assert blocks_tokens([shown]) <= stored.outline_tokens <= blocks_tokens([shown]) + 2 * bool(handle)
+        assert (
+            blocks_tokens([carried_block]) <= stored.outline_tokens <= blocks_tokens([carried_block]) + 2 * bool(handle)
+        )
         assert stored.outline_tokens <= stored.tokens
         name_alone = blocks_tokens([block._replace(text="")])
         if carried > name_alone + 10 + 12 * handles:
@@ -85,8 +87,8 @@ def test_the_outlines_of_a_payload_are_made_from_so_much_text() -> None:
     long, short = ("# Part\n" + "word " * 400 + "\n") * (2 * MAX_READ // 2_000), "# End\n" + "word " * 400
     user = ViewMessage("user", "hi")
     layers = Layers(turn=(ContextBlock("a", "", long), ContextBlock("b", "", short)), user_message=user)
-    made = assemble(layers, Policy(total_token_budget=10_000, reserved_output_tokens=100), History(0))
-    first, second, _ = (block["text"] for block in blocks(made.messages[-1].content))
+    assembly = assemble(layers, Policy(total_token_budget=10_000, reserved_output_tokens=100), History(0))
+    first, second, _ = (block["text"] for block in blocks(assembly.messages[-1].content))
     (hidden,) = re.findall(r"\[… ([\d,]+) characters left out\]\n</context>$", first)
     assert int(hidden.replace(",", "")) >= len(long) + len(short) - MAX_READ
     assert "# End" in second
@@ -95,12 +97,12 @@ def test_the_outlines_of_a_payload_are_made_from_so_much_text() -> None:
 def fitted(block: ContextBlock, budget: int) -> tuple[str, Any]:
     user = ViewMessage("user", "hi")
     policy = Policy(total_token_budget=budget, reserved_output_tokens=100)
-    made = assemble(Layers(turn=(block,), user_message=user), policy, History(0))
-    content = made.messages[-1].content
+    assembly = assemble(Layers(turn=(block,), user_message=user), policy, History(0))
+    content = assembly.messages[-1].content
     assert isinstance(content, list)
-    assert made.turn_tokens == content_tokens(content[0]["text"])
+    assert assembly.turn_tokens == content_tokens(content[0]["text"])
     assert content[-1]["text"] == "hi"
-    return content[0]["text"], made
+    return content[0]["text"], assembly
 
 
 @pytest.mark.requirement("P4", "P15")
@@ -142,10 +144,10 @@ def test_context_stands_in_the_request_that_it_came_with() -> None:
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 1_000))
 def test_merging_halves_the_summaries_whatever_their_lengths(lengths: list[int], limit: int) -> None:
     texts = [f"{index:03}" + "x" * length for index, length in enumerate(lengths)]
-    found = groups(texts, limit)
-    assert [text for group in found for text in group] == texts
-    assert len(texts) == 1 or all(len(group) > 1 for group in found)
-    assert len(found) <= max(1, len(texts) // 2)
+    grouped = groups(texts, limit)
+    assert [text for group in grouped for text in group] == texts
+    assert len(texts) == 1 or all(len(group) > 1 for group in grouped)
+    assert len(grouped) <= max(1, len(texts) // 2)
 
 
 @pytest.mark.requirement("P15")

@@ -104,8 +104,8 @@ def test_keeps_what_matters_when_there_is_room(fact: str) -> None:
 
 def test_keeps_the_order_of_the_conversation() -> None:
     text = extract(TRIP, max_chars=4000)
-    told = ["flat in Lisbon", "search_flats", "I chose LX-40417", "Never contact", "book_viewing", "next step"]
-    places = [text.index(part) for part in told]
+    expected = ["flat in Lisbon", "search_flats", "I chose LX-40417", "Never contact", "book_viewing", "next step"]
+    places = [text.index(part) for part in expected]
     assert places == sorted(places)
 
 
@@ -421,10 +421,10 @@ def test_the_fields_that_speakers_used_go_before_the_others() -> None:
     listed = [user("Where are the parcels?"), call("a", "list_parcels"), result("a", json.dumps(rows[:6]))]
     more = [call("b", "list_parcels", page=2), result("b", json.dumps(rows[6:]))]
     text = extract([*listed, *remarks, *more], max_chars=500)
-    found = {name: [row[name] in text for row in rows].count(True) for name in rows[0]}
+    counts = {name: [row[name] in text for row in rows].count(True) for name in rows[0]}
     assert all(row["outer_carton_label"] in text for row in rows[6:])
-    assert found["outer_carton_label"] >= 6
-    assert found["current_pallet_position"] <= 2
+    assert counts["outer_carton_label"] >= 6
+    assert counts["current_pallet_position"] <= 2
 
 
 def test_fields_that_the_call_names_are_not_said_again() -> None:

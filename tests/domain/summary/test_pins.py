@@ -57,8 +57,8 @@ TEXTS = st.lists(st.text(max_size=20) | st.sampled_from(MARKS), max_size=5).map(
 
 @st.composite
 def pins(draw: Any, *, least: int = 0, texts: st.SearchStrategy[str] = TEXTS) -> list[Pin]:
-    found = draw(st.lists(st.tuples(texts, st.integers(0, 40), st.sampled_from(SOURCES)), min_size=least, max_size=6))
-    return [Pin(f"pin-{number}", seq, text, source) for number, (text, seq, source) in enumerate(found)]
+    drawn = draw(st.lists(st.tuples(texts, st.integers(0, 40), st.sampled_from(SOURCES)), min_size=least, max_size=6))
+    return [Pin(f"pin-{number}", seq, text, source) for number, (text, seq, source) in enumerate(drawn)]
 
 
 @st.composite
@@ -325,10 +325,14 @@ class Chat:
     def check(self) -> None:
         messages = [message.as_message() for message in self.view]
         assert problems(messages) == []
-        shown = {message.seq: message_text(message.content) for message in self.view}
+        shown_texts = {message.seq: message_text(message.content) for message in self.view}
         everything = "\n".join(message_text(message.content) for message in self.view)
         for one in self.pins:
-            assert one.text in shown.get(one.seq, "") or one in self.framed or one.text in {f.text for f in self.framed}
+            assert (
+                one.text in shown_texts.get(one.seq, "")
+                or one in self.framed
+                or one.text in {f.text for f in self.framed}
+            )
             assert one.text.encode() in everything.encode()
         if self.framed:
             assert everything.count(render_pins(self.framed)) == 1

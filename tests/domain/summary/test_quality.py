@@ -459,8 +459,8 @@ def test_what_a_tool_says_is_never_added_and_what_is_added_is_disarmed() -> None
 
 
 def test_an_earlier_summary_is_evidence_and_what_was_kept_verbatim_is_kept_again() -> None:
-    told = "They spoke about rivers, hills and weather. " * 60
-    previous = f"{told}\n## Decisions\nInvoice INV-20077 was paid.\n\n{KEPT}\n- User: send it to account NL-5567123"
+    filler = "They spoke about rivers, hills and weather. " * 60
+    previous = f"{filler}\n## Decisions\nInvoice INV-20077 was paid.\n\n{KEPT}\n- User: send it to account NL-5567123"
     evidence = gather(view(TRIP), previous)
     assert {"INV-20077", "NL-5567123"} <= set(required_values(evidence, 16_000))
     verdict = judge(GOOD, evidence, max_chars=16_000)
@@ -477,8 +477,8 @@ def test_what_compaction_wrote_or_thinking_said_is_not_evidence() -> None:
     evidence = gather([written, *view(TRIP), block])
     assert not {"PX-40404", "AK-12345"} & set(required_values(evidence, 100_000))
     assert reasons(GOOD + "PX-40404 and AK-12345", evidence) == {"identifiers_invented"}
-    shown = gather([written, *view(TRIP), block], other_texts=["PX-40404 or AK-12345"])
-    assert reasons(GOOD + "PX-40404 and AK-12345", shown) == set()
+    gathered = gather([written, *view(TRIP), block], other_texts=["PX-40404 or AK-12345"])
+    assert reasons(GOOD + "PX-40404 and AK-12345", gathered) == set()
 
 
 def test_encoded_data_is_not_read() -> None:
@@ -564,13 +564,13 @@ def transcripts(name: str) -> list[list[dict[str, Any]]]:
 
 
 def zones(name: str, least: int = 6) -> list[tuple[ViewMessage, ...]]:
-    found = []
+    long_enough = []
     for messages in transcripts(name):
         for part in (3, 5):
             zone = view(messages)[1 : len(messages) * part // 5 - 4]
             if len(zone) >= least:
-                found.append(zone)
-    return found
+                long_enough.append(zone)
+    return long_enough
 
 
 @pytest.mark.recorded
@@ -596,18 +596,18 @@ def test_extracts_of_recorded_conversations_pass_or_are_mended(name: str, share:
 @pytest.mark.parametrize("name", ["airline", "swe-agent"])
 def test_the_summary_of_another_conversation_is_refused(name: str) -> None:
     alien = extract([message.as_message() for message in view(TRIP)], max_chars=2_000)
-    found = zones(name, least=12)
-    refused = [judge(alien, gather(zone), max_chars=16_000).severity == "final" for zone in found]
+    cut_zones = zones(name, least=12)
+    refused = [judge(alien, gather(zone), max_chars=16_000).severity == "final" for zone in cut_zones]
     assert refused
     assert all(refused)
 
 
 @pytest.mark.parametrize("name", ["airline", "swe-agent"])
 def test_the_start_of_a_transcript_is_not_its_summary(name: str) -> None:
-    found = zones(name, least=20)
+    cut_zones = zones(name, least=20)
     refused = 0
-    for zone in found:
+    for zone in cut_zones:
         evidence = gather(zone)
         start = evidence.text.folded[: evidence.weight // 10]
         refused += not judge(start, evidence, max_chars=16_000).accepted
-    assert refused >= 0.9 * len(found)
+    assert refused >= 0.9 * len(cut_zones)

@@ -103,10 +103,10 @@ def asked(zone: Sequence[ViewMessage] = LONG, previous: str | None = None, **giv
     return SummaryRequest(zone, previous, policy, **given)
 
 
-def body(made: Summary) -> str:
+def body(summary: Summary) -> str:
     """Return a summary's own text."""
-    assert made.text.startswith(f"{REFERENCE}\n\n")
-    return made.text.removeprefix(f"{REFERENCE}\n\n").split("\n\nNote: ")[0]
+    assert summary.text.startswith(f"{REFERENCE}\n\n")
+    return summary.text.removeprefix(f"{REFERENCE}\n\n").split("\n\nNote: ")[0]
 
 
 # One part
@@ -116,7 +116,7 @@ def body(made: Summary) -> str:
 def test_what_fits_is_asked_for_once() -> None:
     model = Scripted(lambda *_: f"  {SECTIONS[0]}\nThe user wishes.  ")
     zone = zone_of(exchanges(4, 100))
-    made = StagedSummarizer(model).summarize(asked(zone, "what was before"))
+    summary = StagedSummarizer(model).summarize(asked(zone, "what was before"))
     (prompt,) = model.prompts
     assert [name for name, _ in request(prompt).frames] == ["earlier-summary", "transcript"]
     assert unmarked(request(prompt).body("earlier-summary")) == "what was before"
@@ -125,32 +125,34 @@ def test_what_fits_is_asked_for_once() -> None:
         f"{SYSTEM_PROMPT}\n\nReference of this request: {secret}. It is for checks alone: never write it."
     ]
     assert model.max_tokens == [4_096]
-    assert made == Summary(
+    assert summary == Summary(
         f"{REFERENCE}\n\n{SECTIONS[0]}\nThe user wishes.",
         "scripted-1",
         PROMPT_VERSION,
         Spent(1, 100, 10, Decimal("0.01")),
     )
-    assert (made.covers, made.notes, made.parts) == (None, (), 1)
+    assert (summary.covers, summary.notes, summary.parts) == (None, (), 1)
     assert (StagedSummarizer(model).name, StagedSummarizer(model).model) == ("scripted", "scripted-1")
 
 
 def test_a_summary_marked_as_reference_is_summarized_again_without_the_mark() -> None:
     model = Scripted(lambda *_: "second")
     first = finished("first", [])
-    made = StagedSummarizer(model).summarize(asked(zone_of(exchanges(4, 100)), first))
+    summary = StagedSummarizer(model).summarize(asked(zone_of(exchanges(4, 100)), first))
     assert unmarked(request(model.prompts[0]).body("earlier-summary")) == "first"
-    assert made.text.count(REFERENCE) == 1
+    assert summary.text.count(REFERENCE) == 1
 
 
 def test_ten_summaries_on_end_do_not_grow() -> None:
     """Each is as long as the model may make it, whatever was there before."""
     model = Scripted(lambda *_: f"{SECTIONS[0]}\n" + "fact " * 400)
-    made: Summary | None = None
+    summary: Summary | None = None
     for _ in range(10):
-        request_ = asked(zone_of(exchanges(10, 100)), made.text if made else None, policy={"summary_max_tokens": 512})
-        made = StagedSummarizer(model).summarize(request_)
-        assert text_weight(made.text) <= 512 * 4 * 1.2 + len(REFERENCE) + 2
+        request_ = asked(
+            zone_of(exchanges(10, 100)), summary.text if summary else None, policy={"summary_max_tokens": 512}
+        )
+        summary = StagedSummarizer(model).summarize(request_)
+        assert text_weight(summary.text) <= 512 * 4 * 1.2 + len(REFERENCE) + 2
     lengths = [len(prompt) for prompt in model.prompts]
     assert len(set(lengths[1:])) == 1
 
@@ -190,17 +192,17 @@ def test_nothing_to_summarize_asks_nobody(zone: tuple[ViewMessage, ...]) -> None
 
 def test_parts_are_merged_in_order() -> None:
     model = Scripted(told)
-    made = StagedSummarizer(model).summarize(asked(previous="what was before"))
+    summary = StagedSummarizer(model).summarize(asked(previous="what was before"))
     parts = sorted((prompt for prompt in model.prompts if not is_merge(prompt)), key=seqs)
     assert [seq for prompt in parts for seq in seqs(prompt)] == list(range(1, 121))
     (merge,) = [prompt for prompt in model.prompts if is_merge(prompt)]
     assert merge == model.prompts[-1]
     ranges = [f"{SECTIONS[0]}\n{seqs(prompt)[0]} to {seqs(prompt)[-1]}" for prompt in parts]
-    assert body(made) == f"{SECTIONS[0]}\n" + " + ".join(ranges)
+    assert body(summary) == f"{SECTIONS[0]}\n" + " + ".join(ranges)
     # The earlier summary is material of the first part and of the merge, and of nothing else.
     assert ["what was before" in prompt for prompt in [*parts, merge]] == [True, False, False, False, False, True]
-    assert made.spent == Spent(6, 600, 60, Decimal("0.06"))
-    assert (made.parts, made.covers, made.notes) == (5, None, ())
+    assert summary.spent == Spent(6, 600, 60, Decimal("0.06"))
+    assert (summary.parts, summary.covers, summary.notes) == (5, None, ())
     assert len(set(model.systems)) == 1
 
 
@@ -222,13 +224,13 @@ def test_four_parts_are_asked_for_at_once_and_logs_know_their_run() -> None:
 def test_texts_too_long_to_merge_at_once_are_merged_in_levels() -> None:
     model = Scripted(lambda *_: "fact " * 2_000, window=32_000)
     zone = zone_of(exchanges(100, 1_000))
-    made = StagedSummarizer(model).summarize(asked(zone, "what was before"))
+    summary = StagedSummarizer(model).summarize(asked(zone, "what was before"))
     merges = [request(prompt) for prompt in model.prompts if is_merge(prompt)]
     assert len(merges) > 2
     held = [[name for name, _ in merge.frames] for merge in merges]
     assert [("earlier-summary" in names) for names in held] == [False] * (len(held) - 1) + [True]
-    assert made.parts > 10
-    assert made.covers is None
+    assert summary.parts > 10
+    assert summary.covers is None
 
 
 # What fails
@@ -249,13 +251,13 @@ def test_too_long_a_request_is_divided_and_not_tried_again() -> None:
     limit = 40_000  # characters that the model really takes
     model = Scripted(lambda prompt, _: error("prompt_too_long") if len(prompt) > limit else told(prompt))
     zone = zone_of(exchanges(10, 1_000))
-    made = StagedSummarizer(model).summarize(asked(zone))
+    summary = StagedSummarizer(model).summarize(asked(zone))
     refused = [len(prompt) for prompt in model.prompts if len(prompt) > limit]
     assert refused
     assert len(set(model.prompts)) == len(model.prompts)
     assert all(smaller < 0.6 * larger for larger, smaller in itertools.pairwise(refused))
-    assert made.covers is None
-    assert made.parts >= 2
+    assert summary.covers is None
+    assert summary.parts >= 2
     assert sorted({seq for prompt in model.prompts for seq in seqs(prompt)}) == list(range(1, 21))
 
 
@@ -279,56 +281,56 @@ def test_a_window_without_room_is_a_prompt_too_long() -> None:
 def test_what_stays_too_long_is_summarized_without_its_largest_messages() -> None:
     zone = zone_of([*exchanges(2, 100), asks("book", 15_000), answer("short", 100), *exchanges(2, 100)])
     model = Scripted(lambda prompt, _: error("prompt_too_long") if "book" in prompt else told(prompt))
-    made = StagedSummarizer(model).summarize(asked(zone))
-    name = next(note for note in made.notes).removeprefix("left out for its size: ")
+    summary = StagedSummarizer(model).summarize(asked(zone))
+    name = next(note for note in summary.notes).removeprefix("left out for its size: ")
     assert name.startswith("message 5 (user, about ")
-    assert f"Note: left out for its size: {name}." in made.text
+    assert f"Note: left out for its size: {name}." in summary.text
     named = [heard.seq for heard in messages_of(model) if any("left out for its size" in note for note in heard.notes)]
     assert named == [5]
-    assert made.covers is None
+    assert summary.covers is None
 
 
 def test_a_part_that_fails_is_asked_for_without_its_largest_messages() -> None:
     zone = zone_of([*exchanges(2, 100), asks("book", 15_000), answer("short", 100)])
     model = Scripted(lambda prompt, _: error("model_refused") if "book" in prompt else told(prompt))
-    made = StagedSummarizer(model).summarize(asked(zone))
+    summary = StagedSummarizer(model).summarize(asked(zone))
     assert len(model.prompts) == 2
-    assert made.notes == ("left out for its size: message 5 (user, about 15,003 tokens)",)
-    assert body(made) == f"{SECTIONS[0]}\n1 to 6"
-    assert (made.covers, made.parts) == (None, 1)
+    assert summary.notes == ("left out for its size: message 5 (user, about 15,003 tokens)",)
+    assert body(summary) == f"{SECTIONS[0]}\n1 to 6"
+    assert (summary.covers, summary.parts) == (None, 1)
 
 
 def test_many_messages_left_out_are_counted() -> None:
     zone = zone_of([message for number in range(30) for message in (asks(f"book {number}", 14_000), answer("ok", 20))])
     model = Scripted(lambda prompt, _: error("model_refused") if "book" in prompt else told(prompt))
-    made = StagedSummarizer(model).summarize(asked(zone))
-    assert len(made.notes) == NAMED + 1
-    assert made.notes[-1] == f"left out for their size: {30 - NAMED} more messages"
+    summary = StagedSummarizer(model).summarize(asked(zone))
+    assert len(summary.notes) == NAMED + 1
+    assert summary.notes[-1] == f"left out for their size: {30 - NAMED} more messages"
 
 
 @pytest.mark.requirement("O4")
 @pytest.mark.parametrize("code", ["model_rate_limited", "model_overloaded", "model_timeout", "model_garbage"])
 def test_a_part_that_fails_for_good_leaves_a_partial_summary(code: str) -> None:
     model = Scripted(lambda prompt, _: error(code) if 70 in seqs(prompt) else told(prompt))
-    made = StagedSummarizer(model).summarize(asked(previous="what was before"))
-    assert made.covers is not None
-    assert 40 < made.covers < 70
-    assert made.parts == 2
+    summary = StagedSummarizer(model).summarize(asked(previous="what was before"))
+    assert summary.covers is not None
+    assert 40 < summary.covers < 70
+    assert summary.parts == 2
     # It tells of nothing after what it covers.
-    last = LONG[made.covers - 1].seq
-    assert made.notes == (
+    last = LONG[summary.covers - 1].seq
+    assert summary.notes == (
         f"partial: it covers messages 1\u2013{last} of messages 1\u2013120; the rest could not be summarized ({code})",
     )
-    assert f"Note: {made.notes[0]}." in made.text
-    assert body(made).endswith(f"to {last}")
-    assert made.spent.calls == len(model.prompts)
+    assert f"Note: {summary.notes[0]}." in summary.text
+    assert body(summary).endswith(f"to {last}")
+    assert summary.spent.calls == len(model.prompts)
 
 
 def test_one_part_of_many_needs_no_merge() -> None:
     model = Scripted(lambda prompt, _: told(prompt) if 1 in seqs(prompt) else error("model_timeout"))
-    made = StagedSummarizer(model).summarize(asked())
-    assert made.parts == 1
-    assert made.covers is not None
+    summary = StagedSummarizer(model).summarize(asked())
+    assert summary.parts == 1
+    assert summary.covers is not None
     assert not any(is_merge(prompt) for prompt in model.prompts)
 
 
@@ -336,10 +338,10 @@ def test_a_partial_summary_never_parts_a_call_from_its_result() -> None:
     rounds = [message for number in range(40) for message in (call(number, names=4), result(number, 2_000, names=4))]
     zone = zone_of(rounds)
     model = Scripted(lambda prompt, _: error("model_error") if 61 in seqs(prompt) else told(prompt))
-    made = StagedSummarizer(model).summarize(asked(zone, policy={"summary_input_max_chars": 20_000}))
-    assert made.covers is not None
-    assert made.covers % 2 == 0
-    assert 0 < made.covers < 61
+    summary = StagedSummarizer(model).summarize(asked(zone, policy={"summary_input_max_chars": 20_000}))
+    assert summary.covers is not None
+    assert summary.covers % 2 == 0
+    assert 0 < summary.covers < 61
 
 
 def test_no_part_at_all_is_an_error() -> None:
@@ -360,10 +362,10 @@ def test_nothing_is_begun_behind_a_failure() -> None:
 
 def test_a_merge_that_fails_leaves_the_parts_side_by_side() -> None:
     model = Scripted(lambda prompt, _: error("model_refused") if is_merge(prompt) else told(prompt))
-    made = StagedSummarizer(model).summarize(asked())
-    assert made.covers is None
-    assert made.notes == ("its parts stand side by side, as they could not be merged (model_refused)",)
-    lines = body(made).split("\n")
+    summary = StagedSummarizer(model).summarize(asked())
+    assert summary.covers is None
+    assert summary.notes == ("its parts stand side by side, as they could not be merged (model_refused)",)
+    lines = body(summary).split("\n")
     assert [line for line in lines if line.startswith("## ")] == list(SECTIONS)
     assert len([line for line in lines if " to " in line]) == 5
 
@@ -372,12 +374,12 @@ def test_parts_too_long_to_stand_side_by_side_make_it_partial() -> None:
     def reply(prompt: str, _: int) -> Reply:
         return error("model_refused") if is_merge(prompt) else f"{told(prompt)}\n" + "fact " * 1_300
 
-    made = StagedSummarizer(Scripted(reply)).summarize(asked())
-    assert made.parts == 2
-    assert made.covers is not None
-    assert made.notes[0].startswith("partial: ")
-    assert made.notes[1].startswith("its parts stand side by side")
-    assert text_weight(body(made)) <= 4_096 * 4
+    summary = StagedSummarizer(Scripted(reply)).summarize(asked())
+    assert summary.parts == 2
+    assert summary.covers is not None
+    assert summary.notes[0].startswith("partial: ")
+    assert summary.notes[1].startswith("its parts stand side by side")
+    assert text_weight(body(summary)) <= 4_096 * 4
 
 
 def test_a_merge_too_long_for_the_model_is_divided() -> None:
@@ -387,8 +389,8 @@ def test_a_merge_too_long_for_the_model_is_divided() -> None:
         return "fact " * 2_500
 
     model = Scripted(reply)
-    made = StagedSummarizer(model).summarize(asked())
-    assert (made.covers, made.parts, made.notes) == (None, 5, ())
+    summary = StagedSummarizer(model).summarize(asked())
+    assert (summary.covers, summary.parts, summary.notes) == (None, 5, ())
     assert len([prompt for prompt in model.prompts if is_merge(prompt)]) > 2
     assert len([prompt for prompt in model.prompts if not is_merge(prompt)]) == 5
 
@@ -408,12 +410,12 @@ def test_a_bug_is_not_a_partial_summary() -> None:
 
 def test_a_cut_answer_is_asked_for_once_more_shorter() -> None:
     model = Scripted(lambda prompt, number: cut() if number == 0 else told(prompt))
-    made = StagedSummarizer(model).summarize(asked(LONG[:4]))
+    summary = StagedSummarizer(model).summarize(asked(LONG[:4]))
     first, second = model.prompts
     assert second.startswith(first)
     assert "too long" in second
-    assert body(made) == f"{SECTIONS[0]}\n1 to 4"
-    assert made.spent == Spent(2, 200, 20, Decimal("0.01"))
+    assert body(summary) == f"{SECTIONS[0]}\n1 to 4"
+    assert summary.spent == Spent(2, 200, 20, Decimal("0.01"))
 
 
 def test_an_answer_cut_twice_is_no_summary() -> None:
@@ -446,8 +448,8 @@ def test_a_blank_answer_is_no_summary(text: str) -> None:
     ],
 )
 def test_what_is_wrapped_around_an_answer_comes_off(answered: str) -> None:
-    made = StagedSummarizer(Scripted(lambda *_: answered)).summarize(asked(LONG[:4]))
-    assert body(made) == "## Facts\nAcme"
+    summary = StagedSummarizer(Scripted(lambda *_: answered)).summarize(asked(LONG[:4]))
+    assert body(summary) == "## Facts\nAcme"
 
 
 # The check
@@ -476,46 +478,46 @@ class Asking:
 
 def test_a_good_summary_is_asked_for_once() -> None:
     model = Scripted(told)
-    made = StagedSummarizer(model, Asking("1 to 4")).summarize(asked(LONG[:4]))
+    summary = StagedSummarizer(model, Asking("1 to 4")).summarize(asked(LONG[:4]))
     assert len(model.prompts) == 1
-    assert "1 to 4" in made.text
+    assert "1 to 4" in summary.text
 
 
 def test_a_check_sees_the_text_its_zone_and_its_canary() -> None:
     guard = Asking()
     model = Scripted(lambda prompt, _: error("model_timeout") if 70 in seqs(prompt) else told(prompt))
-    made = StagedSummarizer(model, guard).summarize(asked())
+    summary = StagedSummarizer(model, guard).summarize(asked())
     ((text, request_),) = guard.seen
-    assert text == body(made)
-    assert made.covers is not None
-    assert request_.zone == LONG[: made.covers]
+    assert text == body(summary)
+    assert summary.covers is not None
+    assert request_.zone == LONG[: summary.covers]
     assert request_.canary is not None
     assert all(request_.canary in system for system in model.systems)
 
 
 def test_one_correction_names_the_reasons() -> None:
     model = Scripted(lambda prompt, number: "a draft" if number == 0 else "a draft with Acme")
-    made = StagedSummarizer(model, Asking("Acme")).summarize(asked(LONG[:4]))
+    summary = StagedSummarizer(model, Asking("Acme")).summarize(asked(LONG[:4]))
     first, second = model.prompts
     assert second.startswith(first)
     taken = request(second)
     assert unmarked(taken.body("draft")) == "a draft"
     assert unmarked(taken.body("reasons")) == "- These exact values are missing, say what each is: Acme."
-    assert body(made) == "a draft with Acme"
-    assert made.spent.calls == 2
+    assert body(summary) == "a draft with Acme"
+    assert summary.spent.calls == 2
 
 
 def test_what_is_still_missing_is_mended() -> None:
     model = Scripted(lambda *_: "a draft")
-    made = StagedSummarizer(model, Asking("Acme", add="\nAcme")).summarize(asked(LONG[:4]))
-    assert (len(model.prompts), body(made)) == (2, "a draft\nAcme")
+    summary = StagedSummarizer(model, Asking("Acme", add="\nAcme")).summarize(asked(LONG[:4]))
+    assert (len(model.prompts), body(summary)) == (2, "a draft\nAcme")
 
 
 @pytest.mark.parametrize("second", ["worse", error("model_timeout"), cut(), ""])
 def test_a_worse_correction_does_not_take_the_drafts_place(second: Reply) -> None:
     model = Scripted(lambda _, number: "Acme" if number == 0 else second)
-    made = StagedSummarizer(model, Asking("Acme", "Berlin", add=" Berlin")).summarize(asked(LONG[:4]))
-    assert body(made) == "Acme Berlin"
+    summary = StagedSummarizer(model, Asking("Acme", "Berlin", add=" Berlin")).summarize(asked(LONG[:4]))
+    assert body(summary) == "Acme Berlin"
 
 
 def test_what_cannot_be_mended_is_refused_with_its_reasons() -> None:
@@ -541,15 +543,15 @@ def test_the_merge_is_what_is_checked_and_corrected() -> None:
         return "all with Acme" if "reasons" in names else "all" if "part-summary" in names else told(prompt)
 
     model = Scripted(reply)
-    made = StagedSummarizer(model, Asking("Acme")).summarize(asked())
-    assert body(made) == "all with Acme"
+    summary = StagedSummarizer(model, Asking("Acme")).summarize(asked())
+    assert body(summary) == "all with Acme"
     assert [is_merge(prompt) for prompt in model.prompts[-2:]] == [True, True]
 
 
 def test_parts_side_by_side_are_mended_and_not_asked_for_again() -> None:
     model = Scripted(lambda prompt, _: error("model_refused") if is_merge(prompt) else told(prompt))
-    made = StagedSummarizer(model, Asking("Acme", add="\nAcme")).summarize(asked())
-    assert body(made).endswith("\nAcme")
+    summary = StagedSummarizer(model, Asking("Acme", add="\nAcme")).summarize(asked())
+    assert body(summary).endswith("\nAcme")
     assert len(model.prompts) == 6
 
 
@@ -573,7 +575,7 @@ def staged(server: LoopbackModel, **fields: Any) -> StagedSummarizer:
 
 @pytest.mark.requirement("S8")
 def test_a_server_gets_whole_requests_with_nothing_to_call(server: LoopbackModel) -> None:
-    made = staged(server).summarize(asked())
+    summary = staged(server).summarize(asked())
     assert len(server.requests) == 6
     for sent in server.requests:
         # No tools: there is nothing that an instruction in the record could set off.
@@ -584,17 +586,17 @@ def test_a_server_gets_whole_requests_with_nothing_to_call(server: LoopbackModel
         assert message["role"] == "user"
         assert request(message["content"]).frames
         assert sent.input_tokens * 1.0 <= 200_000
-    assert made.spent.calls == 6
-    assert made.spent.cost_usd is not None
-    assert body(made) == f"{SECTIONS[0]}\nThe user wishes."
+    assert summary.spent.calls == 6
+    assert summary.spent.cost_usd is not None
+    assert body(summary) == f"{SECTIONS[0]}\nThe user wishes."
 
 
 def test_a_smaller_window_than_was_known_is_found_out() -> None:
     with LoopbackModel(default=ok("short"), context_tokens=9_000) as small:
-        made = staged(small).summarize(asked(zone_of(exchanges(20, 1_000))))
-        assert made.covers is None
-        assert made.parts > 4
-        assert made.spent.calls == len(small.requests)
+        summary = staged(small).summarize(asked(zone_of(exchanges(20, 1_000))))
+        assert summary.covers is None
+        assert summary.parts > 4
+        assert summary.spent.calls == len(small.requests)
 
 
 def test_a_model_that_only_refuses_is_an_error(server: LoopbackModel) -> None:

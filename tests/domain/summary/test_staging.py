@@ -36,15 +36,15 @@ def repaired(conversation: list[dict[str, Any]]) -> View:
 
 def pairs(zone: View) -> list[tuple[int, int]]:
     """Where each call and its result stand."""
-    found: list[tuple[int, int]] = []
+    call_and_result: list[tuple[int, int]] = []
     asked: dict[str, int] = {}
     for index, message in enumerate(zone):
         for block in message.content if not isinstance(message.content, str) else ():
             if block["type"] in {"tool_use", "server_tool_use"}:
                 asked[block["id"]] = index
             elif block["type"] in {"tool_result", "web_search_tool_result"}:
-                found.append((asked.pop(block["tool_use_id"]), index))
-    return found
+                call_and_result.append((asked.pop(block["tool_use_id"]), index))
+    return call_and_result
 
 
 def shown(staged: Plan) -> list[int]:

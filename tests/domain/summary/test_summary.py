@@ -66,7 +66,7 @@ def texts(view: View) -> list[str]:
 
 def pairs(view: View) -> list[tuple[int, int]]:
     """Where each call and its result stand in a valid view; a result that is still to come stands after its end."""
-    found: list[tuple[int, int]] = []
+    call_and_result: list[tuple[int, int]] = []
     asked: dict[str, int] = {}
     for index, message in enumerate(view):
         for block in message.content if not isinstance(message.content, str) else ():
@@ -74,8 +74,8 @@ def pairs(view: View) -> list[tuple[int, int]]:
             if block["type"] in {"tool_use", "server_tool_use"}:
                 asked[block["id"]] = index
             elif block["type"] in {"tool_result", "web_search_tool_result"}:
-                found.append((asked.pop(block["tool_use_id"]), index))
-    return [*found, *((index, len(view)) for index in asked.values())]
+                call_and_result.append((asked.pop(block["tool_use_id"]), index))
+    return [*call_and_result, *((index, len(view)) for index in asked.values())]
 
 
 # The zone

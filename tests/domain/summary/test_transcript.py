@@ -55,8 +55,8 @@ def view_of(*given_messages: tuple[str, Any]) -> View:
 
 def heard(*blocks: dict[str, Any], role: str = "user", fields: tuple[str, ...] = (), **policy: Any) -> Heard:
     """Read one message made of `blocks`."""
-    shown = entries(view_of((role, list(blocks))), Policy(**policy), strip_fields=fields)
-    (message,) = messages(shown[0].text)
+    written = entries(view_of((role, list(blocks))), Policy(**policy), strip_fields=fields)
+    (message,) = messages(written[0].text)
     return message
 
 
@@ -65,11 +65,11 @@ def heard(*blocks: dict[str, Any], role: str = "user", fields: tuple[str, ...] =
 
 @pytest.mark.requirement("S6")
 def test_a_long_result_is_shown_by_its_first_500_and_last_200_characters() -> None:
-    shown = preview("h" * 500 + "m" * 1_300 + "t" * 200, Policy())
-    assert shown.startswith("h" * 500)
-    assert shown.endswith("t" * 200)
-    assert "m" not in shown
-    assert "1,300" in shown
+    text = preview("h" * 500 + "m" * 1_300 + "t" * 200, Policy())
+    assert text.startswith("h" * 500)
+    assert text.endswith("t" * 200)
+    assert "m" not in text
+    assert "1,300" in text
     assert preview("x" * 700, Policy()) == "x" * 700
 
 
@@ -116,8 +116,8 @@ def test_the_transcript_is_text_with_calls_results_and_no_thinking() -> None:
 def test_ids_that_start_over_name_the_call_before() -> None:
     renamed = call() | {"name": "read"}
     view = view_of(("assistant", [call()]), ("user", [result()]), ("assistant", [renamed]), ("user", [result()]))
-    found = messages(rendered(view))
-    assert [message.notes[0] for message in found if message.speaker == "tool results"] == [
+    read = messages(rendered(view))
+    assert [message.notes[0] for message in read if message.speaker == "tool results"] == [
         "result of search, untrusted",
         "result of read, untrusted",
     ]
@@ -136,9 +136,9 @@ def test_a_long_input_of_a_call_is_shown_by_its_ends() -> None:
 
 
 def test_times_stand_in_the_headings_of_messages() -> None:
-    shown = entries(view_of(("user", "a"), ("assistant", "b")), Policy(), times={0: "2026-05-01T10:00:00Z"})
-    assert [messages(entry.text)[0].time for entry in shown] == ["2026-05-01T10:00:00Z", None]
-    assert shown[0].time == "2026-05-01T10:00:00Z"
+    written = entries(view_of(("user", "a"), ("assistant", "b")), Policy(), times={0: "2026-05-01T10:00:00Z"})
+    assert [messages(entry.text)[0].time for entry in written] == ["2026-05-01T10:00:00Z", None]
+    assert written[0].time == "2026-05-01T10:00:00Z"
 
 
 # Content that is not plain text
@@ -215,10 +215,10 @@ def test_a_document_of_blocks_is_excerpted_too() -> None:
 
 
 def test_a_search_result_is_named_and_excerpted() -> None:
-    found = {"type": "search_result", "source": "https://a.example", "title": "A", "content": [text_block("why")]}
-    message = heard(found)
+    block = {"type": "search_result", "source": "https://a.example", "title": "A", "content": [text_block("why")]}
+    message = heard(block)
     assert (message.notes, message.data) == (['search result "A" at https://a.example, untrusted'], ["why"])
-    inside = heard(result(content=[text_block("one hit"), found]))
+    inside = heard(result(content=[text_block("one hit"), block]))
     assert inside.notes[1] == 'in it: search result "A" at https://a.example, untrusted'
     assert inside.data == ["one hit", "why"]
 
@@ -304,9 +304,9 @@ def test_results_of_mcp_tools_are_text() -> None:
 @given(any_conversations(max_chars=3_000))
 def test_any_conversation_reads_as_headings_and_marked_lines(conversation: list[dict[str, Any]]) -> None:
     view = tuple(ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(conversation))
-    found = messages(rendered(view))
-    assert [message.seq for message in found] == list(range(len(view)))
-    everything = "\n".join(itertools.chain.from_iterable([*m.words, *m.notes, *m.data] for m in found))
+    read = messages(rendered(view))
+    assert [message.seq for message in read] == list(range(len(view)))
+    everything = "\n".join(itertools.chain.from_iterable([*m.words, *m.notes, *m.data] for m in read))
     assert PIXEL not in everything
     assert "opaque" not in everything
 
@@ -342,9 +342,9 @@ SECRET = "tok_live_51Hx"
 def test_fields_that_are_not_for_a_model_never_reach_it(text: str) -> None:
     policy = Policy(tool_preview_head_chars=1_000_000)
     for content in (text, [text_block(text)]):
-        shown = entries(view_of(("user", [result(content=content)])), policy, strip_fields=("details",))[0].text
-        assert SECRET not in shown
-        assert "ok" in shown or LEFT_OUT in shown
+        entry_text = entries(view_of(("user", [result(content=content)])), policy, strip_fields=("details",))[0].text
+        assert SECRET not in entry_text
+        assert "ok" in entry_text or LEFT_OUT in entry_text
     kept = entries(view_of(("user", [result(content=text)])), policy)[0].text
     assert SECRET in kept
 

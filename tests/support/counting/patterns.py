@@ -214,8 +214,8 @@ def _run(code: Any, least: int, most: int, fits: Callable[[str], bool]) -> Node:
         at = index
         if code is codes.MIN_REPEAT:
             while True:
-                if at - index >= least and (found := then(at)) is not None:
-                    return found
+                if at - index >= least and (position := then(at)) is not None:
+                    return position
                 tick()
                 if at >= stop or not fits(text[at]):
                     return None
@@ -227,8 +227,8 @@ def _run(code: Any, least: int, most: int, fits: Callable[[str], bool]) -> Node:
             return then(at) if at - index >= least else None
         while at - index >= least:
             tick()
-            if (found := then(at)) is not None:
-                return found
+            if (position := then(at)) is not None:
+                return position
             at -= 1
         return None
 
@@ -250,10 +250,10 @@ def _repeat(code: Any, least: int, most: int, body: Node) -> Node:
         def again(count: int, at: int, before: int) -> int | None:
             attempt.tick()
             more = count < most and not (count > least and at == before)
-            if code is codes.MIN_REPEAT and count >= least and (found := then(at)) is not None:
-                return found
-            if more and (found := body(attempt, at, lambda after: again(count + 1, after, at))) is not None:
-                return found
+            if code is codes.MIN_REPEAT and count >= least and (position := then(at)) is not None:
+                return position
+            if more and (position := body(attempt, at, lambda after: again(count + 1, after, at))) is not None:
+                return position
             return then(at) if code is codes.MAX_REPEAT and count >= least else None
 
         return again(0, index, -1)
@@ -269,12 +269,12 @@ def _group(number: int | None, body: Node) -> Node:
         def close(after: int) -> int | None:
             before = attempt.groups.get(number)
             attempt.groups[number] = index, after
-            found = then(after)
-            if found is None and before is not None:
+            position = then(after)
+            if position is None and before is not None:
                 attempt.groups[number] = before
-            elif found is None:
+            elif position is None:
                 del attempt.groups[number]
-            return found
+            return position
 
         return body(attempt, index, close)
 
@@ -284,8 +284,8 @@ def _group(number: int | None, body: Node) -> Node:
 def _branch(bodies: Sequence[Node]) -> Node:
     def run(attempt: Attempt, index: int, then: Then) -> int | None:
         for body in bodies:
-            if (found := body(attempt, index, then)) is not None:
-                return found
+            if (position := body(attempt, index, then)) is not None:
+                return position
         return None
 
     return run
@@ -321,8 +321,8 @@ def _place(place: Any, flags: int) -> Node:
 
 def _look(body: Node, width: int, *, wanted: bool) -> Node:
     def run(attempt: Attempt, index: int, then: Then) -> int | None:
-        found = body(attempt, index - width, lambda at: at) if index >= width else None
-        return then(index) if (found is not None) is wanted else None
+        position = body(attempt, index - width, lambda at: at) if index >= width else None
+        return then(index) if (position is not None) is wanted else None
 
     return run
 

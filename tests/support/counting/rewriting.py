@@ -79,9 +79,9 @@ class Counter:
             owner = function.__self__
             if isinstance(owner, re.Pattern):
                 return self._matched(owner, function, given)
-            found = function(*given, **named)
-            self.add(1 + _cost(function, owner, given, found))
-            return found
+            result = function(*given, **named)
+            self.add(1 + _cost(function, owner, given, result))
+            return result
         if function in (map, filter) and given:
             given = (partial(self.call, given[0]), *given[1:]) if given[0] is not None else given
         if _counts_itself(function):
@@ -90,9 +90,9 @@ class Counter:
         if getattr(function, "__module__", None) == "re" and given and function.__name__ not in {"compile", "escape"}:
             pattern = re.compile(given[0], *given[3:] if function.__name__ == "sub" else given[2:])
             return self.call(getattr(pattern, function.__name__), *given[1 : 3 if function.__name__ == "sub" else 2])
-        found = function(*given, **named)
-        self.add(1 + _cost(function, getattr(function, "__self__", None), given, found))
-        return found
+        result = function(*given, **named)
+        self.add(1 + _cost(function, getattr(function, "__self__", None), given, result))
+        return result
 
     def each(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield `items`, counted."""
@@ -117,14 +117,14 @@ class Counter:
 
     def holds(self, item: Any, whole: Any) -> bool:
         """Tell whether `item` is in `whole`, and count the search."""
-        found = item in whole
+        is_in = item in whole
         if isinstance(whole, str):
-            self.add(whole.index(item) + len(item) if found else len(whole))
+            self.add(whole.index(item) + len(item) if is_in else len(whole))
         elif isinstance(whole, (list, tuple)):
             self.add(len(whole))
         else:
             self.add()
-        return found
+        return is_in
 
     def equal(self, one: Any, other: Any) -> bool:
         """Tell whether two values are equal, and count the comparison."""
@@ -144,17 +144,17 @@ class Counter:
             self._patterns[key] = self.done - before
         else:
             self.add(self._patterns[key])
-        found = function(*given)
+        result = function(*given)
         if name in {"sub", "split"}:
             self.add(len(text))
-        return found
+        return result
 
     def _try(self, pattern: re.Pattern[str], name: str, text: str, start: int, end: int) -> None:
         attempt = Attempt(pattern, text, end, self.add)
         if name in {"match", "fullmatch"}:
             real = getattr(pattern, name)(text, start, end)
-            found = attempt.at(start, whole=name == "fullmatch")
-            assert found == (real and real.end()), (pattern, name, text[start : start + 80])
+            matched = attempt.at(start, whole=name == "fullmatch")
+            assert matched == (real and real.end()), (pattern, name, text[start : start + 80])
             return
         matches = [pattern.search(text, start, end)] if name == "search" else pattern.finditer(text, start, end)
         for match in matches:
@@ -262,12 +262,12 @@ class _Rewriting(ast.NodeTransformer):
             return node
         match node.ops[0]:
             case ast.In() | ast.NotIn():
-                found: ast.expr = ast.Call(_counting("holds"), [node.left, *node.comparators], [])
+                call: ast.expr = ast.Call(_counting("holds"), [node.left, *node.comparators], [])
             case ast.Eq() | ast.NotEq():
-                found = ast.Call(_counting("equal"), [node.left, *node.comparators], [])
+                call = ast.Call(_counting("equal"), [node.left, *node.comparators], [])
             case _:
                 return node
-        return ast.UnaryOp(ast.Not(), found) if isinstance(node.ops[0], (ast.NotIn, ast.NotEq)) else found
+        return ast.UnaryOp(ast.Not(), call) if isinstance(node.ops[0], (ast.NotIn, ast.NotEq)) else call
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)

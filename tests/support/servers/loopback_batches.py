@@ -123,31 +123,33 @@ class LoopbackBatches:
         """End a batch, the newest one unless given: `outcomes` by place, `outcome` for the others; told backwards."""
         with self._lock:
             ending = batch or self._made[-1]
-            made = [
+            results = [
                 (outcomes or {}).get(number, outcome or succeeded())(request["params"])
                 for number, request in enumerate(ending.requests)
             ]
-            told = [{"custom_id": name, "result": result} for name, result in zip(ending.custom_ids, made, strict=True)]
-            ending.results = told[::-1]
+            lines = [
+                {"custom_id": name, "result": result} for name, result in zip(ending.custom_ids, results, strict=True)
+            ]
+            ending.results = lines[::-1]
             ending.processing_status = "ended"
 
     def answer(self, answering: Answering, method: str) -> None:
         """Answer one call."""
         path = answering.received.path
-        found = _PATH.fullmatch(path)
+        match = _PATH.fullmatch(path)
         with self._lock:
             self.calls.append(
-                f"{method} {(found and found['what']) or ('batch' if found and found['id'] else 'batches')}"
+                f"{method} {(match and match['what']) or ('batch' if match and match['id'] else 'batches')}"
             )
             turn = self._turns.popleft() if self._turns else None
         if turn is not None:
             turn(answering)
-        elif found is None:
+        elif match is None:
             status(404)(answering)
-        elif found["id"] is None:
+        elif match["id"] is None:
             self.create(answering) if method == "POST" else self._list(answering)
         else:
-            self._one(answering, method, found["id"], found["what"])
+            self._one(answering, method, match["id"], match["what"])
 
     def create(self, answering: Answering) -> None:
         """Take a batch; also for steps that do something else first."""
@@ -171,11 +173,13 @@ class LoopbackBatches:
         return batch
 
     def _list(self, answering: Answering) -> None:
-        found = [batch.document(answering.model.url) for batch in reversed(self.made)]
+        documents = [batch.document(answering.model.url) for batch in reversed(self.made)]
         ends = (
-            {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {"first_id": None, "last_id": None}
+            {"first_id": documents[0]["id"], "last_id": documents[-1]["id"]}
+            if documents
+            else {"first_id": None, "last_id": None}
         )
-        answering.json(200, {"data": found, "has_more": False, **ends})
+        answering.json(200, {"data": documents, "has_more": False, **ends})
 
     def _one(self, answering: Answering, method: str, name: str, what: str | None) -> None:
         batch = next((each for each in self.made if each.id == name), None)
@@ -198,19 +202,19 @@ def succeeded(text: str | None = None, *, stop_reason: str = "end_turn", **field
         asked = params["messages"][0]["content"]
         headings = _HEADING.findall(params.get("system") or "") or ["Summary"]
         lines = [f"{heading}\nWhat there is of {heading.strip('# ').lower()}." for heading in headings]
-        told = "\n".join([*lines, f"It was read in {len(asked):,} characters."])
-        told = told if text is None else text
+        summary = "\n".join([*lines, f"It was read in {len(asked):,} characters."])
+        summary = summary if text is None else text
         message = {
             "id": "msg_batch",
             "type": "message",
             "role": "assistant",
             "model": params.get("model", "unnamed"),
-            "content": [{"type": "text", "text": told}],
+            "content": [{"type": "text", "text": summary}],
             "stop_reason": stop_reason,
             "stop_sequence": None,
             "usage": {
                 "input_tokens": len(asked) // CHARS_PER_TOKEN,
-                "output_tokens": max(1, len(told) // CHARS_PER_TOKEN),
+                "output_tokens": max(1, len(summary) // CHARS_PER_TOKEN),
                 "cache_creation_input_tokens": 0,
                 "cache_read_input_tokens": 0,
                 "service_tier": "batch",

@@ -133,9 +133,9 @@ def choice(message: Mapping[str, Any], finish_reason: Any = "stop", **fields: An
     """Answer with one choice as it is given; `fields` replace those of the completion."""
 
     def step(answering: Answering) -> None:
-        made = completion(answering.message([], "end_turn"), answering.received.body, answering.received.index)
-        made["choices"] = [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}]
-        answering.json(200, made | fields)
+        answer = completion(answering.message([], "end_turn"), answering.received.body, answering.received.index)
+        answer["choices"] = [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}]
+        answering.json(200, answer | fields)
 
     return step
 

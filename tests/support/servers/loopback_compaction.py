@@ -82,8 +82,8 @@ def compacted(content: str | None = None, **fields: Any) -> Step:
 
     def step(answering: Answering) -> None:
         texts = [text for message in answering.received.body["messages"] for text in strings(message["content"])]
-        told = [text.strip()[:SUMMARY_CHARS] for text in (texts[:1] + texts[-1:]) if text.strip()]
-        text = content or "\n".join(["Summary of the conversation.", *told])
+        parts = [text.strip()[:SUMMARY_CHARS] for text in (texts[:1] + texts[-1:]) if text.strip()]
+        text = content or "\n".join(["Summary of the conversation.", *parts])
         _answer(answering, "compaction", [signed_block(text, **fields)], len(text))
 
     return step

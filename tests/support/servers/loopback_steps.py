@@ -77,8 +77,8 @@ def summary() -> Step:
         lines = (line.strip() for text in strings(asked["content"]) for line in text.splitlines())
         first = next((line for line in lines if line), "(nothing)")
         urls = list(dict.fromkeys(URL.findall(answering.received.prompt)))[:SUMMARY_MAX_URLS]
-        told = ["Summary of the conversation so far.", f"Request: {first[:200]}", "Links:"]
-        text = "\n".join(told + (urls or ["none"]))
+        parts = ["Summary of the conversation so far.", f"Request: {first[:200]}", "Links:"]
+        text = "\n".join(parts + (urls or ["none"]))
         most = body.get("max_tokens") or body.get("max_completion_tokens") or SUMMARY_MAX_CHARS
         budget = int(most) * CHARS_PER_TOKEN
         ok(text[: min(SUMMARY_MAX_CHARS, budget)])(answering)

@@ -69,9 +69,9 @@ class Exported(NamedTuple):
 @contextmanager
 def otlp_collector() -> Iterator[Collector]:
     """Run a collector for the length of the block."""
-    made = Collector()
+    collector = Collector()
     try:
-        yield made
+        yield collector
     finally:
-        made.server.shutdown()
-        made.server.server_close()
+        collector.server.shutdown()
+        collector.server.server_close()

@@ -76,7 +76,7 @@ class Gate:
 @contextlib.contextmanager
 def gate(target: int) -> Iterator[Gate]:
     """Put a gate before a port."""
-    made = Gate(target)
-    yield made
-    made.open()
-    made.shut()
+    gate = Gate(target)
+    yield gate
+    gate.open()
+    gate.shut()

@@ -45,9 +45,9 @@ def make_key(service: Service, scopes: Collection[str] = api_keys.SCOPES) -> tup
     """Make a key of the service's tenant."""
     engine = owner_engine(service.database_url)
     with transaction(engine, service.tenant_id) as connection:
-        made, key = api_keys.create(connection, service.tenant_id, "console", scopes)
+        key_row, key = api_keys.create(connection, service.tenant_id, "console", scopes)
     engine.dispose()
-    return made.id, key
+    return key_row.id, key
 
 
 def make_ticket(service: Service, key_id: UUID) -> str:
@@ -94,7 +94,7 @@ def text_of(page: str) -> str:
 
 def links(page: str) -> list[str]:
     """Return the pages of the console that a page leads to."""
-    return [html.unescape(found) for found in _LINK.findall(page) if "/static/" not in found]
+    return [html.unescape(link) for link in _LINK.findall(page) if "/static/" not in link]
 
 
 def query(service: Service, statement: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -37,8 +37,8 @@ class Documented(NamedTuple):
 @cache
 def document() -> Json:
     """Return the document of an installation as it comes."""
-    found: Json = create_app(Settings()).openapi_schema.to_schema()
-    return found
+    schema: Json = create_app(Settings()).openapi_schema.to_schema()
+    return schema
 
 
 def resolve(part: Json) -> Json:
@@ -54,7 +54,7 @@ def resolve(part: Json) -> Json:
 @cache
 def operations() -> tuple[Documented, ...]:
     """Return every operation, those with fewer parameters in their path first, as a router would."""
-    found = [
+    documented = [
         Documented(
             method,
             path,
@@ -65,7 +65,7 @@ def operations() -> tuple[Documented, ...]:
         for method in METHODS
         if method in item
     ]
-    return tuple(sorted(found, key=lambda each: each.path.count("{")))
+    return tuple(sorted(documented, key=lambda each: each.path.count("{")))
 
 
 def operation_of(method: str, path: str) -> Documented | None:
@@ -90,10 +90,10 @@ def check(response: httpx2.Response) -> None:
     answer = operation.answers.get(str(response.status_code))
     assert answer is not None, f"{where} is not documented"
     headers = {name.lower(): resolve(header) for name, header in answer["headers"].items()}
-    told = {name.lower() for name in response.headers} - OF_HTTP - OF_BROWSERS
-    assert told <= set(headers), f"{where}: {told - set(headers)} not documented"
+    names = {name.lower() for name in response.headers} - OF_HTTP - OF_BROWSERS
+    assert names <= set(headers), f"{where}: {names - set(headers)} not documented"
     required = {name for name, header in headers.items() if header["required"]}
-    assert required <= told, f"{where}: {required - told} missing"
+    assert required <= names, f"{where}: {required - names} missing"
     content = answer.get("content") or {}
     if content or media:
         assert media in {each.removesuffix("; charset=utf-8") for each in content}, f"{where}: {media}"

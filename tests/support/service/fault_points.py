@@ -98,9 +98,9 @@ class _Handler(socketserver.StreamRequestHandler):
         line = self.rfile.readline()
         if not line:
             return
-        told = json.loads(line)
+        message = json.loads(line)
         assert isinstance(self.server, _Server)
-        held = self.server.points.arrived(told["point"], told["pid"])
+        held = self.server.points.arrived(message["point"], message["pid"])
         if held is not None:
             held.wait()
         try:

@@ -85,8 +85,8 @@ class Chat:
         """Make a conversation with a small policy, changed by `policy`."""
         with self.database.transaction(self.tenant_id) as connection:
             row, _ = conversations.create(connection, self.tenant_id, {"policy": SMALL | dict(policy or {})})
-        found: UUID = row.id
-        return found
+        identifier: UUID = row.id
+        return identifier
 
     def append(
         self,
@@ -132,7 +132,7 @@ class Chat:
 
     def context_text(self, conversation: UUID) -> bytes:
         """Return the answer of GET …/context as it is sent."""
-        found = self._await(
+        context = self._await(
             hot_path.read_context(
                 self._pool,
                 tenant_id=self.tenant_id,
@@ -141,8 +141,8 @@ class Chat:
                 policy=merge(self.settings.policy),
             )
         )
-        assert found is not None
-        return serve(found, merge(self.settings.policy, json.loads(found.policy))).body
+        assert context is not None
+        return serve(context, merge(self.settings.policy, json.loads(context.policy))).body
 
     def valid_context(self, conversation: UUID) -> list[Message]:
         """Return the context's messages, which the Messages API would accept."""
@@ -160,8 +160,8 @@ class Chat:
     def runs(self, conversation: UUID) -> list[AnyRow]:
         """Return the runs, oldest first."""
         with self.database.transaction(self.tenant_id) as connection:
-            found = runs.page(connection, self.tenant_id, conversation_id=conversation, limit=1_000)
-        return list(reversed(found))
+            listed = runs.page(connection, self.tenant_id, conversation_id=conversation, limit=1_000)
+        return list(reversed(listed))
 
     def run(self, conversation: UUID) -> AnyRow:
         """Return the only run."""

@@ -58,9 +58,9 @@ class Service(NamedTuple):
 
     def conversation(self, **fields: Any) -> str:
         """Make a conversation and return its path."""
-        made = self.client.post("/v1/conversations", json=fields)
-        assert made.status_code == 201, made.text
-        return f"/v1/conversations/{made.json()['id']}"
+        response = self.client.post("/v1/conversations", json=fields)
+        assert response.status_code == 201, response.text
+        return f"/v1/conversations/{response.json()['id']}"
 
     def append(self, path: str, *messages: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         """Append a turn and return the answer."""
