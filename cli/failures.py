@@ -1,4 +1,4 @@
-"""Failures that a command meets with and can do nothing about, each told in one line instead of a traceback."""
+"""Failures that a command meets with and can do nothing about, each reported in one line instead of a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they stand for."""
+"""Options that several commands take, and what they mean."""
 
 from __future__ import annotations
 

@@ -29,5 +29,5 @@ def failed(reason: str, code: int = 1) -> int:
 
 
 def noted(text: str) -> None:
-    """Tell something beside the command's output."""
+    """Print something apart from the command's output."""
     print(f"palimpsest: {printable(text)}", file=sys.stderr)  # noqa: T201 - the command's output

@@ -145,7 +145,7 @@ def is_signed_summary(block: Block) -> bool:
     """Tell whether `block` is a summary that the API wrote and signed: a `compaction` block made on demand.
 
     It stands for everything before it, so the API takes it as the first block of a conversation alone. The blocks of
-    its threshold compaction have no signature and may stand anywhere.
+    its threshold compaction have no signature and may be anywhere.
     """
     return (
         block.get("type") == "compaction"
@@ -163,7 +163,7 @@ def is_server_result(block: Block) -> bool:
 def acceptable(role: str, block: Any) -> dict[str, Any] | None:
     """Return `block` as the Messages API takes it in a message of `role`: itself, a mended copy, or None.
 
-    What stands around it is not looked at.
+    What is around it is not considered.
     """
     if not isinstance(block, dict) or not isinstance(kind := block.get("type"), str):
         return None
@@ -259,7 +259,7 @@ class MessageFacts(NamedTuple):
     calls: tuple[str, ...]
     results: tuple[str, ...]
     sound: bool
-    """The Messages API takes it as it is: not empty, blocks where they may stand, results first.
+    """The Messages API takes it as it is: not empty, blocks where they may be, results first.
 
     Nor has it marks for the prompt cache: with those of others they may be too many.
     """
@@ -313,7 +313,7 @@ class TurnFacts(NamedTuple):
     ends_in_loop: bool
     """The last message is a tool call or a tool result: the model's answer is still to come."""
     thinking_in_loop: bool
-    """Signed thinking stands after the turn's last request (anywhere, when it has none)."""
+    """Signed thinking comes after the turn's last request (anywhere, when it has none)."""
     exchanges: int
     """How many requests the turn has."""
     last_request: int

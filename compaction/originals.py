@@ -1,4 +1,4 @@
-"""Originals of what a view shows cut: a summarizer reads results as they came, whatever the view shows of them."""
+"""Originals of what a view shows cut: a summarizer reads results as they came, regardless of what the view shows."""
 
 from __future__ import annotations
 

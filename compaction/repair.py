@@ -83,7 +83,7 @@ def repair(view: Sequence[ViewMessage], *, ends_with_newest: bool = True) -> tup
 
     Empty blocks and messages go; results move to their call, missing ones become error results, orphans go. The
     calls of a last assistant message are left open: their results are still to come. Where nothing is left at the end
-    of a last message from the user, a text stands for it, unless it is not wanted that the view `ends_with_newest`.
+    of a last message from the user, a text replaces it, unless it is not wanted that the view `ends_with_newest`.
     """
     return (tuple(view), Repairs()) if is_sound(view) else mend(view, ends_with_newest=ends_with_newest)
 
@@ -114,7 +114,7 @@ def _until_settled(view: View, repairs: Repairs) -> View:
 
 
 def _stand_in(newest: ViewMessage, mended: View) -> str | None:
-    """Return the text that stands for a last message from the user of which the end shows nothing, else None."""
+    """Return the text that replaces a last message from the user of which the end shows nothing, else None."""
     own = _clean(newest, Repairs()).parts
     if newest.role != "user" or any(block["type"] != "tool_result" for block in own):
         return None
@@ -306,7 +306,7 @@ def _strip_thinking(group: list[_Draft]) -> int:
 
 
 def _index(groups: list[list[_Draft]]) -> tuple[dict[str, list[_Occurrence]], dict[str, list[int]]]:
-    """Return, by id, where every result stands and which groups call."""
+    """Return, by id, where every result is and which groups call."""
     results: dict[str, list[_Occurrence]] = defaultdict(list)
     calls: dict[str, list[int]] = defaultdict(list)
     for position, group in enumerate(groups):
@@ -319,7 +319,7 @@ def _index(groups: list[list[_Draft]]) -> tuple[dict[str, list[_Occurrence]], di
 
 
 def _first_unused(occurrences: list[_Occurrence], after: int, until: int) -> _Occurrence | None:
-    """Return the first of the occurrences, which are in order, that stands in between and answers no call yet."""
+    """Return the first of the occurrences, which are in order, that is in between and answers no call yet."""
     for index in range(bisect_right(occurrences, after, key=attrgetter("position")), len(occurrences)):
         occurrence = occurrences[index]
         if occurrence.position >= until:

@@ -1,4 +1,4 @@
-"""Sizes: what messages take of `max_context_bytes`, which stands in for tokens where no count is known.
+"""Sizes: what messages take of `max_context_bytes`, which is used instead of tokens where no count is known.
 
 A byte of text is about a quarter of a token; a byte of base64 says nothing, since an image costs the same tokens
 however large its file is. What base64 does count against is the size of a request. The counters that checks decide

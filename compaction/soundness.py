@@ -52,7 +52,7 @@ class _Pairing:
         self.role = ""
         self.open: set[str] = set()
         self.rest = False
-        """What may not stand before the results of a user message has come."""
+        """What may not come before the results of a user message has come."""
 
     def turns_to(self, role: str) -> bool:
         """Begin the messages of another role; tell whether it may come now, which is a user's in the beginning."""
@@ -64,12 +64,12 @@ class _Pairing:
         return True
 
     def takes_text(self, text: str) -> bool:
-        """Tell whether text may stand here: after results, before calls."""
+        """Tell whether text may be here: after results, before calls."""
         self.rest = True
         return not self.open and bool(text) and not text.isspace()
 
     def takes_user_blocks(self, content: list[dict[str, Any]]) -> bool:
-        """Tell whether these blocks may stand here: first a result for each call, then the rest."""
+        """Tell whether these blocks may be here: first a result for each call, then the rest."""
         for block in content:
             if block is None or acceptable("user", block) is not block:
                 return False
@@ -85,7 +85,7 @@ class _Pairing:
         return not (self.rest and self.open)
 
     def takes_assistant_blocks(self, content: list[dict[str, Any]]) -> bool:
-        """Tell whether these blocks may stand here: calls last, and no thinking at the end."""
+        """Tell whether these blocks may be here: calls last, and no thinking at the end."""
         kind = ""
         for block in content:
             if block is None or acceptable("assistant", block) is not block:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOW_CONTEXT_WINDOW: Final = 32_000
-"""Tokens. A smaller window works, but leaves little beside a system prompt and tools (requirement O5)."""
+"""Tokens. A smaller window works, but leaves little besides a system prompt and tools (requirement O5)."""
 
 _STANDARD: Final = 200_000
 _LONG: Final = 1_000_000

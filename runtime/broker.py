@@ -78,7 +78,7 @@ def celery_app(settings: Settings, name: str) -> Celery:
             "socket_keepalive": True,
             "health_check_interval": 25,
             "global_keyprefix": PREFIX,
-            # At a time: books that somebody has filled keep a worker from its work for tenths of a second.
+            # At a time: books that something has filled keep a worker from its work for tenths of a second.
             "unacked_restore_limit": 1_000,
         },
     )

@@ -122,7 +122,7 @@ class Traces:
 
 
 class OtelSpan:
-    """A span that somebody hears of."""
+    """A span that is recorded."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span

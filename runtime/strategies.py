@@ -13,7 +13,7 @@ STRATEGY_GROUP: Final = "palimpsest.strategies"
 
 
 def names() -> list[str]:
-    """Return the names of those that are installed beside this process."""
+    """Return the names of those that are installed next to this process."""
     return sorted(entry_points(group=STRATEGY_GROUP).names)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import BaseModel, Field, model_validator
 
 SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "openai", "extractive", "none")
-"""Those that come with the service; others are installed beside it."""
+"""Those that come with the service; others are installed next to it."""
 Provider = Literal["anthropic", "openai"]
 """Whose API a summarizer speaks, whoever answers it."""
 DEFAULT_MODELS: Final[dict[Provider, str]] = {"anthropic": "claude-haiku-4-5", "openai": "gpt-6-luna"}
@@ -27,7 +27,7 @@ def provider_of(summarizer: str) -> Provider | None:
 
 
 def summarizer_names() -> tuple[str, ...]:
-    """Return the names of the summarizers: the service's own, then those that are installed beside it."""
+    """Return the names of the summarizers: the service's own, then those that are installed next to it."""
     return (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
 
 

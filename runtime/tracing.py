@@ -26,7 +26,7 @@ HEADER: Final = "palimpsest_traces"
 
 class _NoSpan:
     def set(self, **attributes: Attribute | None) -> None:
-        """Tell nobody."""
+        """Record nothing."""
 
 
 _NO_SPAN: Final = _NoSpan()

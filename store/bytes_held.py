@@ -24,7 +24,7 @@ _BOUND: Final[ContextVar[Callable[[int], None] | None]] = ContextVar("bytes_held
 
 @contextmanager
 def bounded_by(take: Callable[[int], None]) -> Iterator[None]:
-    """Have `take` told in the block of every number of bytes before they are read; it raises what is too much."""
+    """Have `take` called in the block with every number of bytes before they are read; it raises what is too much."""
     token = _BOUND.set(take)
     try:
         yield
@@ -33,7 +33,7 @@ def bounded_by(take: Callable[[int], None]) -> Iterator[None]:
 
 
 def announce(size: int) -> None:
-    """Say that so many bytes will be read; nobody hears of it where nobody bounds them."""
+    """Say that so many bytes will be read; without effect where nothing bounds them."""
     if (take := _BOUND.get()) is not None:
         take(size)
 

@@ -270,7 +270,7 @@ async def append_turn(
 ) -> Appended:
     """Append a turn; `contents` are the messages' contents as the JSON text that came in.
 
-    What came in another shape stands in the inner form in `contents`, and in `sent` as it came.
+    What came in another shape is in the inner form in `contents`, and in `sent` as it came.
 
     `hidden` has the tokens of each message that inline tool results hide in the view. `policy` is the tenant's: by its
     budget, or the conversation's own, what the model saw had been fitted before; None = never.
@@ -350,10 +350,10 @@ async def read_context(
 ) -> ContextRead | None:
     """Read what the context is made of, None for no such conversation; of messages the newest MOST_READ_BYTES.
 
-    `policy` is the tenant's and `policy_digest` stands for it in the ETag; the conversation's own overrides are applied
-    there. `room` tokens are left for history; None = what the policy leaves beside the stored system prompt and tools.
-    `take` is told of the bytes of a large context before they are read; it raises what is too much. `shape` is what is
-    served; None = the conversation's own.
+    `policy` is the tenant's and `policy_digest` represents it in the ETag; the conversation's own overrides are
+    applied there. `room` tokens are left for history; None = what the policy leaves besides the stored system
+    prompt and tools. `take` is called with the bytes of a large context before they are read; it raises what is too
+    much. `shape` is what is served; None = the conversation's own.
     """
     arguments = (
         tenant_id,

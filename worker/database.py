@@ -56,7 +56,7 @@ class Database:
 
     @contextmanager
     def statements(self) -> Iterator[Connection]:
-        """Open a connection whose every statement is a transaction of its own, on nobody's behalf."""
+        """Open a connection whose every statement is a transaction of its own, for no tenant."""
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield connection
         self.mark()

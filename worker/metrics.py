@@ -94,7 +94,7 @@ class WorkerMetrics:
                 self._metrics[name].labels(value)
 
     def name_models(self, settings: Settings) -> None:
-        """Let the models that the settings name have their own values, beside those with a list price."""
+        """Let the models that the settings name have their own values, besides those with a list price."""
         own = filter(None, [settings.chosen_model, settings.summarizer_model])
         self._models = frozenset({*own, *settings.summarizer_models, *settings.summarizer_prices})
 
@@ -215,7 +215,7 @@ class WorkerMetrics:
 class Pipe:
     """Takes counts from the processes of a pool to the one that started them.
 
-    Nobody waits for it: what does not fit is lost, and the loss is told with the next count that does.
+    Nobody waits for it: what does not fit is lost, and the loss is reported with the next count that does.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ async def _whole(caller: Caller, row: Mapping[str, Any]) -> AsyncIterator[bytes]
 def line(kind: str, row: Mapping[str, Any]) -> bytes:
     """Return a row as one line; stored JSON keeps its bytes, but for line breaks between its tokens.
 
-    Where it has some, the text as it came stands beside it, as a string.
+    Where it has some, the text as it came is put next to it, as a string.
     """
     fields = {name: _as_json(kind, name, value) for name, value in row.items()}
     for name, value in row.items():
@@ -96,7 +96,7 @@ def line(kind: str, row: Mapping[str, Any]) -> bytes:
 
 def _as_json(kind: str, name: str, value: Any) -> Any:
     if (kind, name) in _RAW:
-        # Within JSON's strings line breaks are escaped: these stand between tokens and mean nothing.
+        # Within JSON's strings line breaks are escaped: these are between tokens and mean nothing.
         return msgspec.Raw(value.replace("\r", " ").replace("\n", " ").encode())
     if isinstance(value, list):
         return [_as_json(kind, name, each) for each in value]

@@ -44,7 +44,7 @@ _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
 
 
 class ContextAnswer(NamedTuple):
-    """The context as JSON, None where the caller has it already, and the entity tag that stands for it."""
+    """The context as JSON, None where the caller has it already, and its entity tag."""
 
     body: bytes | None
     etag: str
@@ -122,7 +122,7 @@ class FittedContext(NamedTuple):
     exchanges: int
     """Exchanges of the whole context."""
     fixed: int
-    """Tokens of what stands beside the history."""
+    """Tokens of what is sent along with the history."""
     warnings: tuple[str, ...]
 
     @property
@@ -209,7 +209,7 @@ def serve(
 
 
 def dropped_before(stored: ContextRead) -> list[str]:
-    """Say what is not shown although no summary stands for it: what was dropped, and what is too large to read."""
+    """Say what is not shown although no summary covers it: what was dropped, and what is too large to read."""
     dropped = [f"dropped without a summary: messages {stored.left_out}"] if stored.left_out else []
     if stored.gap and stored.context_bytes > MOST_READ_BYTES:
         size = f"{stored.context_bytes:,} bytes"
@@ -285,7 +285,7 @@ def working_view(stored: ContextRead, policy: Policy) -> Working:
 
 
 def _before_gap(messages: View, tail: Sequence[Original], *, has_summary: bool) -> View:
-    """Return what of a snapshot stands before a tail that begins later: its summary, and what the tail goes on from.
+    """Return what of a snapshot comes before a tail that begins later: its summary, and what the tail goes on from.
 
     That is the request of rounds that were read; where nothing was answered since, the answer to it as well.
     """

@@ -158,7 +158,7 @@ def _assemble(
 
 
 def _unstored(row: AnyRow, layers: Layers, factor: float) -> int:
-    """Return the estimated tokens that were learned to stand beside what is stored, less what this request brings."""
+    """Return the estimated tokens that were learned to come on top of what is stored, less what this request brings."""
     if not row.unstored_tokens:
         return 0
     brought = fixed_tokens(layers.system, layers.tools) - (row.fixed_tokens - row.carried_tokens)

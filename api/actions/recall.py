@@ -1,4 +1,4 @@
-"""Recalling: reading in short transactions, searching on a thread that answers nobody else."""
+"""Recalling: reading in short transactions, searching on a thread that serves no requests."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def kind_of(wanted: RecallIn | UserRecallIn) -> Kind:
 
 
 def _checked(wanted: RecallIn, origin: Origin) -> Question:
-    """Return what is asked; raise the problem that it has, whatever conversation it is asked of."""
+    """Return what is asked; raise the problem that it has, regardless of the conversation."""
     kind = kind_of(wanted)
     if wanted.offset and (wanted.ref is None or reference_of(wanted.ref).is_range):
         raise invalid("An offset goes with the ref of one message or block.", "/offset")

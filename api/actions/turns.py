@@ -1,4 +1,4 @@
-"""A turn: stored with its context blocks and the mark that a check is due, and the workers told of it."""
+"""A turn: stored with its context blocks and the mark that a check is due, and the workers notified."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def store_turn(
     idempotency_key: str | None = None,
     body: bytes = b"",
 ) -> Appended:
-    """Store a turn under the tenant's policy; `body` is what an idempotency key stands for."""
+    """Store a turn under the tenant's policy; `body` is what an idempotency key identifies."""
     policy = caller.principal.policy
     return await hot_path.append_turn(
         caller.services.pool,

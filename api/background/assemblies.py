@@ -1,4 +1,4 @@
-"""What assemblies were made of: told in the log and the metrics, and remembered off the request path."""
+"""What assemblies contained: reported in the log and the metrics, and stored off the request path."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Assemblies:
             }
             try:
                 lifted = await self._run(tenant_id, _keep, [waiting.record for waiting in each], dropped)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next assembly tells the same again
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next assembly reports the same again
                 self._metrics.assemblies_lost.inc(len(each))
                 log.warning("assemblies.lost", count=len(each), error=type(error).__name__)
                 continue

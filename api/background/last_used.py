@@ -73,6 +73,6 @@ class LastUsed:
             await self._run_without_tenant(
                 partial(api_keys.note_uses, seconds_ago={key: now - at for key, at in batch.items()})
             )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next batch tells the same again
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next batch reports the same again
             self._used = batch | self._used
             log.warning("key_uses.not_written", count=len(batch), error=type(error).__name__)

@@ -97,7 +97,7 @@ def session_cookie(token: str, *, secure: bool) -> str:
 
 
 def is_secure(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
-    """Tell whether the browser speaks HTTPS, to us or to what stands before us."""
+    """Tell whether the browser speaks HTTPS, to us or to the proxy in front of us."""
     return connection.url.scheme == "https" or connection.headers.get("origin", "").startswith("https://")
 
 

@@ -29,7 +29,7 @@ LARGE_BYTES: Final = 256 * 1024
 
 
 async def aside(size: int, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what `compute` makes of `size` bytes; megabytes take their time, on a thread that answers nobody else."""
+    """Return what `compute` makes of `size` bytes; megabytes take their time, on a thread that serves no requests."""
     if size < LARGE_BYTES:
         return compute(*args, **kwargs)
     return await asyncio.to_thread(compute, *args, **kwargs)

@@ -1,7 +1,7 @@
 """Strict JSON: bodies whose text, numbers and sizes every later step can take, or a problem that points at what is not.
 
 Parsers disagree about duplicate keys, lone surrogates and numbers that no double holds, and the originals are stored as
-they came. So whatever two readers could understand differently is refused before it is stored.
+they came. So anything that two readers could understand differently is refused before it is stored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Limits(NamedTuple):
 
 
 class _SuspectError(ValueError):
-    """Something in a body is not acceptable; where it stands is found out by reading the body again."""
+    """Something in a body is not acceptable; its position is found by reading the body again."""
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -135,7 +135,7 @@ PROMETHEUS_ALONE: Final = (
     "Overflows",
     "SweepsFail",
 )
-"""Alerts that only somebody who remembers can tell, or who stands outside."""
+"""Alerts that need past values, or a view from outside the service."""
 _PREFIX: Final = "palimpsest_"
 
 

@@ -51,7 +51,7 @@ class Readiness(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the database and the broker said; None where they did not answer, so that no old number stands for it."""
+    """What the database and the broker said; None where they did not answer, so that no old number is shown for it."""
 
     backlog: Backlog | None
     spending: Spending | None

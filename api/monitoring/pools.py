@@ -81,7 +81,7 @@ class Pools:
             raise
 
     def sample(self) -> None:
-        """Write down how the pools stand."""
+        """Record the state of the pools."""
         if (hot := self._hot) is not None:
             self._note(HOT, hot.get_size() - hot.get_idle_size(), hot.get_idle_size(), hot.size)
             waits, timeouts = self._reported

@@ -236,7 +236,7 @@ class ServiceClient:
         return _read(response.content, Appended)
 
     def context(self, conversation_id: str, *, etag: str | None = None, shape: Shape | None = None) -> Context | None:
-        """Return what to send to the model, or None if it still is what `etag` stands for.
+        """Return what to send to the model, or None if it is unchanged since `etag`.
 
         `shape` None is the conversation's own.
         """

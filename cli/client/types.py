@@ -10,7 +10,7 @@ from compaction.shapes.inner import Shape
 from compaction.steps.runs import ENDED
 
 UNCOMPACTED: Final = 0
-"""The version that stands for no snapshot: the whole history."""
+"""The version that means no snapshot: the whole history."""
 
 CheckState = Literal["queued", "coalesced", "deferred"]
 
@@ -18,7 +18,7 @@ CheckState = Literal["queued", "coalesced", "deferred"]
 class Message(msgspec.Struct, frozen=True):
     """One message; `content` is its JSON text as the Messages API takes it, posted exactly as it is.
 
-    One of another shape stands whole in `original`, which is posted in its place.
+    One of another shape is whole in `original`, which is posted in its place.
     """
 
     role: str
@@ -208,7 +208,7 @@ class SnapshotInFull(Snapshot, frozen=True, kw_only=True):
 
 
 class RecalledPart(msgspec.Struct, frozen=True):
-    """One block of an original: `text` stands at `offset` of its `characters`."""
+    """One block of an original: `text` starts at `offset` of its `characters`."""
 
     ref: str
     role: str

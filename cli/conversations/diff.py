@@ -128,7 +128,7 @@ def print_difference(changes: Difference, console: Console) -> None:
 
 
 def _held(snapshot: SnapshotInFull | None) -> list[Shown]:
-    """Return a snapshot's messages; its summary stands in them as a word, because it is compared by itself."""
+    """Return a snapshot's messages; its summary is one word in them, because it is compared by itself."""
     if snapshot is None:
         return []
     held = [

@@ -154,7 +154,7 @@ class Player:
         )
         stored = self._whole.fixed_tokens + sum(map(tokens_of, self._originals))
         self._view.advanced(Progress(number, label, appended.context_tokens, stored))
-        # Under the budget nothing is due; over it, waiting shows the run beside the turn that caused it.
+        # Under the budget nothing is due; over it, waiting shows the run next to the turn that caused it.
         if max(sum(usage.values()) + output, appended.context_tokens) > self._policy.input_token_budget:
             self._collect(number, self._client.wait_settled(self._id))
             self._view.measured(self._context().tokens.context)

@@ -25,7 +25,7 @@ _REVIEW: Final = re.compile(r'<blockquote class="review"[^>]*>([^<]+)</blockquot
 
 
 class _Gap(msgspec.Struct, frozen=True):
-    """A page that the context shows no more in full, and a sentence of it that stands nowhere there."""
+    """A page that the context shows no more in full, and a sentence of it that is nowhere in it."""
 
     about: str
     handle: str

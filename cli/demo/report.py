@@ -138,7 +138,7 @@ class Recollection(msgspec.Struct, frozen=True):
     handle: str
     call: dict[str, Any]
     answer: str
-    """A sentence of an original that stands nowhere in the context."""
+    """A sentence of an original that is nowhere in the context."""
     ref: str
     characters: int
     """Of the original."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from store.tenants.limits import TenantLimits
 
 DEFAULT: Final = "default"
-"""What stands for the installation's limit."""
+"""The word for the installation's limit."""
 NONE: Final = "none"
-"""What stands for no limit."""
+"""The word for no limit."""
 
 
 class Changes(NamedTuple):

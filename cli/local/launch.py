@@ -1,4 +1,4 @@
-"""What stands between this process and the programs it starts: a script of the standard library alone.
+"""What runs between this process and the programs it starts: a script of the standard library alone.
 
 `exec` switches the user, asks the kernel to end the program with its parent, and becomes the program.
 `guard` outlives its parent by a moment and ends whatever the parent could not.

@@ -46,7 +46,7 @@ def service_url(database_url: str) -> str:
 
 
 def console_ticket(database_url: str, key: str) -> str:
-    """Return what signs a browser in once, with the key that is printed beside it."""
+    """Return what signs a browser in once, with the key that is printed with it."""
     with _administration(database_url) as (connection, tenant):
         return sessions.issue_ticket(connection, tenant.id, _id_of(key))
 

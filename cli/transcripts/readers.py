@@ -61,7 +61,7 @@ class Transcript(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A message with the usage that the file records beside it."""
+    """A message with the usage that the file records with it."""
 
     message: Message
     usage: msgspec.Raw | None = None

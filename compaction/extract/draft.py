@@ -48,12 +48,12 @@ _NOTE_WORTH: Final = 0.5
 _CALL_WORTH: Final = 0.1
 _ERROR_WORTH: Final = 2.0
 _CARRIED_WORTH: Final = 0.05
-"""Worths of clauses beside their values, on the scale of a value's weight (about 0 to 1)."""
+"""Worths of clauses apart from their values, on the scale of a value's weight (about 0 to 1)."""
 _OPENING_CLAUSES: Final = 3
 """A message says what it is about in its first sentences; the rest of a long paste counts for a fifth."""
 _UNBOUND: Final = 0.4
 _CROWD_CHARS: Final = 1_000
-"""Characters; one value of a longer tool output stands for less."""
+"""Characters; one value of a longer tool output counts for less."""
 _NAME_CHARS: Final = 80
 _LEAD_CHARS: Final = 160
 _FIRST_LINE_CHARS: Final = 200
@@ -92,7 +92,7 @@ class Clause:
     text: str
     values: frozenset[str]
     worth: float
-    """What it is worth beside its values."""
+    """What it is worth apart from its values."""
     bound: float
     """How far its words say what its values are, 0 to 1."""
     group: Group
@@ -162,7 +162,7 @@ class Line:
         return f"{self.prefix}{said}{ARROW}{outcome or self.status}"
 
     def overhead(self) -> int:
-        """Return the most characters that the line takes beside its clauses, its line break included."""
+        """Return the most characters that the line takes besides its clauses, its line break included."""
         return len(self.prefix) + (_CALL_OVERHEAD if self.is_call else 1)
 
     def clauses(self) -> list[Clause]:
@@ -293,7 +293,7 @@ class Draft:
         return frozenset(mentioned)
 
     def _worth(self, source: Source, text: str, position: int, place: int) -> float:
-        """Return what a sentence is worth beside its values; said again it is worth nothing."""
+        """Return what a sentence is worth apart from its values; said again it is worth nothing."""
         key = text.lower()
         if key in self._said:
             return 0.0

@@ -1,4 +1,4 @@
-"""The extractive summarizer: what it keeps stands in the originals word for word; no model, no I/O, no chance."""
+"""The extractive summarizer: what it keeps is word for word from the originals; no model, no I/O, no chance."""
 
 from __future__ import annotations
 

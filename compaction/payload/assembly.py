@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compaction.text.outline import Form
 
 TAG: Final = "context"
-"""Element that a context block stands in, in the user's message."""
+"""Element that a context block is put in, in the user's message."""
 _CLOSING: Final = re.compile(rf"</\s*{TAG}\s*>", re.IGNORECASE)
 _NAMED: Final = 10
 """Context blocks that a warning names."""
@@ -67,7 +67,7 @@ class History(NamedTuple):
     unread: Sequence[int] = ()
     """Seqs of messages that would not have fitted and are not in the view."""
     unstored: int = 0
-    """Tokens, before the factor, that the client sends beside the layers and tells nobody of."""
+    """Tokens, before the factor, that the client sends besides the layers, unknown to the service."""
     handles: Handles | None = None
     """By what names texts that lose their middle can be had back; None where the policy has no handles."""
 
@@ -168,7 +168,7 @@ def _fit(history: View, asked: ViewMessage | None, room: int, about: History) ->
 def _fit_context(
     layers: Layers, history: View, asked: ViewMessage | None, room: int, about: History, policy: Policy
 ) -> FittedBlocks:
-    """Return the context that stands beside a history, for both of which there are `room` tokens.
+    """Return the context that accompanies a history, for both of which there are `room` tokens.
 
     What history cannot do without comes first, and so do the long texts in it, as far as half of the room goes.
     """
@@ -183,7 +183,7 @@ def _fit_context(
 
 
 def _thinking_loop(history: View, user: ViewMessage | None) -> int | None:
-    """Return where the request of a loop with signed thinking stands, None where no such loop is under way."""
+    """Return where the request of a loop with signed thinking is, None where no such loop is under way."""
     place = _last_request(history)
     begins = user is not None and is_request(user.role, user.content)
     if place is None or begins or not any(has_thinking(each.role, each.content) for each in history[place:]):
@@ -194,7 +194,7 @@ def _thinking_loop(history: View, user: ViewMessage | None) -> int | None:
 def _answer_open_calls(history: View, user: ViewMessage | None, *, speaks: bool) -> tuple[View, ViewMessage | None]:
     """Return history and the user's message so that no call is left open between them.
 
-    Context that has no request to stand in (`speaks`) stands in a message of its own, which then has to answer as well.
+    Context that has no request to be put in (`speaks`) gets a message of its own, which then has to answer as well.
     Raises UserMessageError where repair leaves nothing of what the user says: results of no open call, or thinking.
     """
     if user is None and not (speaks and history and history[-1].role == "assistant"):
@@ -209,7 +209,7 @@ def _answer_open_calls(history: View, user: ViewMessage | None, *, speaks: bool)
 
 
 def _is_of(mended: ViewMessage, user: ViewMessage) -> bool:
-    """Tell whether anything of the user's message is in what repair made of it, beside results that it made up."""
+    """Tell whether anything of the user's message is in what repair made of it, apart from results that it made up."""
     own = set(tool_result_ids(user.content))
     return any(block.get("type") != "tool_result" or block["tool_use_id"] in own for block in blocks(mended.content))
 
@@ -221,7 +221,7 @@ def fixed_tokens(system: Any, tools: Any) -> int:
 
 
 def blocks_tokens(blocks: Sequence[ContextBlock]) -> int:
-    """Return the estimated tokens of context blocks as they stand in the user's message."""
+    """Return the estimated tokens of context blocks as they are in the user's message."""
     return sum(content_tokens(render_block(block)) for block in blocks)
 
 

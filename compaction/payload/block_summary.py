@@ -90,7 +90,7 @@ def groups(summaries: Sequence[str], max_chars: int) -> list[list[str]]:
 
 
 def noted(summary: str, text: str) -> str:
-    """Return a summary as it stands in for `text`: it says that it is one."""
+    """Return a summary as it replaces `text`: it says that it is one."""
     return f"{_NOTE.format(chars=len(text))}\n{summary.strip()}"
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
 
 _ANY_SEQ: Final = 9_999_999
-"""Stands for the seq that a block will have, which nobody knows before it is stored: as long as any."""
+"""Placeholder for the seq that a block gets when it is stored: as long as any."""
 
 
 class Prepared(NamedTuple):
-    """A context block with all that is stored of it; tokens are those of the block as it stands in a message."""
+    """A context block with all that is stored of it; tokens are those of the block as it is in a message."""
 
     source: str
     title: str
@@ -58,7 +58,7 @@ def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
 
 
 def _short_outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
-    """Return the outline, in as many tokens as may be carried over; where none may be, it only stands in."""
+    """Return the outline, in as many tokens as may be carried over; where none may be, it is a placeholder."""
     section_chars = policy.carry_forward_section_chars
     tokens = policy.carried_context_max_tokens or policy.context_block_compact_chars // CHARS_PER_TOKEN
     limit = tokens * CHARS_PER_TOKEN

@@ -1,6 +1,6 @@
 """Pins: rules and facts that stay in the context word for word, however often it is compacted.
 
-A pin needs no repeating while its own message is shown. Those whose message is gone stand in a frame in the first user
+A pin needs no repeating while its own message is shown. Those whose message is gone are in a frame in the first user
 message, before the summary. The frame is taken away before a step changes a view and put back after it, so that no
 step has to know of it:
 
@@ -50,7 +50,7 @@ class Pin(NamedTuple):
 
     id: str
     seq: int
-    """Of the message that it stands in."""
+    """Of the message that it is in."""
     text: str
     """The span that was pinned, or all the text of its message."""
     source: PinSource = "pinned"
@@ -136,7 +136,7 @@ def _rank(pin: Pin, index: int) -> tuple[int, int, int]:
 
 
 def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin, ...]:
-    """Return the pins whose text stands neither in their own message, as `view` shows it, nor in a frame in it.
+    """Return the pins whose text is neither in their own message, as `view` shows it, nor in a frame in it.
 
     The same words in another message do not count: there they may mean something else.
     """
@@ -152,7 +152,7 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin,
 def render_pins(pins: Sequence[Pin]) -> str:
     """Return the frame of `pins`, "" for none.
 
-    Every text stands in it as it is, after a line with its length in characters. Where a text holds a marker of a
+    Every text is in it as it is, after a line with its length in characters. Where a text holds a marker of a
     frame, this frame's markers are numbered so that no text has the same.
     """
     tag = _tag(pins)
@@ -162,7 +162,7 @@ def render_pins(pins: Sequence[Pin]) -> str:
 def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     """Return `view` with the frame of `pins` in its first user message, before the summary.
 
-    Unchanged for no pins, and where that very frame stands there already. Another frame has to be taken away first. A
+    Unchanged for no pins, and where that very frame is there already. Another frame has to be taken away first. A
     view without a user message gets one, unless it is empty; so does one that begins with a summary the API signed.
     """
     if not pins or not view or _stands_in(view, pins):
@@ -295,7 +295,7 @@ def framed_texts(text: str, at: int = 0, end: int | None = None) -> tuple[str, .
 
 
 def _tag(pins: Sequence[Pin]) -> str:
-    """Return what to number markers with, so that none of them stands in a text; "" where no text holds any."""
+    """Return what to number markers with, so that none of them occurs in a text; "" where no text holds any."""
     marks = [number for pin in pins for number in _MARK.findall(pin.text)]
     used = {int(number) for number in marks if number}
     return f":{next(number for number in count(1) if number not in used)}" if marks else ""

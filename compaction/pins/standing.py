@@ -21,7 +21,7 @@ _BROKEN: Final = re.compile(r"\s*(?:[-*+\u2022#>|`<{\[]|\d{1,3}[.)]\s)")
 _STOPS: Final = tuple(".!?:;\u3002\uff01\uff1f\uff1a")
 _CLOSERS: Final = "\"'\u201d\u2019)] \t\r"
 _SENTENCE: Final = re.compile(
-    # What a sentence may end with is looked for first: at nearly every character that is all there is to see.
+    # What a sentence may end with is searched for first: at nearly every character that is all there is to see.
     r"\S.*?(?:(?=[.!?])(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)[.!?]{1,4}+[\"'\u201d\u2019)\]]{0,3}+(?=\s)|[\u3002\uff01\uff1f]|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
@@ -69,9 +69,9 @@ _UNSPACED: Final = re.compile(
 
 
 def standing_instructions(text: str) -> tuple[str, ...]:
-    """Return the sentences and list items of `text` that state a lasting rule, exactly as they stand in it, in order.
+    """Return the sentences and list items of `text` that state a lasting rule, exactly as they are in it, in order.
 
-    A list under a heading such as "Never do any of this:" is one rule. Questions and what was merely told are left out.
+    A list under a heading such as "Never do any of this:" is one rule. Questions and mere narration are left out.
     At most `RULES_CHARS` characters in all.
     """
     rules: list[str] = []

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from compaction.view import ViewMessage
 
 _CROWD_VALUES: Final = 6
-"""Values in one speech; each of a larger crowd, such as a pasted log, stands for less."""
+"""Values in one speech; each of a larger crowd, such as a pasted log, counts for less."""
 _CROWD_CHARS: Final = 1_000
-"""Characters of a tool's output; one value of a longer output stands for less."""
+"""Characters of a tool's output; one value of a longer output counts for less."""
 _MENTIONS: Final = 4
 _DATA_CHARS: Final = 1_000
 """Characters; a longer unbroken string is encoded data."""
@@ -109,7 +109,7 @@ class Evidence:
         return [value for _, value in sorted((-self._rate(value), value) for value in self._mentions if kind_of(value))]
 
     def around(self, value: str) -> Iterator[str]:
-        """Yield texts in which `value` stands as it stood, the most telling first, each shorter than the one before."""
+        """Yield texts in which `value` occurs as it did, the most telling first, each shorter than the one before."""
         mentions = [mention for mention in reversed(self._mentions.get(value.lower(), ())) if value in mention.text]
         clauses = [clause for mention in mentions for clause in self._clauses_of(mention) if value in clause]
         clauses += [mention.window(value) for mention in mentions]

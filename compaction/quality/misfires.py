@@ -1,4 +1,4 @@
-"""What models answer in place of a summary, told by form alone: refusals, error pages, echoes of the prompt, loops."""
+"""What models answer in place of a summary, recognized by form: refusals, error pages, echoes of the prompt, loops."""
 
 from __future__ import annotations
 

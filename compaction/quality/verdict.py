@@ -61,7 +61,7 @@ _CHARS_A_VALUE: Final = 200
 """Characters of summary for each value that it has to hold."""
 _INVENTED_SHARE: Final = 0.1
 _GRAVE_SHARE: Final = 0.05
-"""Shares of a summary's strong values that may stand nowhere in the evidence: of all, and of those that lead astray."""
+"""Shares of a summary's strong values that may be nowhere in the evidence: of all, and of those that lead astray."""
 _GRAVE: Final = frozenset({ValueKind.URL, ValueKind.EMAIL, ValueKind.HASH})
 _EXACT: Final = frozenset({ValueKind.ID, ValueKind.HASH})
 """Of these not one may be invented: nobody derives them, and whoever is given one uses it."""
@@ -74,7 +74,7 @@ _REQUEST_SHARE: Final = 0.15
 _REQUEST_MOST: Final = 4
 _KNOWN_SHARE: Final = 0.35
 _TELLING_TERMS: Final = 20
-"""Stems; what uses fewer says too little for another text to be told from it."""
+"""Stems; what uses fewer says too little for another text to be distinguished from it."""
 _SAID_TERMS: Final = 8
 _SAID_SHARE: Final = 0.1
 _HEADING_CHARS: Final = 200
@@ -105,7 +105,7 @@ class Verdict(NamedTuple):
     """Exact values that the summary has to hold and does not, those that matter most first."""
     missing_sections: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()
-    """Values in the summary that stand nowhere in what it summarizes."""
+    """Values in the summary that are nowhere in what it summarizes."""
     invented_rules: tuple[str, ...] = ()
     """Standing instructions in it that nothing in what it summarizes speaks of."""
     request: str = ""
@@ -190,7 +190,7 @@ def required_values(evidence: Evidence, max_chars: int | None = None) -> tuple[s
 def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) -> str:
     """Return `summary` with what `verdict` found missing, word for word under the heading `KEPT`.
 
-    Each value stands in the words that stood around it; markers become plain words, headings that are missing are
+    Each value is given in the words that were around it; markers become plain words, headings that are missing are
     added. What does not fit into `max_chars` characters stays out, so judge the result again. Mending twice is mending
     once. A verdict that is final changes nothing.
     """
@@ -198,7 +198,7 @@ def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) 
         return summary
     text = _disarmed(summary)
     if verdict.missing_sections and not _HEADING.search(text):
-        # A narrative without any form: it stands under the first heading as it is.
+        # A narrative without any form: it goes under the first heading as it is.
         first = f"## {verdict.missing_sections[0].lstrip('# ')}"
         text = _with_room(text, f"{first}\n{text.lstrip()}", max_chars)
     for section in _absent_sections(text, verdict.missing_sections):
@@ -250,7 +250,7 @@ def _is_something_else(said: frozenset[str], held: Text, evidence: Evidence) -> 
 
 
 def _invented(summary: str, evidence: Evidence) -> tuple[str, ...]:
-    """Return the values of strong kinds that stand nowhere in the evidence, if they are more than a few."""
+    """Return the values of strong kinds that are nowhere in the evidence, if they are more than a few."""
     strong = sorted(value for value in set(values(summary)) if is_strong(value))
     unknown: list[str] = []
     for value in strong:

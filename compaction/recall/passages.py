@@ -27,13 +27,13 @@ NEIGHBOURS: Final = 1
 EXCERPT_CHARS: Final = 600
 """Characters, by weight, of a message that comes whole; of a longer one comes as much."""
 _MISSES: Final = 3
-"""Hits without room for them after which no smaller one is looked for."""
+"""Hits without room for them after which no smaller one is tried."""
 _SAME_IN_TEN: Final = 9
 """Of ten words that two near-duplicates have, those that both have."""
 _LEAST_WORDS: Final = 4
 """Words from which on messages can be duplicates; 'Thank you.' is one of nothing."""
 _COMPARED_CHARS: Final = 2_400
-"""Characters at the beginning of messages by which duplicates are told."""
+"""Characters at the beginning of messages by which duplicates are recognized."""
 CONTEXT_BLOCK: Final = "context_block"
 """Kind of the part that a context block is."""
 _BOUNDARY_CHARS: Final = 60
@@ -85,7 +85,7 @@ def segments_of(messages: Mapping[int, QuotedMessage], after: int = -1) -> list[
 
 
 class Excerpt(NamedTuple):
-    """One part as it is given back: `text` stands at `offset` of its `characters`."""
+    """One part as it is given back: `text` starts at `offset` of its `characters`."""
 
     original: QuotedMessage
     part: QuotedPart
@@ -144,7 +144,7 @@ class Repetitions:
         if len(words) < _LEAST_WORDS:
             return False
         # Of two sets that have so much in common, each has one of the other's first words, whatever the order is. Long
-        # words are rare, so few sets are looked at: comparing all of them takes seconds where an answer has a thousand.
+        # words are rare, so few sets are compared: comparing all of them takes seconds where an answer has a thousand.
         first = sorted(words, key=lambda word: (-len(word), word))[: len(words) * (10 - _SAME_IN_TEN) // 10 + 1]
         if any(_is_same(words, other) for word in first for other in self._seen.get(word, ())):
             return True
@@ -203,7 +203,7 @@ def pack(
 ) -> Packed:
     """Return passages of at most `max_tokens`, at most `limit` of them, made of the best hits and their neighbours.
 
-    Long messages are cut to what stands around the places that `focus` finds. Hits whose originals are not there are
+    Long messages are cut to what is around the places that `focus` finds. Hits whose originals are not there are
     passed over; near-duplicates of a better hit are left out.
     """
     packing = _Packing(hits, originals, max_tokens, focus)

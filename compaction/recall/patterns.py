@@ -18,13 +18,13 @@ MOST_CHARS: Final = 1_000
 WINDOW_BYTES: Final = 4_096
 """Bytes of a text (UTF-8) between two looks at the time."""
 OVERLAP_BYTES: Final = 1_024
-"""Bytes that two windows share: a match of as many is found wherever it stands, a longer one may be missed."""
+"""Bytes that two windows share: a match of as many is found wherever it is, a longer one may be missed."""
 _MOST_BYTES: Final = 4 * 1024 * 1024
 """Bytes that a pattern may take compiled, what is remembered of its states included."""
 _MOST_INSTRUCTIONS: Final = 10_000
-"""Instructions of a pattern compiled, of which each may be looked at for every byte of a text."""
+"""Instructions of a pattern compiled, of which each may be tried for every byte of a text."""
 _MOST_PLACES: Final = 100
-"""Places that are looked at in one text."""
+"""Places that are taken in one text."""
 _CONTINUES: Final = range(0x80, 0xC0)
 """Bytes of UTF-8 that begin no character."""
 
@@ -83,7 +83,7 @@ def _compiled(pattern: str) -> Any:
         explanation = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise BadPatternError(f"Not a regular expression (RE2 syntax): {explanation}.") from None
     finally:
-        # The library remembers as many as 128 of them, megabytes each, and what somebody asked is nobody else's.
+        # The library remembers as many as 128 of them, megabytes each, and what one caller asked is no other caller's.
         re2.purge()
     if max(compiled.programsize, compiled.reverseprogramsize) > _MOST_INSTRUCTIONS:
         raise BadPatternError("Too large: it repeats what repeats, or counts too far.")

@@ -33,7 +33,7 @@ _NAME_WEIGHT: Final = 0.5
 _NAME_MENTIONS: Final = 8
 _NAME_ONE_SIDED: Final = 4
 _MOST_NAMES: Final = 8
-"""Names of a query that stand for a side; a question has one or two."""
+"""Names of a query that mean a side; a question has one or two."""
 _IN_TIME: Final = 1.6
 """Factor for messages of the time that the query names."""
 _DIGITS: Final = 3
@@ -101,7 +101,7 @@ class _Searched:
         return counts
 
     def having(self, terms: dict[str, str]) -> int:
-        """Return in how many messages a word is, as far as can be told without looking at them."""
+        """Return in how many messages a word is, as far as is known without reading them."""
         return sum(
             len(segment.postings.get(term, b"")) // 2
             for segment in self.segments
@@ -222,7 +222,7 @@ def _asked(query: str, segments: Sequence[Segment]) -> list[str]:
 
 
 def _word_scores(searched: _Searched, counts: dict[int, int], rarity: float) -> dict[int, float]:
-    """Return what one word counts for each message that has it or stands beside one."""
+    """Return what one word counts for each message that has it or is next to one."""
     own = {
         place: rarity * count * (_SATURATION + 1) / (count + searched.norm(place)) for place, count in counts.items()
     }

@@ -1,6 +1,6 @@
 """References: how a place in a conversation is named, `m12`, `m12.1` (a block), `m12-m18` (a range).
 
-A context block, which stands beside the messages, is named by the message that it came with: `c12.0` is the first.
+A context block, which is apart from the messages, is named by the message that it came with: `c12.0` is the first.
 """
 
 from __future__ import annotations

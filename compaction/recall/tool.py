@@ -32,7 +32,7 @@ SCHEMA: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 TAG: Final = "recalled"
-"""Element in which recalled text stands."""
+"""Element that recalled text is in."""
 _OPENING: Final = f"<{TAG} "
 _REF: Final = re.compile(r'"ref":\s?"((?:conv_\w+:)?(?:m\d+(?:-m\d+)?|c\d+\.\d+))"')
 _HEAD: Final = re.compile(rf'<{TAG} refs="([\w\s:.-]*)"')
@@ -68,12 +68,12 @@ def named_in(text: str) -> list[str]:
 
 
 def cut(text: str) -> str:
-    """Return the line that stands in the place of a result: what it had recalled, so that it can be had again."""
+    """Return the line that replaces a result: what it had recalled, so that it can be had again."""
     refs = named_in(text)
     named = ", ".join(refs[:_MOST_NAMED]) + (", …" if len(refs) > _MOST_NAMED else "")
     return f"{_CUT}{named}]" if named else f"{_CUT}nothing]"
 
 
 def is_cut(text: str) -> bool:
-    """Tell whether a result is the line that stands in the place of one."""
+    """Tell whether a result is the line that replaces one."""
     return text.startswith(_CUT)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NEUTRAL: Final = ""
-"""The language of a text whose language is not known: its words are compared as they stand, and none is left out."""
+"""The language of a text whose language is not known: its words are compared as they are, and none is left out."""
 LONGEST_TERM: Final = 64
 """Characters of a term; longer ones (base64, minified code) are found by their beginning."""
 
@@ -67,7 +67,7 @@ def terms(text: str, language: str) -> list[str]:
 
 
 def tokens(text: str) -> list[str]:
-    """Return what stands between spaces and punctuation, as it is spelled; thousands in numbers are joined."""
+    """Return what is between spaces and punctuation, as it is spelled; thousands in numbers are joined."""
     return _TOKEN.findall(_THOUSANDS.sub("", text))
 
 
@@ -136,7 +136,7 @@ def names(text: str) -> frozenset[str]:
 
 
 def places(text: str, language: str, wanted: dict[str, float]) -> list[tuple[int, float]]:
-    """Return where the `wanted` terms (with their weights) stand in `text`."""
+    """Return where the `wanted` terms (with their weights) are in `text`."""
     places_found = []
     for token in _TOKEN.finditer(text):
         weight = sum(wanted.get(term, 0.0) for term in set(token_terms(token[0], language)))

@@ -1,6 +1,6 @@
 """Pruning: old tool results that take too much of the window are thinned, then cleared (requirement O7).
 
-It stands apart from compaction: no request, no answer and no tool call is touched, only what tools returned.
+It is separate from compaction: no request, no answer and no tool call is touched, only what tools returned.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def prune(
     line each, images included, until the share is reached and `min_freed_tokens` are freed.
 
     Exempt: the newest tool results (all user messages up to the last one that no assistant message parts), whatever
-    stands before the first request, what compaction wrote itself, and results that load tool definitions. `allow` and
+    comes before the first request, what compaction wrote itself, and results that load tool definitions. `allow` and
     `deny` are globs of tool names, case-sensitive; an empty `allow` allows every tool, and `deny` wins. `is_error` and
     the ids stay. If less than `min_freed_tokens` would be freed, the view comes back as it is: every change breaks the
     prompt cache, so it has to be worth it (`clear_at_least` in the API's own context editing). With `handles` what is

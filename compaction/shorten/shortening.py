@@ -28,7 +28,7 @@ def without_middle(texts: Sequence[str], head: int, tail: int, handle: Handle = 
     """Return texts, taken as one, with only the first `head` and the last `tail` characters; None if not shorter.
 
     The note says by `handle` what was cut and how to have it back; without one, what an earlier gap's note says of it.
-    A gap that an earlier cut left is widened, never put beside a second one. The note is as long for every `head` and
+    A gap that an earlier cut left is widened, never followed by a second one. The note is as long for every `head` and
     `tail`, so that keeping more is never shorter. A text that is all between the two comes back empty.
     """
     whole = "".join(texts)

@@ -29,7 +29,7 @@ class Shortened(NamedTuple):
 
 
 class StrategyError(Exception):
-    """What a strategy returned cannot stand in for the messages; the text says why and holds nothing of them."""
+    """What a strategy returned cannot replace the messages; the text says why and holds nothing of them."""
 
 
 def shorten(

@@ -24,7 +24,7 @@ class Trim(NamedTuple):
 
 
 def exchanges(view: Sequence[ViewMessage]) -> list[range]:
-    """Return the exchanges of a view as index ranges; what stands before the first request belongs to it.
+    """Return the exchanges of a view as index ranges; what comes before the first request belongs to it.
 
     What follows the last assistant message belongs to its exchange: requests that nobody has answered yet are asked on
     top of it, and results there answer its calls.

@@ -38,7 +38,7 @@ Result = Literal["committed", "pending", "skipped", "failed"]
 """What became of a step; a pending one waits for the end of a tool loop."""
 
 BEFORE_SUMMARY: Final = (Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES)
-"""The steps that stand before the summary: whoever waits for a model has them behind them."""
+"""The steps that come before the summary: whoever waits for a model has them behind them."""
 _STEP_OF: Final[Mapping[str, Step]] = {
     "tool_results": Step.TOOL_RESULTS,
     "prune": Step.PRUNE,
@@ -65,7 +65,7 @@ class Load(NamedTuple):
     bytes: int = 0
     """Bytes of the context, serialized."""
     has_old_results: bool = True
-    """Whether a tool-result message came since older ones were last looked at."""
+    """Whether a tool-result message came since older ones were last checked."""
     tool_results_hold: int = 0
     """Tool results are not cut again until what is stored exceeds this."""
     summary_hold: int = 0

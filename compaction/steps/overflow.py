@@ -30,7 +30,7 @@ class Shrunk(NamedTuple):
 
     `tokens` are its estimate as it is served, `served` those of the context that was refused, `estimated` its tokens
     before any factor. `truncated` are the seqs of messages that were cut, `dropped` counts messages that are gone,
-    `pins` stand in the view's frame.
+    `pins` are in the view's frame.
     """
 
     view: View

@@ -33,13 +33,13 @@ class Recovered(NamedTuple):
 
 
 def room_policy(policy: Policy, target_tokens: int) -> Policy:
-    """Return the policy with summaries that leave room for something beside them."""
+    """Return the policy with summaries that leave room for something besides them."""
     most = max(LEAST_SUMMARY_TOKENS, target_tokens // SUMMARY_SHARE)
     return policy if policy.summary_max_tokens <= most else replace(policy, summary_max_tokens=most)
 
 
 def find_zone(stage: Stage, policy: Policy, target_tokens: int) -> Zone | str:
-    """Return the zone to summarize so that what stays fits beside the summary, or the reason why there is none.
+    """Return the zone to summarize so that what stays fits with the summary, or the reason why there is none.
 
     The protected tail gives way down to the last request, if it holds that.
     """

@@ -76,7 +76,7 @@ _TOO_LONG: Final = re.compile(
 
 
 class Refused(NamedTuple):
-    """A prompt of `tokens` was refused; the model takes `limit` tokens of prompt beside the output asked for.
+    """A prompt of `tokens` was refused; the model takes `limit` tokens of prompt besides the output asked for.
 
     `tokens` is None where the error names the limit alone.
     """

@@ -53,7 +53,7 @@ class RunPlan(NamedTuple):
     tokens: int
     """Estimated tokens of `view`, its placeholder counted as the summary."""
     placeholder: bool
-    """Whether a placeholder stands in `view` where the summary would."""
+    """Whether `view` has a placeholder where the summary would be."""
 
 
 def plan_run(

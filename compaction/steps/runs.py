@@ -30,7 +30,7 @@ class RunState(StrEnum):
     FAILED = "failed"
     """A step failed; the reason says what was done instead."""
     DEAD = "dead"
-    """It is out of attempts, and stays so until somebody retries it."""
+    """It is out of attempts, and stays so until it is retried."""
 
 
 ACTIVE: Final = (RunState.QUEUED, RunState.RUNNING)

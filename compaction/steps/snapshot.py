@@ -240,7 +240,7 @@ def settle(
 
     The snapshot holds only what can't be read from the tail: messages at the end that are as they were stay
     there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `pins`
-    are those that stand in its frame.
+    are those that are in its frame.
     """
     cut, covers = _covered(working, after)
     # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
@@ -284,7 +284,7 @@ def _covered(working: Working, after: View) -> tuple[int, int]:
 
 
 def _tail_begins(working: Working, after: View) -> int:
-    """Return the index in `after` from which on the tail makes what stands there.
+    """Return the index in `after` from which on the tail makes what is there.
 
     Where repair moved a block, what it moved it from may be covered: then what it moved it to has to be, too.
     """
@@ -319,7 +319,7 @@ def _first_change(before: View, after: View) -> int:
 
 
 def _hash(parent: bytes, rows: Sequence[Original]) -> bytes:
-    """Return the hash of the prefix a snapshot stands for, chained from its parent's."""
+    """Return the hash of the prefix a snapshot represents, chained from its parent's."""
     digest = hashlib.sha256(parent)
     for seq, role, content in rows:
         digest.update(f"{seq}\x00{role}\x00{content}".encode())

@@ -50,7 +50,7 @@ class Stage:
 
     @cached_property
     def tokens(self) -> int:
-        """Estimated tokens of the messages, pins that stand in a frame included, corrected by what the API counted."""
+        """Estimated tokens of the messages, pins in a frame included, corrected by what the API counted."""
         return self.estimate(with_pins(self.working.view, self.working.snapshot.pins))
 
     def pinned(self, view: View, policy: Policy, *, room: int | None = None) -> Pinned:
@@ -63,7 +63,7 @@ class Stage:
         pinned = pin(view, self.working.pins, max_tokens=most)
         if not policy.recall_handles or not view:
             return pinned
-        # What it stands in is not the tail's any more, whatever it says.
+        # What it is in is not the tail's any more, whatever it says.
         spans = left_out(self.working, with_note(pinned.view, _SOME_NOTE))
         noted = with_left_out(pinned, note(spans, self.days), spans[-1].last if spans else WRITTEN)
         return noted if room is None or view_tokens(noted.view) - view_tokens(view) <= room else pinned

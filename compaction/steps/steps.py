@@ -34,7 +34,7 @@ class StepOutcome(NamedTuple):
     """What a step makes of a view.
 
     `reason` says why it is not worth a snapshot, None that it is. `truncated` are seqs of messages that were cut,
-    `removed` is the fate of those that are gone, `pins` are those that stand in the frame of the view.
+    `removed` is the fate of those that are gone, `pins` are those in the frame of the view.
     """
 
     step: Step
@@ -123,7 +123,7 @@ def find_prefix(stage: Stage, policy: Policy) -> Zone | str:
 
 
 def covered(stage: Stage, zone: Zone, covers: int | None) -> Zone:
-    """Return the part of a zone that a summary of its first `covers` messages stands for; None is all of it."""
+    """Return the part of a zone that a summary of its first `covers` messages covers; None is all of it."""
     if covers is None or covers >= zone.stop - zone.start:
         return zone
     part = summaries.find_zone(stage.view, len(stage.view) - zone.start - covers)

@@ -26,7 +26,7 @@ NOTE: Final = "+"
 """Begins a line of our own on a call, a result or an attachment."""
 
 FRAMES: Final = ("transcript", "earlier-summary", "part-summary", "kept-verbatim", "wishes", "draft", "reasons")
-"""Names of the tags that stand around text from outside."""
+"""Names of the tags around text from outside."""
 _CODED: Final = re.compile(rf"\b(?:document|{'|'.join(FRAMES)})-[0-9a-f]{{16}}\b", re.IGNORECASE)
 NAME_CHARS: Final = 200
 """Characters of a name, a title or a URL that a note shows."""
@@ -116,7 +116,7 @@ def frame(name: str, body: str, secret: str, about: str = "") -> str:
 def cut_lines(text: str, limit: int) -> str:
     """Return encoded messages with their middle replaced by a note, so that they have at most `limit` characters.
 
-    What stands after the note has its speaker and its mark again, although its line may have begun before.
+    What comes after the note has its speaker and its mark again, although its line may have begun before.
     """
     if len(text) <= limit:
         return text

@@ -74,7 +74,7 @@ class Wishes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a part stands in the whole, in words."""
+    """Where a part is in the whole, in words."""
 
     number: int
     of: int

@@ -69,7 +69,7 @@ class Room:
     weight: int
 
     def less(self, text: str | None) -> Room:
-        """Return what is left beside `text`."""
+        """Return what is left besides `text`."""
         return self if text is None else Room(self.chars - len(text) - 1, self.weight - text_weight(text) - 1)
 
     def load(self, text: str, weight: int) -> float:
@@ -127,7 +127,7 @@ class Plan:
     answer_tokens: int
     """Tokens that each answer may have."""
     available: Room
-    """What one request may hold beside rules and frames."""
+    """What one request may hold besides rules and frames."""
     previous: str | None
     wishes: Wishes
     secret: str

@@ -107,7 +107,7 @@ def transcript_hash(zone: Sequence[ViewMessage], previous: str | None = None) ->
 
 
 def canary(transcript_hash: str) -> str:
-    """Return the word that stands in the rules and may not stand in the answer; the transcript cannot know it."""
+    """Return the word that is in the rules and may not be in the answer; the transcript cannot know it."""
     return f"palimpsest-{hashlib.sha256(f'canary {transcript_hash}'.encode()).hexdigest()[:16]}"
 
 

@@ -84,7 +84,7 @@ def opening_length(view: Sequence[ViewMessage], *, carries_summary: bool = False
 
 
 def is_signed_alone(view: Sequence[ViewMessage]) -> bool:
-    """Tell whether a view begins with a summary that the API signed, and none by text stands after it."""
+    """Tell whether a view begins with a summary that the API signed, and none by text comes after it."""
     return signed_summary(view) is not None and opening_length(view) == 1
 
 
@@ -124,7 +124,7 @@ def _zone(
 def call_positions(view: Sequence[ViewMessage]) -> list[tuple[int, int]]:
     """Return (index of the result, index of its call) for every call of a repaired view.
 
-    A result that is still to come stands after the end.
+    A result that is still to come counts as after the end.
     """
     waiting: dict[str, int] = {}
     pairs: list[tuple[int, int]] = []
@@ -174,7 +174,7 @@ def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: 
     """Return the view with the zone replaced by `summary`.
 
     An acknowledgement follows the summary only where two user messages would meet; the rest is unchanged. After a
-    summary that the API signed it stands in a message of its own: that block may not be touched.
+    summary that the API signed it is in a message of its own: that block may not be touched.
     """
     tail = view[zone.stop :]
     bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if not tail or tail[0].role == "user" else ()
@@ -190,7 +190,7 @@ def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: 
 def replace_prefix(view: Sequence[ViewMessage], zone: Zone, block: dict[str, Any]) -> View:
     """Return the view with the API's own summary in the place of exactly the messages it was made from.
 
-    It stands first, as an assistant message of its own; the rest is unchanged, whichever role comes next (Claude docs,
+    It comes first, as an assistant message of its own; the rest is unchanged, whichever role comes next (Claude docs,
     "Compaction on demand", continue from the summary).
     """
     return (ViewMessage("assistant", [block]), *view[zone.stop :])

@@ -25,9 +25,9 @@ _WHOLE_CHARS: Final = 67
 """Characters; a record no longer than this is one clause."""
 _INLINE_CHARS: Final = 60
 _KEY_CHARS: Final = 160
-"""Characters; a longer key is data: it is read once, and only its beginning stands before what it leads to."""
+"""Characters; a longer key is data: it is read once, and only its beginning comes before what it leads to."""
 _PREVIEW_CHARS: Final = 60
-"""Characters at either end of a long string that stand for it among the other fields."""
+"""Characters at either end of a long string that represent it among the other fields."""
 _MAX_DEPTH: Final = 40
 _MAX_DIGITS: Final = 1_000
 _HTML_SNIFF_CHARS: Final = 5_000

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Not `html.parser`: before Python 3.13.4 twenty kilobytes of unclosed tags keep it busy for half a minute
-# (CVE-2025-6069 and its kin), and this text comes from strangers. With nothing looked at behind the last `>`, each
+# (CVE-2025-6069 and its kin), and this text comes from strangers. With nothing searched behind the last `>`, each
 # alternative either fails before the next `<` or matches, so this takes linear time.
 _MARKUP: Final = re.compile(
     r"<!--|<[!?][^>]*>|<(?P<slash>/?)(?P<name>[a-z][a-z0-9:-]*)\b"
@@ -132,7 +132,7 @@ class _Writer:
         return "\n".join(self._lines).strip("\n") + "\n"
 
     def _break(self) -> None:
-        # A heading is one line whatever stands in it.
+        # A heading is one line whatever is in it.
         if self._heading:
             self._line.append(" ")
         else:

@@ -132,7 +132,7 @@ class Text:
         return re.sub(r"(?<=\d)[ ().-]+(?=\d)", "", self.folded)
 
     def holds(self, value: str) -> bool:
-        """Tell whether `value` stands here, exactly but for trivial formatting.
+        """Tell whether `value` is here, exactly but for trivial formatting.
 
         Case counts only where it carries meaning, in codes that mix both. A date may be written with its month's name.
         """
@@ -154,7 +154,7 @@ class Text:
                 return False
 
     def knows(self, value: str) -> bool:
-        """Tell whether `value` can come from here: it stands here, is part of what does, or joins what does."""
+        """Tell whether `value` can come from here: it is here, is part of what does, or joins what does."""
         wanted = folded(value)
         if wanted in self.values or wanted in self.folded:
             return True
@@ -168,7 +168,7 @@ class Text:
 
 
 def _stands(value: str, text: str) -> bool:
-    """Tell whether `value` stands in `text` as a whole and not as a part of a longer one."""
+    """Tell whether `value` is in `text` as a whole and not as a part of a longer one."""
     before, after = r"(?<![^\W_])", r"(?![^\W_])"
     if value[:1].isdigit():
         before = r"(?<![^\W_])(?<!\d[.,])"

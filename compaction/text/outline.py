@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MAX_READ: Final = 2_000_000
-"""Characters that the outlines of one call's blocks are made from; what stands after a block's share is left out."""
+"""Characters that the outlines of one call's blocks are made from; what comes after a block's share is left out."""
 _ROOM: Final = 48
 """Characters that a mark with its line ends and a closing fence may take; what is not longer is not worth cutting."""
 _WINDOW: Final = 10
@@ -40,20 +40,20 @@ class ContextBlock(NamedTuple):
 
     @property
     def note(self) -> str:
-        """Return what stands behind the text: the handle, unless the text is the whole."""
+        """Return what follows the text: the handle, unless the text is the whole."""
         return self.handle if self.is_carried or self.form != "whole" else ""
 
 
 def outline(text: str, *, section_chars: int, max_chars: int | None = None, max_read: int | None = None) -> str:
     """Return the headings of `text` and the first `section_chars` characters of each section.
 
-    Markdown, HTML, source code and plain text are told apart by content (`sections.kind_of`). HTML comes out as text
+    Markdown, HTML, source code and plain text are distinguished by content (`sections.kind_of`). HTML comes out as text
     with Markdown headings. In code, declarations are the headings, and the comments above one are part of its
     section. Text without headings and very long sections are divided into windows, each shown by its start. A line
     of its own says how many characters were left out; what this line would not make shorter stays whole. With
     `max_chars`, less of each section is shown until the outline has at most so many characters, and in the end its
     last sections are left out. Never longer than `text`; an outline of an outline is the same or shorter, and no mark
-    follows another. With `max_read`, what stands after so many characters is left out unread: reading markup and code
+    follows another. With `max_read`, what comes after so many characters is left out unread: reading markup and code
     takes about a second a million characters.
     """
     if max_read is not None and len(text) > max_read + _ROOM:
@@ -190,7 +190,7 @@ def _cut_end(text: str, max_chars: int) -> str:
 
 
 def _windows(text: str, section: Section, section_chars: int) -> Iterator[Section]:
-    """Yield a section, or if it is too long for one start to stand for it, the windows it is divided into."""
+    """Yield a section, or if it is too long for one start to represent it, the windows it is divided into."""
     size = _WINDOW * (section_chars + _ROOM)
     patience = _LONG_SECTION if section.heading < section.body else 1
     start, heading, body, stop = section

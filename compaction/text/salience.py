@@ -22,7 +22,7 @@ Source = Literal["user", "call", "assistant", "result", "note"]
 _OPAQUE_CHARS: Final = 160
 """Characters; a longer unbroken token is encoded data, not a value that anyone will name again."""
 _MINOR_CHARS: Final = 4
-"""Characters; a shorter bare number cannot be told from others."""
+"""Characters; a shorter bare number cannot be distinguished from others."""
 _CURRENCY: Final = "$\u20ac\u00a3\u00a5#"
 
 _UNSAFE: Final = re.compile(f"\x1b\\[[0-9;?]*[A-Za-z]|[{INVISIBLE}]")
@@ -37,7 +37,7 @@ _TOKEN: Final = re.compile(rf"[{_CURRENCY}]?[A-Za-z0-9](?:[A-Za-z0-9_./:@#+~=?&%
 _EXACT: Final = re.compile(r"[0-9@_]|/.*/")
 _FILE: Final = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z][A-Za-z0-9]{0,4}")
 _LISTED: Final = re.compile(r"(?<!\S)\d{1,6}[:|](?=\s|[^\d\s]|$)")
-"""Line numbers of a file listing: they say where a line stands, not what it says."""
+"""Line numbers of a file listing: they say where a line is, not what it says."""
 _FIELD: Final = re.compile(r"([^\W\d][\w-]{0,60})[:=] ?(\S{1,160})")
 _AROUND_VALUE: Final = ".:/-,;{}()[]\"'"
 _CLOCK: Final = re.compile(r"\d:\d\d")
@@ -52,7 +52,7 @@ _FUNCTION_WORD_LIST: Final = (
 FUNCTION_WORDS: Final = frozenset(_FUNCTION_WORD_LIST.split())
 
 BOUND_WORDS: Final = 3
-"""Content words beside a value from which a reader can tell what the value is."""
+"""Content words next to a value from which a reader can tell what the value is."""
 
 
 def clean(text: str) -> str:
@@ -79,7 +79,7 @@ def values(text: str) -> list[str]:
 
 
 def fields(text: str) -> dict[str, str]:
-    """Return the names of the fields that values in `text` stand in, by value: `{"ab-12": "order_id"}`."""
+    """Return the names of the fields that values in `text` are in, by value: `{"ab-12": "order_id"}`."""
     return {match[2].lower().strip(_AROUND_VALUE): match[1].lower() for match in _FIELD.finditer(text)}
 
 
@@ -139,7 +139,7 @@ class Weights:
     def mention(self, value: str, source: Source, place: int, strength: float, *, name: str = "") -> None:
         """Note that `source` used `value` in message number `place`.
 
-        `strength` is low for one value of a crowd, `name` is that of the field it stands in.
+        `strength` is low for one value of a crowd, `name` is that of the field it is in.
         """
         seen = self._mentions.get(value)
         if seen is None:

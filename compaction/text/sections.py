@@ -210,7 +210,7 @@ def _code_headings(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
 
 
 def _plain_headings(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield lines that stand alone and are numbered or in capitals."""
+    """Yield lines that are alone and are numbered or in capitals."""
     for number, line in enumerate(lines):
         alone = (number == 0 or not lines[number - 1].strip()) and (
             number + 1 == len(lines) or not lines[number + 1].strip() or line.strip().isupper()

@@ -1,6 +1,6 @@
-"""Finding what an id stands for, whatever shows it: the console, the API, the command or a log line.
+"""Finding what an id identifies, whatever shows it: the console, the API, the command or a log line.
 
-Everything is of one tenant, but for processes, which are nobody's. A short id is looked for among the newest rows of
+Everything is of one tenant, but for processes, which are nobody's. A short id is searched for among the newest rows of
 the kinds that are shown so: no index is kept by an id's end.
 """
 
@@ -31,7 +31,7 @@ Kind = Literal[
 ]
 
 LOOKED_THROUGH: Final = 10_000
-"""Newest rows of each kind among which a short id is looked for, and rows since a request among which its own are."""
+"""Newest rows of each kind among which a short id is searched for, and rows since a request among which its own are."""
 FOUND_AT_MOST: Final = 50
 SHORTEST: Final = 8
 """Hexadecimal digits of a short id, as lists show them."""
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What an id stands for: a row, or what the request of that id did."""
+    """What an id identifies: a row, or what the request of that id did."""
 
     kind: Kind
     id: UUID
@@ -127,7 +127,7 @@ def wanted(words: str) -> Wanted | None:
 
 
 def find_matches(connection: Connection, tenant_id: UUID, sought: Wanted) -> list[Match]:
-    """Return what an id stands for: the rows of that id first, then what its request did."""
+    """Return what an id identifies: the rows of that id first, then what its request did."""
     values = {"tenant": tenant_id, "id": sought.id, "digits": sought.digits, "rows": LOOKED_THROUGH}
     matches = [
         Match(source.kind, row[0], row[1], row[2], row[3], row[4], source.column == "request_id")

@@ -50,7 +50,7 @@ def conversation_page(
 ) -> RowPage:
     """Return conversations that match, the largest or latest first.
 
-    `words` are looked for in external_id and user_ref, whatever their case; `identifier` is the only id wanted.
+    `words` are searched for in external_id and user_ref, whatever their case; `identifier` is the only id wanted.
     """
     matching = select(_c.id).where(_c.tenant_id == tenant_id)
     if identifier is not None:

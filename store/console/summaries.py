@@ -1,4 +1,4 @@
-"""What a summary was made from, read again: the originals that it stands for and the summary before it."""
+"""What a summary was made from, read again: the originals that it covers and the summary before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 MOST_BYTES: Final = 4_000_000
-"""Bytes of originals that are read; a larger zone is told of, not shown."""
+"""Bytes of originals that are read; a larger zone is mentioned, not shown."""
 WRITERS: Final = ("summary", "extract")
 """Steps that put a summary into the place of messages."""
 
@@ -32,7 +32,7 @@ class Source(NamedTuple):
     steps: Sequence[AnyRow]
     """Those that wrote a summary or tried to."""
     snapshot: AnyRow | None
-    """Where the summary stands; None where there is none, or it is not kept any more."""
+    """Where the summary is; None where there is none, or it is not kept any more."""
     previous: str | None
     zone: Sequence[tuple[int, str, Any]] | None
     """Seq, role and content."""
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     """Content of the first message, which stays where it is."""
     times: Mapping[int, str]
     pins: Sequence[str]
-    """Texts that somebody pinned and that stand beside the summary."""
+    """Pinned texts, which are next to the summary."""
 
 
 def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | None:

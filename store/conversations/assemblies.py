@@ -32,7 +32,7 @@ class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
     call: Call
     snapshot_version: int
     system_tokens: int
-    """System prompt and tools, and what the client is known to send beside them."""
+    """System prompt and tools, and what the client is known to send besides them."""
     prior_context_tokens: int = 0
     turn_context_tokens: int = 0
     history_tokens: int
@@ -125,7 +125,7 @@ def lift_holds(connection: Connection, dropped: Mapping[UUID, Dropped]) -> list[
     """End the hold of restored conversations of which the guard dropped something; return those that were held.
 
     A later restore holds anew; and what did not fit when it was restored is held until it has grown, or the restore
-    would come to nothing with the first look at it. The next check then decides by what the conversation weighs.
+    would be dropped at the first check. The next check then decides by what the conversation weighs.
     """
     versions = [(conversation_id, each.version) for conversation_id, each in dropped.items()]
     asking = case({conversation_id: each.request_id for conversation_id, each in dropped.items()}, value=_c.id)

@@ -105,7 +105,7 @@ def restore(
     """Make a new head equal to an old version (0 = no compaction) and hold automatic compaction.
 
     Returns the new version, None if there is no such conversation or version. Nothing is deleted; a pending snapshot
-    and the active run, begun or queued, come to nothing. Raises SupersededError.
+    and the active run, begun or queued, are dropped. Raises SupersededError.
     """
     row = _locked(connection, tenant_id, conversation_id)
     if row is None or not (version == 0 or _has_version(connection, conversation_id, version)):

@@ -148,7 +148,7 @@ def _named(current: ColumnElement[bool]) -> ColumnElement[bool]:
         messages.c.created_at == _b.created_at,
         messages.c.role == "assistant",
     )
-    # Texts of different lengths are told apart without being read.
+    # Texts of different lengths are distinguished without being read.
     return case((current, ~asked_before), else_=_b.outline != _b.text)
 
 

@@ -306,7 +306,7 @@ def hold(
     """Keep steps from being tried again for now; None leaves a hold as it is.
 
     The counters that checks decide from are the measure. Messages with a seq over `seen` have not been tried yet, so
-    they count as growth. `trim` is in bytes; `results_through` is the newest tool-result message that was looked at.
+    they count as growth. `trim` is in bytes; `results_through` is the newest tool-result message that was checked.
     """
     newer: ColumnElement[Any] = literal(0)
     if seen is not None:

@@ -51,10 +51,10 @@ class Beginning(NamedTuple):
     seq: int
     """Of its last message."""
     is_superseded: bool
-    """An edit has put something else in its place: what stands after it is not known."""
+    """An edit has put something else in its place: what comes after it is not known."""
     next_seq: int
     after: Sequence[StoredRow]
-    """What stands after it, MOST_ROWS messages at most."""
+    """What comes after it, MOST_ROWS messages at most."""
     removed: Sequence[int]
     """Seqs that edits have superseded."""
     strip_thinking_through: int

@@ -28,7 +28,7 @@ class SearchMaterial(NamedTuple):
 
     place: Searched
     through: int
-    """The last seq that any segment stands for, -1 for none."""
+    """The last seq that any segment covers, -1 for none."""
     terms: Sequence[bytes]
     """The segments that have any of the messages asked for, in order."""
     superseded: Sequence[int]

@@ -163,12 +163,12 @@ def now(connection: Connection) -> datetime:
 
 
 def _typed(statement: str, *integers: str) -> Any:
-    """Return a statement about the conversations `ids`, with arrays of seqs beside them."""
+    """Return a statement about the conversations `ids`, with arrays of seqs next to them."""
     arrays = [bindparam(name, type_=ARRAY(Integer)) for name in integers]
     return text(statement).bindparams(bindparam("tenant", type_=Uuid), bindparam("ids", type_=ARRAY(Uuid)), *arrays)
 
 
-# What can be large is bounded before it is looked at: conversations by their number, and each by the place from which
+# What can be large is bounded before it is read: conversations by their number, and each by the place from which
 # on it is searched. Bytes are summed from the newest conversation's newest message on, prepared or not.
 _STRETCHES: Final = text("""
     with own as (

@@ -20,7 +20,7 @@ _s = recall_segments.c
 
 
 def prepared_through(connection: Connection, conversation_id: UUID) -> int:
-    """Return the last seq that a segment stands for, -1 for none."""
+    """Return the last seq that a segment covers, -1 for none."""
     last = connection.scalar(select(func.max(_s.last_seq)).where(_s.conversation_id == conversation_id))
     return -1 if last is None else int(last)
 

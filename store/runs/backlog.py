@@ -1,4 +1,4 @@
-"""What waits beside checks, and what models have been asked so far, over all tenants and as numbers."""
+"""What waits besides checks, and what models have been asked so far, over all tenants and as numbers."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _b = model_batches.c
 
 
 class Outline(NamedTuple):
-    """What a batch is made of: enough to know its answers and what they stand for, however much later."""
+    """What a batch contains: enough to know its answers and what they cover, however much later."""
 
     base_version: int
     first_seq: int
@@ -167,7 +167,7 @@ def not_sent(connection: Connection, batch: Batch, seconds: float) -> bool:
 
 
 def postpone(connection: Connection, batch: Batch, seconds: float, *, failures: int) -> None:
-    """Set when the next attempt is due, and how many in a row have come to nothing."""
+    """Set when the next attempt is due, and how many in a row have failed."""
     _change(connection, batch, OPEN, next_attempt_at=_in(seconds), failures=failures)
 
 

@@ -45,7 +45,7 @@ def noting_ended_runs() -> Iterator[list[EndedRun]]:
 
 
 def note(state: RunState, reason: str | None, step: StepRecord | None = None) -> None:
-    """Note a run that the transaction under way ends; nobody hears of it where nobody counts."""
+    """Note a run that the transaction under way ends; without effect where nothing counts them."""
     if (noted := _NOTED.get()) is not None:
         noted.append(EndedRun(state, reason, step))
 

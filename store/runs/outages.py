@@ -1,4 +1,4 @@
-"""Versions from which a summary can be made of what only extracts stand for since the model could not be reached."""
+"""Versions from which a summary can be made of what only extracts cover since the model could not be reached."""
 
 from __future__ import annotations
 

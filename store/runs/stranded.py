@@ -76,7 +76,7 @@ def retry(connection: Connection, tenant_id: UUID, run_id: UUID) -> Retried:
 
 
 def retriable(connection: Connection, tenant_id: UUID, limit: int, reason: str | None = None) -> list[UUID]:
-    """Return dead runs that nothing stands in the way of, oldest first; `reason` keeps those that died of it."""
+    """Return dead runs that nothing blocks, oldest first; `reason` keeps those that died of it."""
     query = select(_r.id).where(_r.tenant_id == tenant_id, _r.state == RunState.DEAD, ~_HAS_RIVAL)
     if reason is not None:
         query = query.where(_r.reason == reason)

@@ -29,7 +29,7 @@ class Places(NamedTuple):
 
 
 def is_free(connection: Connection, run_id: UUID, places: Places) -> bool:
-    """Tell whether a run may begin; until the transaction ends, no other is told so for the same place."""
+    """Tell whether a run may begin; until the transaction ends, no other gets the same place."""
     statement = text("select may_summarize(:run, :per_tenant, :overall)")
     free: bool = connection.execute(statement, {"run": run_id, **places._asdict()}).scalar_one()
     return free

@@ -1,6 +1,6 @@
 """Summaries that wait for another day's budget: remembered when a run meets its end, queued again in their time.
 
-A conversation has one at most, and so has a context block. Meanwhile an extract stands in the summary's place, or the
+A conversation has one at most, and so has a context block. Meanwhile an extract is in the summary's place, or the
 oldest exchanges are left out; the summary is made from the version before that, as after an overflow.
 """
 
@@ -64,7 +64,7 @@ def remember(connection: Connection, lease: Lease, base_version: int | None) -> 
         .returning(_w.base_version)
     ).one_or_none()
     if earlier is not None and base_version is not None:
-        # What an extract stands for already is summarized with the rest.
+        # What an extract covers already is summarized with the rest.
         is_on_the_way = _way(connection, lease.conversation_id, earlier.base_version) is not None
         base_version = min(earlier.base_version, base_version) if is_on_the_way else base_version
     connection.execute(

@@ -88,7 +88,7 @@ def budget_of(connection: Connection, tenant_id: UUID, default: Budget) -> Budge
 
 
 def reserve_for_run(connection: Connection, lease: Lease, held: Amount, more: Amount, default: Budget) -> bool:
-    """Reserve `more` for a call, beside what the same attempt holds; False if the day's budget is spent."""
+    """Reserve `more` for a call, besides what the same attempt holds; False if the day's budget is spent."""
     budget = budget_of(connection, lease.tenant_id, default)
     if not budget.is_bounded:
         return True

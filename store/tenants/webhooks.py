@@ -41,7 +41,7 @@ _SHOWN: Final = (_w.id, _w.url, _w.events, _w.created_at)
 
 
 class Delivery(NamedTuple):
-    """One attempt at telling somebody: what to send where, signed with what."""
+    """One attempt at a delivery: what to send where, signed with what."""
 
     id: UUID
     tenant_id: UUID
@@ -88,7 +88,7 @@ def remove(connection: Connection, tenant_id: UUID, webhook_id: UUID) -> bool:
 
 
 def announce(connection: Connection, tenant_id: UUID, run_id: UUID) -> None:
-    """Write down, in the transaction that ends a run, who is to be told of it. The body has ids and counts only."""
+    """Write down, in the transaction that ends a run, who is to be notified. The body has ids and counts only."""
     wanting = connection.execute(
         select(_w.id, _w.events).where(_w.tenant_id == tenant_id, _w.removed_at.is_(None))
     ).all()

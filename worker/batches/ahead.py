@@ -1,4 +1,4 @@
-"""A summary that is asked for ahead of time: what it will stand for, and whether that is still there when it comes."""
+"""A summary that is asked for ahead of time: what it will cover, and whether that is still there when it comes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fingerprint(zone: Sequence[ViewMessage], previous: str | None) -> str:
-    """Return the SHA-256 of which messages a summary stands for and which earlier summary, in hexadecimal digits.
+    """Return the SHA-256 of which messages a summary covers and which earlier summary, in hexadecimal digits.
 
     Seqs say enough: stored messages never change, and a summary is made from them as they were stored.
     """
@@ -27,7 +27,7 @@ def fingerprint(zone: Sequence[ViewMessage], previous: str | None) -> str:
 
 
 def find_again(stage: Stage, messages: int, expected: str) -> Zone | None:
-    """Return where the zone of that fingerprint stands now, None if it is not there as it was or nothing follows it."""
+    """Return where the zone of that fingerprint is now, None if it is not there as it was or nothing follows it."""
     start = zone_start(stage.view)
     zone = Zone(start, start + messages)
     if zone.stop >= len(stage.view):

@@ -123,7 +123,7 @@ class Answers:
         return self._summarizing.resources.summarized(call, self._lease)
 
     def _supersede(self, *, unless_ended: bool) -> Batch | None:
-        """Have the conversation's batch come to nothing; return it instead if its answers have come meanwhile."""
+        """Drop the conversation's batch; return it instead if its answers have come meanwhile."""
         with self._database.transaction(self._lease.tenant_id) as connection:
             conversations.lock(connection, self._lease.conversation_id)
             batch = batches.open_of(connection, self._lease.tenant_id, self._lease.conversation_id, lock=True)
@@ -267,6 +267,6 @@ def close(
 
 
 def hold_back(connection: Connection, batch: Batch, policy: Policy) -> None:
-    """Keep the next turn from wishing for what has just come to nothing; the threshold itself holds for all that."""
+    """Keep the next turn from wishing for what has just been dropped; the threshold itself holds for all that."""
     growth = growth_margin(policy.batch_threshold_tokens, policy)
     batches.hold_back(connection, batch, growth, policy.compaction_threshold_tokens)

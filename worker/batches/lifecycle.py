@@ -1,4 +1,4 @@
-"""Message batches on their way: sent when a conversation nears its threshold, looked at until they have ended.
+"""Message batches on their way: sent when a conversation nears its threshold, polled until they have ended.
 
 Every attempt is claimed first, in a transaction of its own, and counted; the claim runs out like a lease. While the
 provider is asked no transaction is open.
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 MAX_FAILURES: Final = 5
-"""Claims in a row that come to nothing, by a fault of ours or by one that does not pass, before a batch is given up."""
+"""Claims in a row that fail, by a fault of ours or by one that does not pass, before a batch is given up."""
 LIFETIME_SECONDS: Final = 48 * 3_600.0
 """A batch ends within 24 hours; one that is not over after twice that is given up, whatever the reason."""
 CLOCKS_DIFFER: Final = timedelta(minutes=5)
-"""By how much the provider's clock may differ from the database's, where a batch is looked for by its time."""
+"""By how much the provider's clock may differ from the database's, where a batch is searched for by its time."""
 BUSY_SECONDS: Final = 10.0
 """Seconds until answers are tried again where another run of the conversation is active."""
 BEAT_SECONDS: Final = 15.0
@@ -155,7 +155,9 @@ class Lifecycle:
         try:
             status = self._wait(lambda: api.create(batch.id.hex, prompts, plan.answer_tokens))
         except StoppingError:
-            log.info("batch.left", reason="the worker stops")  # it may get there yet: to be looked for after the claim
+            log.info(
+                "batch.left", reason="the worker stops"
+            )  # it may get there yet: to be searched for after the claim
             return
         except SummaryError as error:
             if error.code not in api.not_taken:

@@ -1,7 +1,7 @@
 """Message Batches: the same questions at half price, answered within a day (Claude docs, "Batch processing").
 
 Each call but the one that creates a batch may be repeated. That one is sent again only where the provider has said that
-it did not take it: whoever does not know looks for the batch first (`recent`, `is_of`).
+it did not take it: whoever does not know searches for the batch first (`recent`, `is_of`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a tenant's day allows: asked before each paid call, told afterwards what the call has cost.
+"""What a tenant's day allows: asked before each paid call, charged afterwards with what the call has cost.
 
 Without a budget a call costs one short look at the tenant's limits, and nothing is reserved.
 """

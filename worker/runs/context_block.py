@@ -1,4 +1,4 @@
-"""Summarizing a large context block, map-reduce and out of band; before that, and if it fails, its outline stands.
+"""Summarizing a large context block, map-reduce and out of band; before that, and if it fails, its outline is used.
 
 A run of its own for each text, under a lease like any other: no transaction is open while a model is asked, and what
 is written at the end counts only while the lease is held. Without a model (the summarizers `extractive` and `none`) the
@@ -196,7 +196,7 @@ def ask(model: Model, prompt: str, max_tokens: int) -> Answer:
         answer = model.ask(block_summary.SYSTEM_PROMPT, prompt, max_tokens=max_tokens)
     except SummaryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with a model, the outline stands
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a model, the outline is used
         raise SummaryError(RunReason.MODEL_ERROR, type(error).__name__) from None
     if answer.stop_reason == "max_tokens":
         raise SummaryError(RunReason.SUMMARY_CUT, "the summary reached its token limit", answer.spent)

@@ -61,7 +61,7 @@ class Reading(NamedTuple):
 
 
 class SentFields(NamedTuple):
-    """The conversation's model, system prompt and tools, each None where the chat product has not told it."""
+    """The conversation's model, system prompt and tools, each None where the chat product has not sent it."""
 
     model: str | None
     system: Any
@@ -80,7 +80,7 @@ class Journal:
         self._seen: int | None = None
         self._fixed_tokens = 0
         self.results_through: int | None = None
-        """Seq of the newest tool-result message that was looked at."""
+        """Seq of the newest tool-result message that was checked."""
 
     def read(self, base_version: int | None = None) -> Reading:
         """Read the head, or an older version, and what came after it; raises RunLostError if it was erased."""
@@ -109,7 +109,7 @@ class Journal:
             return outages.versions_before(connection, self._lease.conversation_id, codes)
 
     def sent_fields(self) -> SentFields:
-        """Read what the chat product sends beside the messages."""
+        """Read what the chat product sends besides the messages."""
         with self._transaction(self._lease.tenant_id) as connection:
             row = conversations.get(connection, self._lease.tenant_id, self._lease.conversation_id)
         if row is None:

@@ -1,6 +1,6 @@
 """What errors of models' servers mean: their reason codes, whether to ask again, and how long to wait.
 
-The words are looked for whoever is asked: gateways pass on those of the server behind them.
+The words are searched for whoever is asked: gateways pass on those of the server behind them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _CODES: Final = {
 }
 """Reason codes by status; the others are `model_error` from 500 on and `model_rejected` below."""
 _ERROR_TEXT_CHARS: Final = 2_000
-"""Characters of an error's text that are looked at: it may be a page."""
+"""Characters of an error's text that are read: it may be a page."""
 
 
 class StatusError(Protocol):
-    """An error of an SDK that stands for a status; those of Anthropic and OpenAI are made alike."""
+    """An error of an SDK that represents a status; those of Anthropic and OpenAI are made alike."""
 
     status_code: int
     message: str

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SummaryRequest(NamedTuple):
-    """The messages to summarize, the summary that stands before them, and the policy in force."""
+    """The messages to summarize, the summary before them, and the policy in force."""
 
     zone: Sequence[ViewMessage]
     previous: str | None
@@ -27,7 +27,7 @@ class SummaryRequest(NamedTuple):
     times: Mapping[int, str] = MappingProxyType({})
     """When messages were sent, RFC 3339 by seq, as far as it is known."""
     pins: tuple[str, ...] = ()
-    """Texts that are kept word for word beside the summary."""
+    """Texts that are kept word for word next to the summary."""
     strip_fields: tuple[str, ...] = ()
     """Names of fields in tool results that no model may see."""
     canary: str | None = None

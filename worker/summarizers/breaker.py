@@ -47,7 +47,7 @@ COUNTED: Final = frozenset(
 AT_ONCE: Final = frozenset({RunReason.MODEL_AUTH, RunReason.MODEL_BILLING})
 """Reasons that any other request would meet with as well: the first one opens the circuit."""
 OUTAGE: Final = COUNTED | AT_ONCE | {RunReason.CIRCUIT_OPEN}
-"""Reasons for which no model has looked at what was to be summarized."""
+"""Reasons for which no model has read what was to be summarized."""
 JITTER: Final = 0.25
 """Share of a cooldown by which it may be longer."""
 REDIS_SECONDS: Final = 0.25

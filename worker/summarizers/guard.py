@@ -1,4 +1,4 @@
-"""The quality guard around a model's summaries: what it is asked to hold, and beside what it will stand."""
+"""The quality guard around a model's summaries: what it is asked to hold, and next to which texts it will be."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """List prices of models, and under which name a model is on the list.
 
-Each vendor's are from its own pages, of the date that stands beside them. Surcharges of regions, faster tiers and audio
+Each vendor's are from its own pages, of the date next to them. Surcharges of regions, faster tiers and audio
 are not in here. What these pages do not say, or say for a time that has ended, has no price: `summarizer_prices` and
 the policy key `model_prices` can give it one.
 """
@@ -126,7 +126,7 @@ _VERSION_DOT: Final = re.compile(r"(?<=\d)\.(?=\d)")
 _RELEASE: Final = re.compile(r"\d{1,2}")
 """The number of a release, as opposed to a date."""
 _SAME: Final = re.compile(r"(?:-(?:preview|latest|exp|\d{3}|\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|\d{2}-\d{2}))*")
-"""What may stand after a name of the others without making it another model: a date, or the state of a release."""
+"""What may come after a name of the others without making it another model: a date, or the state of a release."""
 
 
 def listed_name(model: str) -> str | None:

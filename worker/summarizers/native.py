@@ -169,7 +169,7 @@ class _Hours(msgspec.Struct):
 def _usage(reported: Mapping[str, Any]) -> BilledTokens | None:
     """Return the tokens billed, None where that is not said.
 
-    The top-level counts of a compaction are zero: its own stand in `iterations` (…, count compaction usage).
+    The top-level counts of a compaction are zero: its own are in `iterations` (…, count compaction usage).
     """
     entries = reported.get("iterations") or [reported]
     try:
@@ -181,7 +181,7 @@ def _usage(reported: Mapping[str, Any]) -> BilledTokens | None:
 
 
 def _bounded(wishes: str) -> str:
-    """Return wishes that fit beside the prompt."""
+    """Return wishes that fit next to the prompt."""
     text = wishes
     while text_weight(text) > WISH_WEIGHT:
         text = text[: len(text) * WISH_WEIGHT // text_weight(text)]

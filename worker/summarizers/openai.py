@@ -31,7 +31,7 @@ is no limit at all."""
 OTHER_LIMIT: Final = "limit"
 """Lesson: the answer's limit goes by the other of its two names here."""
 NO_SYSTEM: Final = "system"
-"""Lesson: this model's template knows no role `system`; what it says stands before the text."""
+"""Lesson: this model's template knows no role `system`; what it says is put before the text."""
 THINKS: Final = "thinking"
 """Lesson: what this model thinks counts as a part of its answer, and takes all of the room."""
 THINKING_TOKENS: Final = 16_384

@@ -128,7 +128,7 @@ class _Done(NamedTuple):
 
     text: str
     prompt: Prompt | None
-    """None where texts only stand side by side."""
+    """None where texts are only put side by side."""
     left_out: tuple[Oversized, ...] = ()
 
 

@@ -20,7 +20,7 @@ AGAIN_SECONDS: Final = 60.0
 
 
 class Errand(NamedTuple):
-    """Work that waits in rows of its own, beside checks and runs."""
+    """Work that waits in rows of its own, besides checks and runs."""
 
     name: str
     table: str

@@ -47,7 +47,7 @@ _NOT_PUBLIC: Final = (
     # Not in a registry: the host of a virtual machine in Azure, reached from inside alone.
     IPv4Network("168.63.129.16/32"),
 )
-"""Addresses that stand for IPv4 addresses, where a network translates them (RFC 6052)."""
+"""Addresses that represent IPv4 addresses, where a network translates them (RFC 6052)."""
 
 
 class AddressError(Exception):
@@ -117,7 +117,7 @@ class Courier:
             "webhook-signature": Webhook(delivery.secret).sign(event, now, delivery.body),
         }
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            # Called at the address that was looked at: a second lookup could answer with another one.
+            # Called at the address that was checked: a second lookup could answer with another one.
             address = await self._address(host, url.port or (443 if url.scheme == "https" else 80))
             async with (
                 httpx2.AsyncClient(
@@ -150,7 +150,7 @@ class Courier:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Tell whether an address is one of the internet's, and so is the IPv4 address that it may stand for."""
+    """Tell whether an address is one of the internet's, and so is the IPv4 address that it may represent."""
     if isinstance(address, IPv6Address):
         inner = _inner(address)
         if inner is not None:

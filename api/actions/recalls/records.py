@@ -1,4 +1,4 @@
-"""What was asked back: counted, written down beside the answer, and listed with what compaction should have kept."""
+"""What was asked back: counted, recorded with the answer, and listed with what compaction should have kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context as it is now, message by message, and one message beside what the model sees of it."""
+"""The context as it is now, message by message, and one message next to what the model sees of it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Message(NamedTuple):
 async def show_message(
     request: Request[Principal, Any, Any], conversation_id: ConversationId, seq: Seq
 ) -> Response[bytes]:
-    """Show a message's original beside what the model sees of it."""
+    """Show a message's original next to what the model sees of it."""
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     message = await services.run(tenant, _read, request.user, identifier, seq) if identifier else None
@@ -185,7 +185,7 @@ def _read(connection: Connection, principal: Principal, conversation_id: UUID, s
     if not row.superseded_at:
         policy = principal.policy_for(conversation.policy, conversation.model)
         view = _view(head, row, policy, figures.strip_thinking_through)
-    # In the head, what is kept may differ by the summary that stands before it.
+    # In the head, what is kept may differ by the summary before it.
     if label == "kept" and view is not None and row.seq > head.covers_through:
         label = "kept" if view.content == msgspec.json.decode(row.content) else "truncated"
     lineage = lineage_of(seq, chain)

@@ -36,14 +36,14 @@ class Hit(NamedTuple):
 
 @get("/find", include_in_schema=False, guards=[may(READ)])
 async def find(request: Request[Principal, Any, Any], words: Words = "") -> Response[bytes]:
-    """Lead to what an id stands for, or show all of it where that is several; other words are a conversation's name."""
+    """Lead to what an id identifies, or show all of it where that is several; other words are a conversation's name."""
     words = words.strip()
     response = await lead_to(request, words)
     return response or redirect(f"{HOME}/conversations?{urlencode({'q': words})}")
 
 
 async def lead_to(request: Request[Principal, Any, Any], words: str) -> Response[bytes] | None:
-    """Return the way to what an id stands for, None for words that stand for nothing here."""
+    """Return the path of what an id identifies, None for words that identify nothing here."""
     services: Services = request.app.state.services
     matches = await services.run(request.user.tenant_id, _look_up, request.user.tenant_id, words)
     may_act = ACT in request.user.scopes

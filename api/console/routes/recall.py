@@ -40,7 +40,7 @@ MOST_TOKENS: Final = 4_000
 async def show_recall(
     request: Request[Principal, Any, Any], conversation_id: ConversationId, words: Words = ""
 ) -> Response[bytes]:
-    """Show what recall gives back for words, a reference or a `/pattern/`, and where in the conversation it stands."""
+    """Show what recall gives back for words, a reference or a `/pattern/`, and where in the conversation it is."""
     identifier, words = id_or_not_found("conv", conversation_id), words.strip()
     recalled, refused = await _search(request, identifier, words) if words else (None, None)
     places = [(passage.first_seq, passage.last_seq) for passage in recalled.passages] if recalled else []
@@ -61,7 +61,7 @@ async def show_recall(
 async def _search(
     request: Request[Principal, Any, Any], conversation_id: UUID, words: str
 ) -> tuple[RecallOut | None, str | None]:
-    """Return what is found, or why what is asked cannot be looked for."""
+    """Return what is found, or why the query cannot be run."""
     try:
         return or_not_found(await recall(caller_of(request), conversation_id, _asked(words), origin="console")), None
     except ProblemError as problem:

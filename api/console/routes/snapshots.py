@@ -115,7 +115,7 @@ def read_sides(connection: Connection, tenant_id: UUID, conversation_id: UUID, s
     last = min(through, first + LISTED_AT_MOST - 1)
     listed = contents.listed(connection, tenant_id, conversation_id, range(first, last + 1))
     views: list[View] = [load_view(row.messages, row.seqs) if row else () for row in rows]
-    # Read in full only what stands in one version as it was stored, and in the other perhaps not.
+    # Read in full only what is in one version as it was stored, and in the other perhaps not.
     shared = [
         each.seq
         for number, view in enumerate(views)

@@ -23,7 +23,7 @@ _SEEN: Final = 1.5
 
 
 class Part(NamedTuple):
-    """What a part of a stack is of, how much, and where it stands, in the units of the drawing."""
+    """What a part of a stack is of, how much, and where it is, in the units of the drawing."""
 
     name: str
     value: int
@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A day's stack; a label stands under some of them."""
+    """A day's stack; some have a label under them."""
 
     day: date
     x: float
@@ -41,7 +41,7 @@ class Bar(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """What is drawn; `line` is where the limit stands, None where there is none or it is far above everything."""
+    """What is drawn; `line` is where the limit is, None where there is none or it is far above everything."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""Tokens against the policy: how full a context is, and where its thresholds stand."""
+"""Tokens against the policy: how full a context is, and where its thresholds are."""
 
 from __future__ import annotations
 

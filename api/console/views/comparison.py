@@ -27,7 +27,7 @@ class Shown(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Neighbouring messages that have one thing in common; a changed one stands alone, with its pieces."""
+    """Neighbouring messages that have one thing in common; a changed one is alone, with its pieces."""
 
     kind: Kind
     first: int | None

@@ -1,4 +1,4 @@
-"""The context as it is now: which messages the model sees, and what stands for those that it does not."""
+"""The context as it is now: which messages the model sees, and what replaces those that it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales of plots: where the lines of a grid stand, at round numbers."""
+"""Scales of plots: where the lines of a grid are, at round numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chat product told of a conversation beside its messages, and the policy that results for it."""
+"""What the chat product sent about a conversation besides its messages, and the policy that results for it."""
 
 from __future__ import annotations
 

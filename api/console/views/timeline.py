@@ -25,7 +25,7 @@ _PASSAGE_WIDTH: Final = 4
 
 
 class Threshold(NamedTuple):
-    """A budget's line, and where its label stands so that none covers another."""
+    """A budget's line, and where its label is placed so that none covers another."""
 
     key: str
     label: str

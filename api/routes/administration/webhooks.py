@@ -1,4 +1,4 @@
-"""Webhooks: who is told of a run's end, and what became of telling them."""
+"""Webhooks: who is notified of a run's end, and the deliveries."""
 
 from __future__ import annotations
 
