@@ -94,7 +94,9 @@ def compact_ten_times(
     source: Source, chains: Sequence[Sequence[Message]], summarizer: Summarizer, *, pinned: bool
 ) -> Chain:
     """Return what is left of rules and values after each of ten compactions."""
-    runs = [list(_links(messages, summarizer, pinned=pinned)) for messages in chains]
+    runs = [
+        list(_links(Memory(in_pieces=source.in_pieces), messages, summarizer, pinned=pinned)) for messages in chains
+    ]
     steps = [[run[number] for run in runs] for number in range(COMPACTIONS)]
     return Chain(
         source=source.name,
@@ -114,9 +116,8 @@ def _share(links: Sequence[_Link], part: str, whole: str) -> float:
     return held / max(1, sum(int(getattr(link, whole)) for link in links))
 
 
-def _links(messages: Sequence[Message], summarizer: Summarizer, *, pinned: bool) -> Iterator[_Link]:
+def _links(memory: Memory, messages: Sequence[Message], summarizer: Summarizer, *, pinned: bool) -> Iterator[_Link]:
     """Compact after each tenth of a conversation; yield what is left."""
-    memory = Memory()
     size = len(messages) // COMPACTIONS
     room = int(characters(messages) / COMPACTIONS * SUMMARY_SHARE)
     tokens = max(LEAST_SUMMARY_TOKENS, room // CHARS_PER_TOKEN)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bench.fidelity.recall import characters, cut, find
+from bench.fidelity.recall import characters, cut, find, joined, wholes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,16 +66,18 @@ class Score(NamedTuple):
         return self.characters / max(1, self.past)
 
 
-def cuts_of(messages: Sequence[Message], count: int) -> Iterator[Cut]:
-    """Yield a conversation cut at `count` evenly spaced points."""
+def cuts_of(messages: Sequence[Message], count: int, *, in_pieces: bool = False) -> Iterator[Cut]:
+    """Yield a conversation cut at `count` evenly spaced points, which are the same ones in every shape."""
+    every = wholes(messages, in_pieces=in_pieces)
     for number in range(1, count + 1):
-        at = max(_LEAST_PAST, len(messages) * number // (count + 1))
-        yield cut(messages[:at], messages[at:])
+        at = max(_LEAST_PAST, len(every) * number // (count + 1))
+        past, future = list(chain(*every[:at])), list(chain(*every[at:]))
+        yield cut(past, future, in_pieces=in_pieces)
 
 
 def score(source: Source, cuts: Sequence[Cut], strategy: Strategy, budget: float | None) -> Score:
     """Measure one strategy at one budget; `cuts` are those of every conversation of the source."""
-    sizes = [characters(at.past) for at in cuts]
+    sizes = [characters(joined(at.past) if source.in_pieces else at.past) for at in cuts]
 
     def shorten(index: int) -> Left:
         return strategy.shorten(cuts[index].past, int(sizes[index] * (budget or 1)))
@@ -86,8 +89,9 @@ def score(source: Source, cuts: Sequence[Cut], strategy: Strategy, budget: float
     else:
         left = [shorten(index) for index in range(len(cuts))]
     seconds = time.perf_counter() - started
-    findings = [find(at, context) for at, (context, _) in zip(cuts, left, strict=True)]
-    lengths = [characters(context) for context, _ in left]
+    contexts = [joined(context) if source.in_pieces else context for context, _ in left]
+    findings = [find(at, context) for at, context in zip(cuts, contexts, strict=True)]
+    lengths = [characters(context) for context in contexts]
     within = [size <= int(past * (budget or 1)) for size, past in zip(lengths, sizes, strict=True)]
     return Score(
         source=source.name,

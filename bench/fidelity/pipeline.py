@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from compaction.pieces import newest
 from compaction.pins.pinned import pin, without_pins
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot, Working
+    from compaction.summary.zone import Zone
     from compaction.view import View
     from worker.summarizers.base import Summarizer, Summary
 
@@ -33,10 +35,11 @@ PINS_MAX_TOKENS: Final = 2_000
 class Memory:
     """A conversation as the service would hold it: its originals and the newest snapshot."""
 
-    def __init__(self, messages: Sequence[Message] = ()) -> None:
+    def __init__(self, messages: Sequence[Message] = (), *, in_pieces: bool = False) -> None:
         self.originals: list[Original] = []
         self.snapshot = Snapshot()
         self._framed: tuple[Pin, ...] = ()
+        self._in_pieces = in_pieces
         self.append(messages)
 
     def append(self, messages: Sequence[Message]) -> None:
@@ -47,7 +50,8 @@ class Memory:
 
     def working(self, policy: Policy) -> Working:
         """Return what a compaction starts from."""
-        return build(self.snapshot, self.originals[self.snapshot.covers_through + 1 :], policy)
+        tail = self.originals[self.snapshot.covers_through + 1 :]
+        return build(self.snapshot, tail, policy, in_pieces=self._in_pieces)
 
     def context(self, policy: Policy) -> list[Message]:
         """Return the messages that a model would be sent."""
@@ -69,11 +73,12 @@ class Memory:
         """
         working = self.working(policy)
         bare = without_pins(working.view, self._framed)
-        zone = find_zone(bare, policy.protected_tail_messages)
+        zone = self._zone(bare, policy)
         if zone is None:
             return None
         previous = self.snapshot.summary
-        summary = summarizer.summarize(SummaryRequest(bare[zone.start : zone.stop], previous, policy))
+        replaced = bare[zone.start : zone.stop]
+        summary = summarizer.summarize(SummaryRequest(replaced, previous, policy, in_pieces=self._in_pieces))
         pinned = pin(rebuild(bare, zone, summary.text, previous=previous), pins, max_tokens=PINS_MAX_TOKENS)
         if not saves_enough(view_tokens(working.view), view_tokens(pinned.view), policy):
             return None
@@ -88,6 +93,7 @@ class Memory:
             working.view,
             lambda count, _: count <= policy.max_conversation_messages,
             carries_summary=self.snapshot.summary is not None,
+            in_pieces=self._in_pieces,
         )
         if trim.dropped:
             self._keep(settle(working, trim.view, run_id="", truncated=[working.view[at].seq for at in trim.cut]))
@@ -95,8 +101,12 @@ class Memory:
     def around_summary(self, policy: Policy) -> View | None:
         """Return the context with a summary of no characters; None where there is no zone to summarize."""
         working = self.working(policy)
-        zone = find_zone(working.view, policy.protected_tail_messages)
+        zone = self._zone(working.view, policy)
         return None if zone is None else rebuild(working.view, zone, "", previous=self.snapshot.summary)
+
+    def _zone(self, view: View, policy: Policy) -> Zone | None:
+        tail = newest(view, policy.protected_tail_messages, in_pieces=self._in_pieces)
+        return find_zone(view, tail, in_pieces=self._in_pieces)
 
     def _keep(self, new: NewSnapshot) -> None:
         self.snapshot = Snapshot(

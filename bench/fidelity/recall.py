@@ -10,7 +10,12 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from compaction.pieces import places
+from compaction.view import ViewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -122,6 +127,23 @@ def spoken(message: Message) -> frozenset[str]:
     return frozenset(used)
 
 
+def wholes(messages: Sequence[Message], *, in_pieces: bool = True) -> list[list[Message]]:
+    """Return the messages that belong together: what other shapes have in pieces."""
+    view = [ViewMessage(message["role"], message["content"]) for message in messages]
+    numbered = zip(places(view, in_pieces=in_pieces), messages, strict=True)
+    return [[message for _, message in run] for _, run in groupby(numbered, key=itemgetter(0))]
+
+
+def joined(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with the pieces of each as one, which a model reads so."""
+    return [
+        whole[0]
+        if len(whole) == 1
+        else {"role": whole[0]["role"], "content": [block for message in whole for block in _blocks(message)]}
+        for whole in wholes(messages)
+    ]
+
+
 def characters(messages: Iterable[Message]) -> int:
     """Return the characters of messages as a model reads them."""
     return sum(len(text_of(message)) for message in messages)
@@ -136,11 +158,11 @@ class Cut(NamedTuple):
     before: Mapping[str, frozenset[str]]
 
 
-def cut(past: Sequence[Message], future: Sequence[Message]) -> Cut:
-    """Return what the past says and the future wants to know."""
+def cut(past: Sequence[Message], future: Sequence[Message], *, in_pieces: bool = False) -> Cut:
+    """Return what the past says and the future wants to know; of another shape, `in_pieces`, read as one."""
     before: dict[str, set[str]] = {}
     said: set[str] = set()
-    for message in past:
+    for message in joined(past) if in_pieces else past:
         reading = read(text_of(message))
         said |= reading.values
         for value, sets in reading.near.items():

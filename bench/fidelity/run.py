@@ -98,9 +98,9 @@ def _model() -> Summarizer | None:
 
 
 def _scores(source: Source, model: Summarizer | None, cuts: int, *, short: bool) -> Sequence[Score]:
-    at = [cut for messages in source.conversations for cut in cuts_of(messages, cuts)]
+    at = [cut for messages in source.conversations for cut in cuts_of(messages, cuts, in_pieces=source.in_pieces)]
     rows: list[Score] = []
-    for strategy in strategies(model):
+    for strategy in strategies(model, in_pieces=source.in_pieces):
         budgets = BUDGETS[1:2] if short else BUDGETS
         for budget in budgets if strategy.is_sized else (None,):
             row = score(source, at, strategy, budget)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from bench.fidelity.recall import wholes
 from cli.demo.scenario import job_search
 from cli.transcripts.readers import read_transcripts
 from cli.transcripts.shaped import in_shape
@@ -29,6 +30,8 @@ class Source(NamedTuple):
 
     name: str
     conversations: list[list[Message]]
+    in_pieces: bool = False
+    """Whether they are in another shape than the Messages API's, in which one answer may be several messages."""
 
 
 def transcripts_folder() -> Path:
@@ -46,16 +49,16 @@ def sources(paths: Sequence[Path] = (), *, most: int | None = None, shape: Shape
     long_enough: list[Source] = []
     for path in paths or sorted(transcripts_folder().glob("*.jsonl")):
         read = (_plain(in_shape(transcript.messages, shape)) for transcript in read_transcripts(path))
-        long = [messages for messages in read if len(messages) >= LEAST_MESSAGES]
+        long = [messages for messages in read if len(wholes(messages, in_pieces=shape != "messages")) >= LEAST_MESSAGES]
         if long:
-            long_enough.append(Source(path.stem, long[:most]))
+            long_enough.append(Source(path.stem, long[:most], in_pieces=shape != "messages"))
     return long_enough or ([] if paths else [scenario(shape)])
 
 
 def scenario(shape: Shape = "messages") -> Source:
     """Return the demo's conversation."""
     story = [message for turn in job_search(shape=shape).turns for message in turn.turn.messages]
-    return Source("job search (the demo's)", [_plain(story)])
+    return Source("job search (the demo's)", [_plain(story)], in_pieces=shape != "messages")
 
 
 def _plain(messages: Iterable[Recorded]) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -48,18 +49,25 @@ class Strategy:
     asks_model: bool = False
 
 
-def strategies(model: Summarizer | None) -> list[Strategy]:
-    """Return every strategy; those that ask a model only where there is one."""
+def strategies(model: Summarizer | None, *, in_pieces: bool = False) -> list[Strategy]:
+    """Return every strategy; those that ask a model only where there is one.
+
+    `in_pieces` tells that conversations are in another shape than the Messages API's.
+    """
+
+    def summary_of(past: Sequence[Message], chars: int, summarizer: Summarizer, *, cut_results: bool = False) -> Left:
+        return summarized(past, chars, summarizer, cut_results=cut_results, in_pieces=in_pieces)
+
     extractive = ExtractiveSummarizer()
-    asked = [Strategy("model", lambda past, chars: summarized(past, chars, model), asks_model=True)] if model else []
+    asked = [Strategy("model", lambda past, chars: summary_of(past, chars, model), asks_model=True)] if model else []
     return [
         Strategy("keep last N", keep_last),
-        Strategy("tool results cut", tool_results_cut, is_sized=False),
-        Strategy("extractive", lambda past, chars: summarized(past, chars, extractive)),
+        Strategy("tool results cut", partial(tool_results_cut, in_pieces=in_pieces), is_sized=False),
+        Strategy("extractive", lambda past, chars: summary_of(past, chars, extractive)),
         *asked,
         Strategy(
             "full ladder",
-            lambda past, chars: summarized(past, chars, model or extractive, cut_results=True),
+            lambda past, chars: summary_of(past, chars, model or extractive, cut_results=True),
             asks_model=model is not None,
         ),
     ]
@@ -77,16 +85,23 @@ def keep_last(past: Sequence[Message], chars: int) -> Left:
     return Left(kept[::-1])
 
 
-def tool_results_cut(past: Sequence[Message], _: int) -> Left:
+def tool_results_cut(past: Sequence[Message], _: int, *, in_pieces: bool = False) -> Left:
     """Return everything, with older tool results cut as the policy's default has it."""
-    memory = Memory(past)
+    memory = Memory(past, in_pieces=in_pieces)
     memory.cut_tool_results(POLICY)
     return Left(memory.context(POLICY))
 
 
-def summarized(past: Sequence[Message], chars: int, summarizer: Summarizer, *, cut_results: bool = False) -> Left:
+def summarized(
+    past: Sequence[Message],
+    chars: int,
+    summarizer: Summarizer,
+    *,
+    cut_results: bool = False,
+    in_pieces: bool = False,
+) -> Left:
     """Return the past compacted by the product: a summary of the size that makes the whole context fit."""
-    memory = Memory(past)
+    memory = Memory(past, in_pieces=in_pieces)
     if cut_results:
         memory.cut_tool_results(POLICY)
     policy = fitting(memory, chars)

@@ -35,16 +35,24 @@ _TEXT_FIELDS: Final = ("title", "path", "url", "name", "text", "content")
 _SOURCE_FIELDS: Final = ("url", "file_id", "content")
 
 
-def extract(messages: Sequence[Mapping[str, Any]], *, max_chars: int, previous: str | None = None) -> str:
+def extract(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    max_chars: int,
+    previous: str | None = None,
+    places: Sequence[int] | None = None,
+) -> str:
     """Return an extract of `messages` of at most `max_chars` characters.
 
     `messages` are in the Messages API's form and order. `previous` is the summary of what came before them, this
     function's own or a model's; its lines compete for room with the new ones. The same input gives the same
-    output; "" says that there was nothing to keep.
+    output; "" says that there was nothing to keep. `places` are the messages' numbers, ascending from 0, where several
+    are pieces of one.
     """
-    draft = Draft(len(messages), max_chars, _share(messages))
+    places = range(len(messages)) if places is None else places
+    draft = Draft(places[-1] + 1 if places else 0, max_chars, _share(messages))
     _read_previous(draft, previous or "")
-    _read_messages(draft, messages)
+    _read_messages(draft, messages, places)
     if not draft.clauses:
         return ""
     roomy = max_chars >= _ROOMY_CHARS
@@ -158,9 +166,9 @@ def _attributed(text: str) -> tuple[Source, str]:
     return "note", text
 
 
-def _read_messages(draft: Draft, messages: Sequence[Mapping[str, Any]]) -> None:
+def _read_messages(draft: Draft, messages: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
     calls: dict[str, Line] = {}
-    for place, message in enumerate(messages):
+    for place, message in zip(places, messages, strict=True):
         source: Source = "user" if message.get("role") == "user" else "assistant"
         content = message.get("content")
         for block in blocks(content) if isinstance(content, (str, list)) else ():

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.messages import has_tool_results, is_request
+from compaction.pieces import beginnings, goes_on
 from compaction.summary.zone import opening_length, preamble_length
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
 
@@ -63,6 +64,7 @@ def drop_oldest(
     measure: Callable[[ViewMessage], int] = lambda _: 1,
     carries_summary: bool = False,
     waiting: bool = True,
+    in_pieces: bool = False,
 ) -> Trim:
     """Drop from the oldest end until `fits(messages, measured)` holds, or nothing more may go.
 
@@ -70,22 +72,25 @@ def drop_oldest(
     nobody has answered yet, but for the newest message. The last exchange's request and its newest round always stay,
     and so does what carries a summary in the beginning. `measured` is the sum of `measure` over what is left. An
     acknowledgement takes the place of what was dropped after a summary where roles would not alternate. A request that
-    also answers calls of the exchange before it loses those results with it.
+    also answers calls of the exchange before it loses those results with it. With `in_pieces` neighbours of one role
+    are one message.
     """
     current = list(view)
     sizes = [measure(message) for message in view]
-    count, total = len(view), sum(sizes)
+    begins = beginnings(view, in_pieces=in_pieces)
+    count, total = sum(begins), sum(sizes)
     bridge: View = ()
     cut: tuple[int, ...] = ()
     gone: set[int] = set()
     opening = opening_length(view, carries_summary=carries_summary)
     acknowledged = opening > preamble_length(view) and view[opening - 1].role == "user"
     answer = last_answer(view)
+    before = opening - 1
     for unit in (*_drop_order(view, opening), *(_waiting(view, max(opening, answer + 1)) if waiting else ())):
         if fits(count + len(bridge), total + sum(map(measure, bridge))):
             break
         gone.update(unit)
-        count -= len(unit)
+        count -= sum(begins[unit.start : unit.stop])
         total -= sum(sizes[index] for index in unit)
         if unit.start <= answer and (first := view[unit.stop]).role == "user":
             bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if acknowledged else ()
@@ -93,6 +98,11 @@ def drop_oldest(
             cut = () if current[unit.stop] is first else (unit.stop,)
             total += measure(current[unit.stop]) - sizes[unit.stop]
             sizes[unit.stop] = measure(current[unit.stop])
+        before = before if unit.start - 1 in gone else unit.start - 1
+        is_bridged = bool(bridge) and before == opening - 1
+        joins = in_pieces and before >= 0 and not is_bridged and goes_on(view[before], current[unit.stop])
+        count += (not joins) - begins[unit.stop]
+        begins[unit.stop] = not joins
     kept = [message for index, message in enumerate(current) if index not in gone]
     kept[opening:opening] = bridge
     return Trim(tuple(kept), tuple(sorted(gone)), cut)

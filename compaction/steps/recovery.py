@@ -45,7 +45,7 @@ def find_zone(stage: Stage, policy: Policy, target_tokens: int) -> Zone | str:
     """
     requests = [index for index, message in enumerate(stage.view) if is_request(message.role, message.content)]
     last = requests[-1] if requests else 0
-    tail = min(policy.protected_tail_messages, len(stage.view))
+    tail = min(stage.protected_tail(policy), len(stage.view))
     least = len(stage.view) - last if last >= len(stage.view) - tail else 1
     zone = steps.find_zone(stage, policy, tail)
     while tail > least and _left(stage, zone) + policy.summary_max_tokens > target_tokens:

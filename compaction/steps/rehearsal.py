@@ -100,7 +100,7 @@ class _Rehearsal:
         while step := next_step(
             tried,
             stage.load,
-            len(stage.view),
+            stage.count(stage.view),
             self._policy,
             summaries=self._summaries,
             strategy=self._strategy,

@@ -80,6 +80,8 @@ class Working(NamedTuple):
     """By what names results that are cut can be had back; None where the policy has no handles."""
     broken_through: int | None = None
     """Seq of the newest message that was stored broken, -1 for none; None = not known."""
+    in_pieces: bool = False
+    """Whether turns came in another shape than the Messages API's, so that neighbours of one role count as one."""
 
     @property
     def last_seq(self) -> int:
@@ -141,6 +143,7 @@ def build(
     other_model_through: int = -1,
     pinned: Sequence[Pin] | None = None,
     broken_through: int | None = None,
+    in_pieces: bool = False,
 ) -> Working:
     """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
 
@@ -148,7 +151,7 @@ def build(
     another model in the snapshot, up to `other_model_through`. For a view to be compacted, `pinned` has what people
     pinned: the frame of pins is taken off, to be put on again when the new view is settled. For one to be served it is
     None. Up to `broken_through` (None = throughout) repair may have moved blocks of the snapshot: there handles name
-    no place.
+    no place. `in_pieces` tells that turns came in another shape than the Messages API's.
     """
     stored = tuple([ViewMessage(role, _loads(content), seq) for seq, role, content in tail])
     current = strip_thinking(stored, strip_thinking_through)
@@ -177,6 +180,7 @@ def build(
         unrepaired=unrepaired,
         handles=handles,
         broken_through=broken_through,
+        in_pieces=in_pieces,
     )
     return working if pinned is None else working._replace(pins=(*pinned, *_standing(working), *_latest(working)))
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from compaction.messages import has_tool_results
+from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
 from compaction.pins.pinned import Pinned, pin, with_left_out, with_pins
 from compaction.recall.ranges import note
@@ -16,11 +17,12 @@ from compaction.summary.zone import is_signed_alone
 from compaction.view import WRITTEN, View, view_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import date
 
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot, Working
+    from compaction.view import ViewMessage
 
 _SOME_NOTE: Final = "[1 message is stored but not shown: recall m0]"
 
@@ -82,6 +84,14 @@ class Stage:
         """The summary that a new one takes the place of; one that the API signed stays where it is."""
         return None if is_signed_alone(self.view) else self.working.snapshot.summary
 
+    def count(self, view: Sequence[ViewMessage]) -> int:
+        """Return how many messages a view of this conversation has, as policies count them."""
+        return count_messages(view, in_pieces=self.working.in_pieces)
+
+    def protected_tail(self, policy: Policy) -> int:
+        """Return how many stored messages a summary leaves alone at the end."""
+        return newest(self.view, policy.protected_tail_messages, in_pieces=self.working.in_pieces)
+
     @property
     def newest_result(self) -> int:
         """Seq of the newest tool-result message, -1 for none."""
@@ -122,5 +132,6 @@ class Stage:
             strip_thinking_through=before.last_seq,
             pinned=pinned,
             broken_through=before.broken_through,
+            in_pieces=before.in_pieces,
         )
         return replace(self, working=working, measured=None, bytes=sum(map(serialized_bytes, working.view)))

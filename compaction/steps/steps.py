@@ -103,8 +103,12 @@ def take_strategies(
 
 
 def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -> Zone | str:
-    """Return the zone that a summary would replace, or the reason why none is made."""
-    zone = summaries.find_zone(stage.view, protected_tail or policy.protected_tail_messages)
+    """Return the zone that a summary would replace, or the reason why none is made.
+
+    `protected_tail` are stored messages, those of the policy where it is left out.
+    """
+    tail = stage.protected_tail(policy) if protected_tail is None else protected_tail
+    zone = summaries.find_zone(stage.view, tail, in_pieces=stage.working.in_pieces)
     if zone is None:
         return RunReason.ZONE_TOO_SMALL
     if stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
@@ -114,7 +118,7 @@ def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -
 
 def find_prefix(stage: Stage, policy: Policy) -> Zone | str:
     """Return the messages that the API's own summary would replace, or the reason why none is made."""
-    zone = summaries.find_prefix(stage.view, policy.protected_tail_messages)
+    zone = summaries.find_prefix(stage.view, stage.protected_tail(policy), in_pieces=stage.working.in_pieces)
     if zone is None:
         return RunReason.ZONE_TOO_SMALL
     if stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
@@ -246,7 +250,12 @@ def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> Step
     """Drop down to the most messages; those after `through` neither count nor go."""
     limit = policy.max_conversation_messages
     cut = len(stage.view) - newer_messages(stage.view, through)
-    trim = drop_oldest(stage.view[:cut], lambda count, _: count <= limit, carries_summary=stage.carries_summary)
+    trim = drop_oldest(
+        stage.view[:cut],
+        lambda count, _: count <= limit,
+        carries_summary=stage.carries_summary,
+        in_pieces=stage.working.in_pieces,
+    )
     dropped = f"Dropped {len(trim.dropped)} of the oldest messages" if trim.dropped else "Nothing to drop"
     outcome = StepOutcome(
         step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.messages import CALLS, THINKING, blocks, is_instruction, is_of_other_shape, is_server_result
+from compaction.pieces import beginnings, count_messages
 from compaction.summary.frames import visible
 from compaction.view import ACKNOWLEDGEMENT, OPENING, WRITTEN, View, ViewMessage, signed_summary
 
@@ -29,14 +30,14 @@ class Zone(NamedTuple):
     stop: int
 
 
-def find_zone(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
-    """Return the zone between the first message and the protected tail, or None if it is too small.
+def find_zone(view: Sequence[ViewMessage], protected_tail: int, *, in_pieces: bool = False) -> Zone | None:
+    """Return the zone between the first message and the protected tail of stored messages, or None if it is too small.
 
     The end is pulled back until no tool call is parted from its result. Messages that compaction wrote itself do not
     count towards the minimum. A summary that the API signed stays where it is, as the first message does, and the
     instructions before it.
     """
-    return _zone(view, zone_start(view), protected_tail)
+    return _zone(view, zone_start(view), protected_tail, in_pieces=in_pieces)
 
 
 def zone_start(view: Sequence[ViewMessage]) -> int:
@@ -53,8 +54,8 @@ def preamble_length(view: Sequence[ViewMessage]) -> int:
     )
 
 
-def find_prefix(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None:
-    """Return the zone from the very first message to the protected tail, or None if it is too small.
+def find_prefix(view: Sequence[ViewMessage], protected_tail: int, *, in_pieces: bool = False) -> Zone | None:
+    """Return the zone from the very first message to the protected tail of stored ones, or None if it is too small.
 
     It ends as that of `find_zone` does, so with no tool call open, and not with thinking: the API is sent these
     messages by themselves, and refuses thinking as the last block; and None where any was sent in another shape, since
@@ -62,7 +63,7 @@ def find_prefix(view: Sequence[ViewMessage], protected_tail: int) -> Zone | None
     """
     if any(is_of_other_shape(block) for message in view for block in blocks(message.content)):
         return None
-    return _zone(view, 0, protected_tail, ends_well=lambda message: not _ends_in_thinking(message))
+    return _zone(view, 0, protected_tail, in_pieces=in_pieces, ends_well=lambda message: not _ends_in_thinking(message))
 
 
 def first_of_user(view: Sequence[ViewMessage]) -> int | None:
@@ -106,19 +107,25 @@ def _zone(
     start: int,
     protected_tail: int,
     *,
+    in_pieces: bool,
     ends_well: Callable[[ViewMessage], bool] = lambda _: True,
 ) -> Zone | None:
     stop = max(start, len(view) - max(1, protected_tail))
     opened_at = call_positions(view)
+    begins = beginnings(view, in_pieces=in_pieces)
     while stop > start:
+        # The pieces of one answer stay together: reasoning is refused without what it led to.
+        if stop < len(view) and not begins[stop]:
+            stop -= 1
+            continue
         # Wherever a result from `stop` on answers a call before it, the call has to stay too.
         parted = [position for index, position in opened_at if position < stop <= index]
         if not parted and ends_well(view[stop - 1]):
             break
         stop = min(parted, default=stop - 1)
     zone = Zone(start, max(start, stop))
-    real = sum(message.seq != WRITTEN for message in view[zone.start : zone.stop])
-    return zone if real >= MINIMUM_ZONE else None
+    real = [message for message in view[zone.start : zone.stop] if message.seq != WRITTEN]
+    return zone if count_messages(real, in_pieces=in_pieces) >= MINIMUM_ZONE else None
 
 
 def call_positions(view: Sequence[ViewMessage]) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     text,
     update,
@@ -88,6 +89,8 @@ class Material(NamedTuple):
     tool_results_hold: int
     pinned: tuple[Pin, ...] = ()
     broken_through: int | None = None
+    in_pieces: bool = False
+    """Whether turns came in another shape than the Messages API's."""
     days: Mapping[int, date] = {}
     """Of what snapshot and tail show, and of the first message that they do not, by seq; empty unless asked for."""
 
@@ -101,6 +104,7 @@ class Material(NamedTuple):
             other_model_through=self.other_model_through,
             pinned=self.pinned,
             broken_through=self.broken_through,
+            in_pieces=self.in_pieces,
         )
         return Stage(
             working,
@@ -166,6 +170,7 @@ def load(
         _c.overflows,
         _c.tool_results_hold,
         _c.broken_through,
+        or_(_c.shape.is_not(None), _c.mixed_shapes).label("in_pieces"),
     ).where(_c.tenant_id == tenant_id, _c.id == conversation_id)
     if lock is not None:
         query = query.with_for_update(read=lock == "read")
@@ -208,6 +213,7 @@ def load(
         tool_results_hold=row.tool_results_hold,
         pinned=_pinned(connection, tenant_id, conversation_id),
         broken_through=row.broken_through,
+        in_pieces=row.in_pieces,
         days=_days(connection, conversation_id, snapshot, tail) if dated else {},
     )
 

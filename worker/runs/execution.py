@@ -21,7 +21,6 @@ from worker.summarizers.base import SummaryError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compaction.steps.ladder import Load
     from compaction.view import View
     from store.runs.runs import Lease
     from worker.runs.journal import Reading
@@ -56,7 +55,7 @@ class Execution:
             return self._journal.end(reason=RunReason.WAITS_FOR_TOOL_LOOP)
         if self._is_summary_alone(now):
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
-        while not now.material.pending_version and (step := self._next(now.stage.load, now.stage.view)) is not None:
+        while not now.material.pending_version and (step := self._next(now)) is not None:
             if step is Step.SUMMARY and self._is_for_others:
                 return self._resources.hand_over(self._lease)
             self._tried[step] = self._do(step, now)
@@ -80,18 +79,21 @@ class Execution:
     def _is_enough(self, now: Reading) -> bool:
         """Tell whether what was committed leaves nothing due, so that it need not be read; the next check does anew."""
         view, self._committed = self._committed, None
-        return view is not None and self._next(now.stage.load_of(view), view) is None
+        return view is not None and self._next(now, view) is None
 
-    def _next(self, load: Load, view: View) -> Step | None:
+    def _next(self, now: Reading, made: View | None = None) -> Step | None:
+        """Return the next step, with `made` in force where that is given."""
+        view = now.stage.view if made is None else made
+        newer = steps.newer_messages(view, self._read_through)
         return next_step(
             self._tried,
-            load,
-            len(view),
+            now.stage.load if made is None else now.stage.load_of(made),
+            now.stage.count(view[: len(view) - newer]) + newer,
             self._lease.policy,
             summaries=self._summarizing.is_on,
             extracts=True,
             strategy=self._lease.strategy,
-            newer=steps.newer_messages(view, self._read_through),
+            newer=newer,
         )
 
     def _do(self, step: Step, now: Reading) -> Result:

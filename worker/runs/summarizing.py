@@ -232,6 +232,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Map
         pins=pinned,
         strip_fields=policy.private_result_fields,
         other_texts=(*earlier, *pinned),
+        in_pieces=stage.working.in_pieces,
     )
 
 

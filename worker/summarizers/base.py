@@ -34,6 +34,8 @@ class SummaryRequest(NamedTuple):
     """The word in the model's rules that a summary may not hold; known when a summary is checked."""
     other_texts: tuple[str, ...] = ()
     """Other texts of the context: what they hold, the summary does not have to."""
+    in_pieces: bool = False
+    """Whether several of the messages may be pieces of one, as in other shapes than the Messages API's."""
 
 
 class Spent(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from compaction.extract.extractive import extract
+from compaction.pieces import places
 from compaction.steps.runs import RunReason
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import WRITTEN, view_tokens
@@ -38,10 +39,12 @@ class ExtractiveSummarizer:
         replaced = view_tokens(request.zone) + len(request.previous or "") // CHARS_PER_TOKEN
         fair = max(policy.compaction_threshold_tokens // SHARE, replaced // REPLACED_SHARE, LEAST_TOKENS)
         most = min(policy.summary_max_tokens, fair)
+        originals = [message for message in request.zone if message.seq != WRITTEN]
         text = extract(
-            [message.as_message() for message in request.zone if message.seq != WRITTEN],
+            [message.as_message() for message in originals],
             max_chars=most * CHARS_PER_TOKEN,
             previous=request.previous,
+            places=places(originals, in_pieces=request.in_pieces),
         )
         if not text.strip():
             raise SummaryError(RunReason.EMPTY_SUMMARY, "there was nothing to extract")
