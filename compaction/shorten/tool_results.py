@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.messages import has_tool_results
-from compaction.shorten.recalled import recall_calls, recalled_line
+from compaction.shorten.recalled import newest_results, recall_calls, recalled_line
 from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, shorten_result
 
 if TYPE_CHECKING:
@@ -22,8 +23,12 @@ class Cut(NamedTuple):
     indices: tuple[int, ...]
 
 
-def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int, handles: Handles | None = None) -> Cut:
+def cut_tool_results(
+    view: Sequence[ViewMessage], retention_chars: int, handles: Handles | None = None, *, in_pieces: bool = False
+) -> Cut:
     """Cut every tool result except those in the most recent tool-result message.
+
+    With `in_pieces` the results of one answer are messages of their own, and all those of the newest stay.
 
     A result is left alone if its content is neither a string nor holds text blocks, if it already ends with the
     marker, or if its text is no longer than `retention_chars` characters. Text blocks are cut as one text; images
@@ -46,7 +51,8 @@ def cut_tool_results(view: Sequence[ViewMessage], retention_chars: int, handles:
         results += 1
         return shorter
 
-    for index in holders[:-1]:
+    newest = newest_results(view) if in_pieces else max(holders, default=0)
+    for index in holders[: bisect_left(holders, newest)]:
         message = map_blocks(view[index], cut)
         if message is not view[index]:
             changed[index] = message

@@ -182,7 +182,8 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
 
 
 def _cut_results(stage: Stage, policy: Policy) -> StepOutcome:
-    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, stage.working.handles)
+    working = stage.working
+    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, working.handles, in_pieces=working.in_pieces)
     outcome = StepOutcome(
         Step.TOOL_RESULTS,
         cut.view,
