@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from palimpsest_client import refusals
 
 from tests.clients.every_api_model import PATHS, EveryApiModel
 from tests.clients.recalling_model import check_recalled, recalling_model
@@ -34,6 +37,13 @@ def test_the_types_are_the_documents() -> None:
     )
     kept = (CLIENTS / "typescript/src/schema.ts").read_text()
     assert generated.stdout == kept, "the API has changed: make clients writes clients/typescript/src/schema.ts anew"
+
+
+def test_both_clients_know_the_same_refusals() -> None:
+    # Beside a wording the TypeScript list has nothing in quotes; the Python one is tried on every refusal that was seen.
+    source = (CLIENTS / "typescript/src/refusals.ts").read_text()
+    (listed,) = re.findall(r"const TOO_LONG = \[\n(.*?)\n\];", source, re.DOTALL)
+    assert json.loads(f"[{listed.rstrip().removesuffix(',')}]") == list(refusals.TOO_LONG)
 
 
 def npm(package: str, service: Service, *scripts: str, **variables: str) -> str:

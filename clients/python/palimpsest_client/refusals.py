@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_TOO_LONG: Final = (
+TOO_LONG: Final = (
     "prompt is too long",
     "input is too long",
     "is too long to fit into the model",
@@ -34,10 +34,13 @@ _TOO_LONG: Final = (
     "tokens exceed the configured limit",
     "exceeded model token limit",
 )
-"""What Anthropic, OpenAI, Gemini, llama.cpp and servers that speak as these do say of a prompt that is too long."""
+"""What Anthropic, OpenAI, Gemini, llama.cpp and servers that speak as these do say of a prompt that is too long.
+
+The TypeScript client's `refusals.ts` has the same list.
+"""
 
 
 def is_too_long(error: Exception) -> bool:
     """Tell whether a model refused a prompt as too long, by the words of its error."""
     text = str(error).lower()
-    return any(words in text for words in _TOO_LONG)
+    return any(words in text for words in TOO_LONG)

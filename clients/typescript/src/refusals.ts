@@ -1,12 +1,36 @@
-/** Of the Messages API, OpenAI and servers that speak its protocol, Gemini and llama.cpp. */
+/**
+ * What Anthropic, OpenAI, Gemini, llama.cpp and servers that speak as these do say of a prompt that is too long: the same
+ * list as the Python client's `refusals.py`.
+ */
 const TOO_LONG = [
   "prompt is too long",
+  "input is too long",
+  "is too long to fit into the model",
   "exceed context limit",
   "context_length_exceeded",
   "maximum context length",
-  "exceeds the context window",
+  "maximum model length",
+  "maximum prompt length",
+  "maximum allowed length",
+  "input tokens exceeds maximum length",
+  "prompt exceeds max length",
+  "reduce the length of the messages",
+  "model's context length",
+  "context length exceeded",
+  "exceeds context length",
+  "context window",
+  "context size",
   "maximum number of tokens allowed",
-  "exceeds the available context size",
+  "input token count is",
+  "prompt token count of",
+  "range of input length",
+  "tokens in the prompt cannot exceed",
+  "length of prompt_tokens",
+  "`inputs` tokens + `max_new_tokens` must be",
+  "`inputs` must have less than",
+  "when context the overflows",
+  "tokens exceed the configured limit",
+  "exceeded model token limit",
 ];
 
 /** Tell whether a model refused a prompt as too long, by the words of its error, or its code. */
