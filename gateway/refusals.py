@@ -10,7 +10,7 @@ import structlog
 from api.actions.overflows import shrink_context
 from api.http.problems import ProblemError
 from api.schema.compactions import OverflowIn
-from compaction.steps.refusals import LOOKED_AT_CHARS, read_refusal
+from compaction.steps.refusals import LOOKED_AT_CHARS, is_refused_for_length
 from gateway.answers.reading import Answered
 from gateway.conversations.recognition import recognize
 from gateway.conversations.turns import LostTurnError, learn
@@ -30,15 +30,8 @@ MOST_BYTES: Final = 256 * 1024
 """Bytes of a refusal that are looked at."""
 SECONDS: Final = 5.0
 """Seconds for a smaller context; the client has waited for a model's answer before."""
-_WORDS: Final = (
-    "prompt is too long",
-    "exceed context limit",
-    "context_length_exceeded",
-    "maximum context length",
-    "context window",
-    "request_too_large",
-)
-"""What providers say of a prompt that is too long where they give no numbers."""
+_BYTES_TOO_MANY: Final = "request_too_large"
+"""The type of the Messages API's refusal of a request with too many bytes."""
 
 
 def said(body: bytes, encoding: bytes) -> str:
@@ -53,8 +46,7 @@ def said(body: bytes, encoding: bytes) -> str:
 
 def is_too_long(text: str) -> bool:
     """Tell whether a refusal is one of a prompt that is too long."""
-    lower = text.lower()
-    return read_refusal(text) is not None or any(words in lower for words in _WORDS)
+    return is_refused_for_length(text) or _BYTES_TOO_MANY in text
 
 
 async def smaller(
