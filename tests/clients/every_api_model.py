@@ -35,6 +35,8 @@ class Request(NamedTuple):
     shape: str
     body: dict[str, Any]
     problems: list[str]
+    query: str = ""
+    answered: bytes = b""
 
 
 class EveryApiModel:
@@ -59,7 +61,8 @@ class EveryApiModel:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                status, kind, answer = outer.answer(self.path.partition("?")[0], body)
+                path, _, query = self.path.partition("?")
+                status, kind, answer = outer.answer(path, body, query)
                 self.send_response(status)
                 self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(answer)))
@@ -88,7 +91,7 @@ class EveryApiModel:
         self._thread.join()
         self._server.server_close()
 
-    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
+    def answer(self, path: str, body: dict[str, Any], query: str = "") -> tuple[int, str, bytes]:
         """Return the status, type and bytes of the answer to a request."""
         if path == "/check":
             self._check(body["conversation"])
@@ -99,17 +102,18 @@ class EveryApiModel:
             if size > self.context_chars:
                 return _refused(shape, size // 4, self.context_chars // 4)
             wrong = [*getattr(self, f"_problems_{shape}")(body), *_own_marks(body)]
-            self.requests.append(Request(shape, body, wrong))
             if wrong:
-                return 400, "application/json", json.dumps({"error": {"message": "; ".join(wrong)}}).encode()
+                answer = json.dumps({"error": {"message": "; ".join(wrong)}}).encode()
+                self.requests.append(Request(shape, body, wrong, query, answer))
+                return 400, "application/json", answer
             whole: dict[str, Any] = getattr(self, f"_{shape}")(body, list(self._wanted(shape, body)))
-        if not body.get("stream"):
-            return 200, "application/json", json.dumps(whole).encode()
-        return 200, "text/event-stream", "".join(_EVENTS[shape](whole)).encode()
+            answer = ("".join(_EVENTS[shape](whole)) if body.get("stream") else json.dumps(whole)).encode()
+            self.requests.append(Request(shape, body, wrong, query, answer))
+        return 200, "text/event-stream" if body.get("stream") else "application/json", answer
 
     def _wanted(self, shape: str, body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]] | str]:
         """Yield the calls to make, or else the text to say."""
-        said, results = _newest(shape, body)
+        said, results = newest(shape, body)
         names = [tool.get("name") or tool["function"]["name"] for tool in body.get("tools") or ()]
         codes = CODE.findall(json.dumps([body.get("messages"), body.get("input")]))
         wanted = int(found[1]) if (found := _ROUNDS.search(said)) else 0
@@ -244,7 +248,7 @@ def _refused(shape: str, tokens: int, limit: int) -> tuple[int, str, bytes]:
     return 400, "application/json", json.dumps({"error": error}).encode()
 
 
-def _newest(shape: str, body: dict[str, Any]) -> tuple[str, int]:
+def newest(shape: str, body: dict[str, Any]) -> tuple[str, int]:
     """Return the newest request's text, and how many results came since."""
     said, results = "", 0
     for message in body["input" if shape == "responses" else "messages"]:

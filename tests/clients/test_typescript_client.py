@@ -40,7 +40,7 @@ def test_the_types_are_the_documents() -> None:
 
 
 def test_both_clients_know_the_same_refusals() -> None:
-    # Beside a wording the TypeScript list has nothing in quotes; the Python one is tried on every refusal that was seen.
+    # The Python one is tried on every refusal that was seen.
     source = (CLIENTS / "typescript/src/refusals.ts").read_text()
     (listed,) = re.findall(r"const TOO_LONG = \[\n(.*?)\n\];", source, re.DOTALL)
     assert json.loads(f"[{listed.rstrip().removesuffix(',')}]") == list(refusals.TOO_LONG)
