@@ -12,6 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.doors import CHAT, MESSAGES, door_of, error_body, error_headers
 from gateway.exchange import PassedRequest
+from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
+from gateway.guardrails.litellm import GuardrailRequest
 from gateway.services import GatewayServices
 from runtime import ids
 from runtime.settings import Settings
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _encode: Final = msgspec.json.Encoder().encode
+ANSWERED: Final[Mapping[str, type[PassedRequest]]] = {
+    "litellm": GuardrailRequest,
+    "compress": CompressRequest,
+    "retrieve": RetrieveRequest,
+}
+"""Doors whose requests go on to no provider."""
 
 
 class Gateway:
@@ -51,7 +59,8 @@ class Gateway:
             return await self._answer_itself(method, path, named, send)
         request_id = ids.new_id()
         bound = structlog.contextvars.bind_contextvars(request_id=ids.external("req", request_id))
-        exchange = PassedRequest(self._services, door, method, scope["query_string"], headers, request_id)
+        kind = ANSWERED.get(door.name, PassedRequest)
+        exchange = kind(self._services, door, method, scope["query_string"], headers, request_id)
         try:
             await exchange.run(receive, send)
         finally:

@@ -62,12 +62,19 @@ CHAT: Final = Door("chat", "/chat/completions", "chat")
 RESPONSES: Final = Door("responses", "/responses", "responses")
 _POSTED: Final[Mapping[str, Door]] = {f"/v1{door.end}": door for door in (MESSAGES, COUNT_TOKENS, CHAT, RESPONSES)}
 _MODELS: Final = "/v1/models"
+GUARDRAIL: Final = Door("chat", "/beta/litellm_basic_guardrail_api", "litellm", is_conversation=False)
+COMPRESS: Final = Door("chat", "/v1/compress", "compress", is_conversation=False)
+_ANSWERED: Final[Mapping[str, Door]] = {door.end: door for door in (GUARDRAIL, COMPRESS)}
+"""What the gateway answers by itself; the whole path stands where others have its end."""
+RETRIEVE: Final = "/v1/retrieve/"
 
 
 def door_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> Door | None:
     """Return the door of a request, None for none; models are those of the provider whose headers the client sends."""
     if method == "POST":
-        return _POSTED.get(path)
+        return _POSTED.get(path) or _ANSWERED.get(path)
+    if method == "GET" and path.startswith(RETRIEVE):
+        return Door("chat", path, "retrieve", is_conversation=False)
     if method in {"GET", "HEAD"} and (path == _MODELS or path.startswith(_MODELS + "/")):
         of_anthropic = b"anthropic-version" in headers or b"x-api-key" in headers
         return Door("messages" if of_anthropic else "chat", path.removeprefix("/v1"), "models", is_conversation=False)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from litestar.types import Receive, Send
 
     from gateway.callers import Known
+    from gateway.conversations.turns import Kept
     from gateway.doors import Door, Headers
     from gateway.services import GatewayServices
 
@@ -72,7 +73,7 @@ class PassedRequest:
         except DoorError as error:
             return await self._refuse(error, send)
         except ProblemError as error:
-            return await self._refuse(_in_words(error), send)
+            return await self._refuse(in_words(error), send)
         except _StoppedReadingError:
             return None
         passing = asyncio.create_task(self._pass_on(known, body, send))
@@ -221,7 +222,7 @@ class PassedRequest:
         if not answered.is_whole:
             self._services.metrics.aborted.inc()
         self._services.learning.begin(
-            caller.tenant_id, prepared.learned.keys, _store(self._services, caller, prepared, answered)
+            caller.tenant_id, prepared.learned.keys, store(self._services, caller, prepared, answered)
         )
 
     async def _refuse(self, error: DoorError, send: Send) -> None:
@@ -234,14 +235,16 @@ class PassedRequest:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _store(services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered) -> None:
-    """Store a turn; what cannot be is counted, and the client's next request has it."""
+async def store(
+    services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered | None
+) -> Kept | None:
+    """Store a turn and return where; what cannot be is counted, and the client's next request has it."""
     if prepared.learned is None:
-        return
-    state = "lost"
+        return None
+    state, kept = "lost", None
     for tried in range(_TRIES):
         try:
-            await learn(caller, prepared.learned, answered)
+            kept = await learn(caller, prepared.learned, answered)
             state = "stored"
         except ProblemError as error:
             state = "not_storable"
@@ -255,6 +258,7 @@ async def _store(services: GatewayServices, caller: Caller, prepared: PreparedRe
                 continue
         break
     services.metrics.turns[state].inc()
+    return kept
 
 
 class _Whole(httpx2.AsyncByteStream):
@@ -288,7 +292,8 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _in_words(problem: ProblemError) -> DoorError:
+def in_words(problem: ProblemError) -> DoorError:
+    """Return a problem of the API's as an error of a door."""
     after = problem.headers.get("retry-after", "") if problem.headers else ""
     return DoorError(
         problem.status, problem.detail, code=problem.code, retry_after=int(after) if after.isdigit() else None

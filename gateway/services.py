@@ -71,10 +71,10 @@ class Learning:
     """Turns that are being stored. A request of the same conversation waits for the one before it."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._by_key: dict[tuple[UUID, bytes], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._by_key: dict[tuple[UUID, bytes], asyncio.Task[Any]] = {}
 
-    def begin(self, tenant_id: UUID, keys: Sequence[bytes], storing: Coroutine[Any, Any, None]) -> None:
+    def begin(self, tenant_id: UUID, keys: Sequence[bytes], storing: Coroutine[Any, Any, Any]) -> None:
         """Store a turn beside the requests; `keys` are those of its history's beginnings."""
         task = asyncio.create_task(storing)
         self._tasks.add(task)
@@ -82,7 +82,7 @@ class Learning:
         newest = [(tenant_id, key) for key in keys[-_NEWEST:]]
         self._by_key.update(dict.fromkeys(newest, task))
 
-        def ended(_: asyncio.Task[None]) -> None:
+        def ended(_: asyncio.Task[Any]) -> None:
             self._tasks.discard(task)
             for each in newest:
                 if self._by_key.get(each) is task:

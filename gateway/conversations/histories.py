@@ -77,7 +77,7 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
         else:
             every = [bytes(row) for row in _rows(given)]
     except (msgspec.DecodeError, RecursionError):
-        _refuse_unreadable(body)
+        refuse_unreadable(body)
         return None
     if shape == "responses" and any(b'"item_reference"' in row for row in every):
         return None
@@ -86,7 +86,7 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
     return ResentHistory(shape, fields, every[:lead], rows) if rows else None
 
 
-def _refuse_unreadable(body: bytes) -> None:
+def refuse_unreadable(body: bytes) -> None:
     """Raise NotJsonError unless somebody else may read a body: lone surrogates, for one."""
     try:
         json.loads(body)

@@ -38,6 +38,13 @@ class LostTurnError(Exception):
     """A turn that could not be stored: the client's next request has it."""
 
 
+class Kept(NamedTuple):
+    """Where a turn was stored."""
+
+    conversation_id: UUID
+    last_seq: int
+
+
 class Learned(NamedTuple):
     """What is kept of a request until its answer has come."""
 
@@ -58,8 +65,8 @@ class Learned(NamedTuple):
     retried: bool = False
 
 
-async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> None:
-    """Store what is new of a request, and its answer. Raises LostTurnError if it cannot be."""
+async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> Kept:
+    """Store what is new of a request, and its answer; return where. Raises LostTurnError if it cannot be."""
     pool, tenant_id = caller.services.pool, caller.tenant_id
     for _ in range(OVERTAKEN):
         place = learned.place
@@ -68,8 +75,8 @@ async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> 
             place = learned.place
         seqs = await _store(caller, learned, answered)
         if seqs is not None:
-            await _note(caller, learned, seqs, answered)
-            return
+            await _note(caller, learned, seqs[: len(learned.history.rows) - learned.place.matched], answered)
+            return Kept(learned.place.conversation_id, seqs[-1] if seqs else learned.place.last_seq)
         # Another turn came first. What now stands there may be what this one was going to bring.
         place = await recognize(pool, tenant_id, learned.history, learned.keys)
         if place.is_new or place.is_edit or place.matched < learned.first:
@@ -101,8 +108,22 @@ async def _begun(caller: Caller, learned: Learned) -> Learned:
     return learned._replace(place=learned.place._replace(conversation_id=conversation_id, is_new=False))
 
 
+async def store_rows(
+    caller: Caller, conversation_id: UUID, shape: Shape, rows: Sequence[bytes], *, name: str, at: int | None = None
+) -> Appended:
+    """Store rows at the end of a conversation, once under a name; `at` is the seq that has to be the next one there.
+
+    Raises ProblemError for what cannot be stored, and LostTurnError where there is no such conversation.
+    """
+    fields: dict[str, Any] = {"shape": shape} | ({} if at is None else {"expected_next_seq": at})
+    appended = await _append(caller, conversation_id, fields, rows, name)
+    if appended.outcome == "appended":
+        wake_up(caller, conversation_id, queued=appended.queued)
+    return appended
+
+
 async def _store(caller: Caller, learned: Learned, answered: Answered | None) -> list[int] | None:
-    """Store what is new; return the seqs of its rows, None where another turn came first."""
+    """Store what is new; return its seqs, those of the answer last, None where another turn came first."""
     place = learned.place
     rows = learned.history.rows[place.matched :]
     every = [*rows, *(answered.rows if answered is not None else ())]
@@ -119,7 +140,7 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
         if replace_from is not None:
             fields["replace_from"] = replace_from
         appended = await _append(
-            caller, learned, fields, part, f"gateway {ids.external('req', caller.request_id)} {expected}"
+            caller, place.conversation_id, fields, part, f"gateway {ids.external('req', caller.request_id)} {expected}"
         )
         if appended.outcome == "out_of_order":
             return None
@@ -127,17 +148,17 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
         expected, replace_from = appended.last_seq + 1, None
     if appended is not None:
         wake_up(caller, place.conversation_id, queued=appended.queued)
-    return seqs[: len(rows)]
+    return seqs
 
 
 async def _append(
-    caller: Caller, learned: Learned, fields: dict[str, Any], rows: Sequence[bytes], idempotency_key: str
+    caller: Caller, conversation_id: UUID, fields: dict[str, Any], rows: Sequence[bytes], idempotency_key: str
 ) -> Appended:
-    messages = [_stored_form(learned.shape, row) for row in rows]
+    messages = [_stored_form(fields["shape"], row) for row in rows]
     body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
     services = caller.services
     turn = await aside(len(body), read_turn, body, caller.principal.policy, services.strict)
-    appended = await store_turn(caller, learned.place.conversation_id, turn, idempotency_key=idempotency_key, body=body)
+    appended = await store_turn(caller, conversation_id, turn, idempotency_key=idempotency_key, body=body)
     if appended.outcome not in {"appended", "replayed", "out_of_order"}:
         raise LostTurnError(appended.outcome)
     if appended.outcome != "out_of_order":

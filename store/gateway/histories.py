@@ -156,3 +156,8 @@ async def note(
 ) -> None:
     """Write down by which keys messages are recognized, and what became of the request that ended with `last_seq`."""
     await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, last_seq, *noted)
+
+
+async def name(pool: Pool, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int], keys: Sequence[bytes]) -> None:
+    """Write down keys by which messages are found, or will be: no request has ended with them."""
+    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, None, None, None, None, None, None)

@@ -1,0 +1,59 @@
+"""A request that the gateway answers by itself: one of a proxy that asks what to send, and sends it itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from api.http.problems import ProblemError
+from gateway.doors import DoorError, error_headers
+from gateway.exchange import PassedRequest, in_words
+from gateway.headers import REQUEST, said
+from runtime import ids
+
+if TYPE_CHECKING:
+    from litestar.types import Send
+
+    from gateway.callers import Known
+
+log = structlog.get_logger()
+
+_OK: Final = 200
+
+
+class Reply(NamedTuple):
+    """What is answered, and what was done."""
+
+    body: bytes
+    outcome: str
+    conversation: str | None = None
+    saved_tokens: int = 0
+    """By estimate."""
+
+
+class AnsweredRequest(PassedRequest):
+    """Let in, read and given up as a request that goes on, but answered here."""
+
+    async def reply(self, body: bytes) -> Reply:
+        """Return the answer. Raises DoorError and ProblemError for an error."""
+        raise NotImplementedError
+
+    async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:  # noqa: ARG002 - the base class's
+        try:
+            reply = await self.reply(body)
+        except DoorError as error:
+            return await self._refuse(error, send)
+        except ProblemError as error:
+            return await self._refuse(in_words(error), send)
+        except Exception:
+            log.exception("gateway.not_answered", door=self._door.name)
+            return await self._refuse(DoorError(503, "This can't be answered just now.", retry_after=1), send)
+        self._services.metrics.requests.labels(self._door.name, reply.outcome).inc()
+        self._services.metrics.saved_tokens.inc(reply.saved_tokens)
+        request = (REQUEST, ids.external("req", self._request_id).encode())
+        headers = [*error_headers(reply.body, None), *said(reply.conversation, reply.outcome, reply.saved_tokens)]
+        self.status, self._has_begun = _OK, True
+        await send({"type": "http.response.start", "status": _OK, "headers": [*headers, request]})
+        await send({"type": "http.response.body", "body": reply.body, "more_body": False})
+        return None
