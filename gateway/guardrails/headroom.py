@@ -48,6 +48,7 @@ POLICY: Final = {
 """Of a conversation of originals: nobody is served its context, so nothing is done to it."""
 _NAME: Final = re.compile(rf"[0-9a-f]{{{NAME_DIGITS}}}\Z")
 _encode: Final = msgspec.json.Encoder().encode
+_value: Final = msgspec.json.Decoder().decode
 
 
 class _Asked(msgspec.Struct):
@@ -112,12 +113,12 @@ class RetrieveRequest(AnsweredRequest):
                 raise DoorError(503, "Originals can't be read just now.", retry_after=1) from None
         if content is None:
             raise DoorError(404, "There is no original of this hash.", code="not_found")
-        results = [block for block in blocks(content) if block.get("type") == "tool_result"]
+        results = [block for block in blocks(_value(content)) if block.get("type") == "tool_result"]
         text = "".join(whole_text(block.get("content")) for block in results)
         answer = {"hash": name, "original_content": text, "original_tokens": content_tokens(text)}
         return Reply(_encode(answer), "unchanged")
 
-    async def _content(self, key: bytes) -> Any:
+    async def _content(self, key: bytes) -> str | None:
         if self._caller is None:
             raise AwayError
         return await self._caller.run(originals.content_of, key)

@@ -153,9 +153,12 @@ class GuardrailRequest(AnsweredRequest):
                     appended = await store_rows(caller, where, "chat", [row], name=name, at=place.seq)
                     state = "lost" if appended.outcome == "out_of_order" else "stored"
                     break
-            except (ProblemError, LostTurnError) as error:
+            except ProblemError as error:
                 state = "not_storable"
-                log.info("gateway.not_storable", detail=str(error))
+                log.info("gateway.not_storable", detail=error.detail)
+                break
+            except LostTurnError as error:
+                log.info("gateway.turn_lost", why=str(error))
                 break
             except Exception as error:  # noqa: BLE001 - the database is away, or whatever else keeps it from being stored
                 log.warning("gateway.turn_lost", why=type(error).__name__)

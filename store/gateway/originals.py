@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Connection, exists, select
 
@@ -52,8 +52,8 @@ def kept(connection: Connection, tenant_id: UUID, keys: Sequence[bytes]) -> Kept
     return KeptOriginals(frozenset(row.key for row in rows), connection.scalar(own) if rows else None)
 
 
-def content_of(connection: Connection, tenant_id: UUID, key: bytes) -> Any:
-    """Return the content of the message that a key stands for, an edit or not; None for none."""
+def content_of(connection: Connection, tenant_id: UUID, key: bytes) -> str | None:
+    """Return the content of the message that a key stands for, superseded or not, as JSON text; None for none."""
     return connection.scalar(
         select(_m.content)
         .join(gateway_prefixes, (_p.conversation_id == _m.conversation_id) & (_p.seq == _m.seq))

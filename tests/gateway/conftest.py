@@ -11,6 +11,9 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 
 from runtime import ids
+from store.archive import erasures
+from store.archive.erasures import Asking
+from store.engine import service_engine, transaction
 from tests.conftest import Tenant, make_tenant
 from tests.gateway.running_gateway import running_gateway
 from tests.support.eventually import eventually
@@ -55,6 +58,22 @@ class Room(NamedTuple):
         url = self.settings.database_url.get_secret_value()
         with psycopg.connect(url, row_factory=dict_row) as connection:
             return connection.execute(statement.encode(), values).fetchall()
+
+    def erase(self, conversation: str) -> None:
+        """Erase a conversation, as the API does."""
+        identifier = ids.parse("conv", conversation)
+        assert identifier is not None
+        asking = Asking(self.tenant.id, ids.new_id(), ids.new_id())
+        engine = service_engine(self.settings, "test")
+        with transaction(engine, self.tenant.id) as connection:
+            assert erasures.erase(connection, asking, identifier) is not None
+        engine.dispose()
+
+    def conversation_of_tenant(self, name: str) -> str:
+        """Return the conversation that the original of a name is in."""
+        found = "select conversation_id from gateway_prefixes where key = %s and tenant_id = %s"
+        (row,) = self.query(found, bytes.fromhex(name), self.tenant.id)
+        return ids.external("conv", row["conversation_id"])
 
     def compact(self, conversation: str) -> None:
         """Do what is due for a conversation."""

@@ -19,8 +19,6 @@ from tests.support.eventually import eventually
 from tests.support.shapes import chat_api
 
 if TYPE_CHECKING:
-    import httpx2
-
     from tests.gateway.conftest import Room
 
 PATH: Final = "/beta/litellm_basic_guardrail_api"
@@ -39,7 +37,8 @@ class Proxy:
         self.request_data = request_data
         self.rows: list[dict[str, Any]] = []
         self.shown: list[dict[str, Any]] = []
-        self.answered: httpx2.Response
+        self.name = ""
+        """The conversation."""
 
     def say(self, input_type: str, **fields: Any) -> dict[str, Any]:
         about = {
@@ -54,9 +53,10 @@ class Proxy:
             "images": None,
             "additional_provider_specific_params": {},
         }
-        self.answered = self.room.client.post(PATH, json={**about, **fields})
-        assert self.answered.status_code == 200, self.answered.text
-        said: dict[str, Any] = self.answered.json()
+        answered = self.room.client.post(PATH, json={**about, **fields})
+        assert answered.status_code == 200, answered.text
+        self.name = answered.headers.get("x-palimpsest-conversation", self.name)
+        said: dict[str, Any] = answered.json()
         return said
 
     def call_model(self, *, answer: str = "", calls: list[Any] | None = None, is_shown: bool = True) -> dict[str, Any]:
@@ -83,11 +83,6 @@ class Proxy:
         self.call_model(calls=[{"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}}])
         self.rows.append({"role": "tool", "tool_call_id": name, "content": f"result of {text} {LONG}"})
         self.call_model(answer=f"answer to {text}")
-
-    @property
-    def name(self) -> str:
-        """The conversation."""
-        return self.answered.headers.get("x-palimpsest-conversation", "")
 
 
 def test_shorter_history_takes_the_place_of_the_whole(room: Room) -> None:
@@ -132,11 +127,7 @@ def test_answer_is_known_by_its_call_in_another_process(room: Room) -> None:
     proxy.call_model(answer="x", is_shown=False)
     name = proxy.name
     room.eventually_stored(name, 1)
-    eventually(
-        lambda: (
-            len(room.query("select seq from gateway_prefixes where conversation_id = %s", ids.parse("conv", name))) == 2
-        )
-    )
+    eventually(lambda: is_noted(room, name))
     with room_on(room.settings, room.tenant) as other:
         proxy.room = other
         assert proxy.say("response", texts=["answered ", "by another"]) == NONE
@@ -195,7 +186,7 @@ def test_erased_conversation_is_begun_anew(room: Room) -> None:
     proxy.call_model(answer="x", is_shown=False)
     name = proxy.name
     room.eventually_stored(name, 1)
-    erase(room, name)
+    room.erase(name)
     proxy.say("response", texts=["too late"])
     proxy.say("request", structured_messages=proxy.rows)
     assert proxy.name != name
@@ -207,14 +198,6 @@ def is_noted(room: Room, name: str) -> bool:
     """Tell whether the place of an answer is known."""
     noted = "select seq from gateway_prefixes where conversation_id = %s"
     return len(room.query(noted, ids.parse("conv", name))) == 2
-
-
-def erase(room: Room, name: str) -> None:
-    """Erase a conversation, as the API does."""
-    room.query(
-        "select erase_conversation(%s, %s, 'conversation', %s, %s) is null as done",
-        *(ids.new_id(), ids.parse("conv", name), ids.new_id(), ids.new_id()),
-    )
 
 
 @pytest.mark.parametrize(
