@@ -58,7 +58,7 @@ clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain, the S
 	    tests/clients/test_python_client_shapes.py tests/clients/test_python_adapters.py \
 	    tests/clients/test_typescript_client.py tests/clients/test_langchain_adapter.py tests/repository/test_integrate_page.py \
 	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py tests/clients/test_recalling.py \
-	    tests/clients/test_coding_agent.py tests/clients/gateway $(ARGS)
+	    tests/clients/test_coding_agent.py tests/clients/test_litellm_proxy.py tests/clients/gateway $(ARGS)
 
 faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests included; print what was measured
 	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
