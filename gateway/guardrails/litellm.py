@@ -77,8 +77,13 @@ class _Asked(msgspec.Struct):
     @property
     def is_in_session(self) -> bool:
         """Whether the trace is more than this call."""
-        given = self.request_headers
-        return not isinstance(given, dict) or any(_SESSION.fullmatch(name.lower()) for name in given)
+        if not isinstance(self.request_headers, dict):
+            return True
+        shown = [value for name, value in self.shown_headers.items() if _SESSION.fullmatch(name)]
+        if shown:
+            # LiteLLM takes no name that is short or has spaces in it.
+            return self.litellm_trace_id in shown
+        return any(_SESSION.fullmatch(name.lower()) for name in self.request_headers)
 
 
 _read: Final = msgspec.json.Decoder(_Asked).decode

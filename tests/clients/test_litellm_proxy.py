@@ -1,4 +1,4 @@
-"""LiteLLM's own proxy, with the configuration of docs/gateway.md, between clients of all three APIs and a loopback model."""
+"""LiteLLM's own proxy, with the configuration of docs/gateway.md, before a loopback model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 
 from cli.local.embedded_server import free_port
+from runtime import ids
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import room_on
@@ -126,16 +127,28 @@ def conversation(room: Room, words: str) -> str:
     found = "select conversation_id from messages where seq = 0 and content::text like %s"
     rows = eventually(lambda: room.query(found, f"%{words}%"))
     assert len(rows) == 1, rows
-    from runtime import ids  # noqa: PLC0415
-
     return ids.external("conv", rows[0]["conversation_id"])
+
+
+@pytest.mark.parametrize("session", [None, "two words"])
+def test_session_that_litellm_does_not_take(behind: tuple[Room, Gate], session: str | None) -> None:
+    room, _ = behind
+    room.providers.model = calls_a_tool
+    chat = ProxiedChatter(room, "chat", **({"x-session-id": session} if session else {}))
+    talk(chat, 1, f"no session but {session}")
+    # Until there is an answer, nobody can say whose it is.
+    has_answer = "select conversation_id from messages where content::text like %s"
+    (row,) = eventually(lambda: room.query(has_answer, f"%no session but {session} result 0%"))
+    name = ids.external("conv", row["conversation_id"])
+    chat.ask("and on")
+    room.eventually_stored(name, len(chat.rows))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_history_is_shorter_through_litellm(behind: tuple[Room, Gate], shape: str) -> None:
     room, _ = behind
     room.providers.model = calls_a_tool
-    chat = ProxiedChatter(room, shape, **{"x-session-id": f"session of {shape}"})
+    chat = ProxiedChatter(room, shape, **{"x-session-id": f"session-of-{shape}"})
     talk(chat, 14, f"{shape} through LiteLLM")
     name = conversation(room, f"{shape} through LiteLLM 0")
     stored = room.eventually_stored(name, len(chat.rows))
