@@ -58,7 +58,7 @@ class _Asked(msgspec.Struct):
 _read: Final = msgspec.json.Decoder(_Asked).decode
 
 
-class Cut(NamedTuple):
+class CutRows(NamedTuple):
     """Rows, and those of them that can be shorter, by their index."""
 
     rows: list[Any]
@@ -76,7 +76,7 @@ class CompressRequest(AnsweredRequest):
     async def reply(self, body: bytes) -> Reply:
         """Return as many rows, and what was saved. Rows come back as they are while originals cannot be stored."""
         if self._caller is None:
-            cut, outcome = Cut((await aside(len(body), _asked, body)).messages, {}), "failed_open"
+            cut, outcome = CutRows((await aside(len(body), _asked, body)).messages, {}), "failed_open"
         else:
             cut = await aside(len(body), _cut, body, self._caller.principal.policy)
             outcome = "compacted" if cut.results else "unchanged"
@@ -136,16 +136,16 @@ def _asked(body: bytes) -> _Asked:
         raise DoorError(400, f"Expected `messages`: a list of messages of Chat Completions ({error}).") from None
 
 
-def _cut(body: bytes, policy: Policy) -> Cut:
+def _cut(body: bytes, policy: Policy) -> CutRows:
     rows = _asked(body).messages
-    return Cut(rows, named_results(rows, policy.tool_preview_head_chars, policy.tool_preview_tail_chars))
+    return CutRows(rows, named_results(rows, policy.tool_preview_head_chars, policy.tool_preview_tail_chars))
 
 
 def _tokens(rows: Sequence[Any]) -> int:
     return sum(content_tokens(row.get("content")) for row in rows if isinstance(row, dict))
 
 
-async def _keep(caller: Caller, cut: Cut) -> frozenset[str]:
+async def _keep(caller: Caller, cut: CutRows) -> frozenset[str]:
     """Store the originals that are not; return the names of those that are now. Raises LostTurnError."""
     rows = {result.name: _encode(cut.rows[at]) for at, result in cut.results.items()}
     kept = await caller.run(originals.kept, [bytes.fromhex(name) for name in rows])

@@ -264,7 +264,7 @@ class _Question(Generic[Client]):
         return True
 
     async def _recorded(self, answer: Awaitable[T]) -> T:
-        """Return what a request is answered with, reported to the log, the metrics and the trace: ids and numbers alone.
+        """Return the answer of a request, reported to the log, the metrics and the trace: ids and numbers alone.
 
         Raises what it raises.
         """
