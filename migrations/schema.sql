@@ -2127,7 +2127,7 @@ language sql stable as $$
            r.context_tokens, r.measured_input_tokens, r.result_cap, r.strip_thinking_through, r.pending_version, r.policy,
            r.fixed_tokens, r.factor, r.exchanges, r.has_summary, r.gap, r.model, r.left_out, r.context_bytes, r.withheld
     from public.read_context_in_shape(p_tenant, p_conversation, p_etag, p_limits, p_policy, p_inline_tags, p_room,
-                                      p_least_tokens, p_read_bytes, p_most_bytes, null) as r
+                                      p_least_tokens, p_read_bytes, p_most_bytes, 'messages') as r
 $$;
 
 create function read_context_in_shape(p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean, p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer, p_shape text, OUT etag text, OUT not_modified boolean, OUT plain boolean, OUT head text, OUT head_seqs integer[], OUT tail text, OUT head_version integer, OUT covers_through integer, OUT last_seq integer, OUT context_tokens integer, OUT measured_input_tokens integer, OUT result_cap integer, OUT strip_thinking_through integer, OUT pending_version integer, OUT policy text, OUT fixed_tokens integer, OUT factor double precision, OUT exchanges integer, OUT has_summary boolean, OUT gap boolean, OUT model text, OUT left_out text, OUT context_bytes bigint, OUT withheld boolean, OUT sent text, OUT shapes text)
@@ -2142,6 +2142,7 @@ declare
     v_answered integer;
     v_follows integer[];
     v_shape text;
+    v_served text;
     v_is_whole boolean;
 begin
     -- Called by itself, so that the setting ends with this statement's transaction.
@@ -2191,11 +2192,17 @@ begin
             - ceil(fixed_tokens * factor)::integer;
     end if;
     gap := false;
+    v_shape := coalesce(c.shape, 'messages');
+    v_served := coalesce(p_shape, v_shape);
     -- Who gives a room is going to fit other layers beside the history, and needs the messages one by one.
     -- So do inline results: only a parser knows where they are.
     plain := p_room is null and c.broken_through <= c.covers_through
         and not case when c.policy ? 'inline_tool_tags' then jsonb_array_length(c.policy -> 'inline_tool_tags') > 0
-                     else p_inline_tags end;
+                     else p_inline_tags end
+        -- A snapshot is in the Messages API's shape, with what another model thought.
+        and case when v_served = 'messages' then v_shape = 'messages' and not c.mixed_shapes
+                                                 and (c.head_version = 0 or c.other_model_through = -1)
+                 else c.head_version = 0 end;
     if c.context_tokens * factor > v_room or c.context_bytes > p_read_bytes then
         plain := false;
         select t.starts, t.request, t.answer, t.answered into v_starts, v_request, v_answer, v_answered
@@ -2220,7 +2227,21 @@ begin
                   order by s.version) as p;
         end if;
     end if;
-    if plain then
+    if plain and v_served <> 'messages' then
+        -- As it came, if all of it came so: then the messages' own texts are not read. Responses refuses reasoning that
+        -- nothing follows yet.
+        select string_agg(s.sent::text, ',' order by m.seq),
+               coalesce(bool_and(s.seq is not null
+                                 and not (m.has_thinking and m.seq = c.next_seq - 1 and v_served = 'responses'
+                                          and s.sent ->> 'type' = 'reasoning')
+                                 and (m.result_chars is null or read_context_in_shape.result_cap >= all (m.result_chars))
+                                 and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
+        into sent, plain
+        from public.messages as m
+            left join public.sent_messages as s
+                on s.conversation_id = m.conversation_id and s.seq = m.seq and s.shape = v_served
+        where m.conversation_id = p_conversation and m.superseded_at is null;
+    elsif plain then
         select string_agg('{"role":"' || m.role || '","content":' || m.content::text || '}', ',' order by m.seq),
                coalesce(bool_and((m.result_chars is null or read_context_in_shape.result_cap >= all (m.result_chars))
                                  and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
@@ -2237,13 +2258,16 @@ begin
           and (not gap or m.seq >= v_starts or m.seq = v_request
                or (m.seq >= v_answer and (m.seq <= v_answered or m.result_chars is not null)));
     end if;
-    v_shape := coalesce(c.shape, 'messages');
-    v_is_whole := v_shape = 'messages' and not c.mixed_shapes;
-    if coalesce(p_shape, v_shape) <> 'messages' then
+    if v_served = 'messages' then
+        v_is_whole := v_shape = 'messages' and not c.mixed_shapes;
+        if v_is_whole and c.other_model_through = -1 then
+            return;
+        end if;
+    elsif plain then
+        v_is_whole := true;
+    else
         select s.sent, s.is_whole into sent, v_is_whole
-        from public.sent_of_context(p_conversation, coalesce(p_shape, v_shape), covers_through, head_seqs) as s;
-    elsif v_is_whole and c.other_model_through = -1 then
-        return;
+        from public.sent_of_context(p_conversation, v_served, covers_through, head_seqs) as s;
     end if;
     shapes := json_build_object('shape', v_shape, 'is_whole', v_is_whole, 'other_model_through', c.other_model_through);
 end $$;

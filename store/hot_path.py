@@ -215,7 +215,8 @@ class ContextRead(NamedTuple):
     """Bytes of the whole context as it is stored, read or not."""
     withheld: bool | None
     sent: str | None = None
-    """What came in the shape that is served, as an array of [seq, message]; None for the Messages API's."""
+    """What came in the shape that is served: of a plain context its messages, to be joined, else an array of
+    [seq, message]; None for the Messages API's."""
     shapes: ContextShapes = _MESSAGES_ALONE
 
 

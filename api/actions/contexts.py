@@ -82,8 +82,8 @@ async def read_context(
     services.metrics.contexts["plain" if stored.plain else "mended"].inc()
     policy, _, ignored = principal.policy_of(stored.policy, stored.model)
     etag = stored.etag
-    if ignored or (stored.plain and not _is_as_served(stored, shape)):
-        # The database has reckoned with overrides that are not in force, or the messages are needed one by one.
+    if ignored:
+        # The database has reckoned with overrides that are not in force.
         stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
     size = 0 if stored.plain else len(stored.head or "") + len(stored.tail or "")
     marks = 0 if stored.plain else await _fixed_marks(caller, conversation, stored)
@@ -92,14 +92,6 @@ async def read_context(
         record = _record(caller.tenant_id, conversation, stored.head_version, policy, fitted, served.warnings)
         services.assemblies.add(record, caller.request_id)
     return ContextAnswer(served.body, etag + suffix)
-
-
-def _is_as_served(stored: ContextRead, shape: Shape | None) -> bool:
-    """Tell whether what was read is passed on: all came in the shape, and nothing in a snapshot is to be encoded."""
-    served = shape_served(stored, shape)
-    if not stored.shapes.is_whole or (served == "responses" and serving.is_unfinished(stored.sent)):
-        return False
-    return stored.head is None or (served == "messages" and stored.shapes.other_model_through == -1)
 
 
 def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:
@@ -179,7 +171,7 @@ def serve(
     warnings: list[Any] = []
     if fitted is None:
         of_messages = served == "messages"
-        messages = context_json(stored.head, stored.tail) if of_messages else serving.as_sent(stored.sent)
+        messages = context_json(stored.head, stored.tail) if of_messages else f"[{stored.sent or ''}]"
         tokens_served = stored.context_tokens
     else:
         tokens_served = fitted.fixed + fitted.history.tokens

@@ -26,16 +26,6 @@ ASKED: Final = -2
 """Stands for the seq of a message that is not stored: the one that a request brings."""
 
 
-def is_unfinished(sent: str | None) -> bool:
-    """Tell whether what came ends with reasoning that nothing follows yet: the API refuses it so."""
-    return bool(sent) and msgspec.json.decode(_sent(sent or "")[-1][1]).get("type") == "reasoning"
-
-
-def as_sent(sent: str | None) -> str:
-    """Return a tail that came in the shape it is served in, as a JSON array."""
-    return "[" + ",".join(bytes(message).decode() for _, message in _sent(sent or "[]")) + "]"
-
-
 def in_shape(view: View, shape: Shape, sent: str | None, asked: SentMessage | None = None) -> Encoded:
     """Return a view in a shape; `sent` is what came in that shape, as an array of [seq, message].
 
