@@ -37,8 +37,8 @@ def named_results(rows: Sequence[Any], head_chars: int, tail_chars: int) -> dict
     """
     answers = [at for at, row in enumerate(rows) if _role(row) == "assistant"]
     end = answers[-1] if answers else len(rows)
-    found = ((at, _named(rows[at], head_chars, tail_chars)) for at in range(end) if _role(rows[at]) in _RESULTS)
-    return {at: result for at, result in found if result is not None}
+    named = ((at, _named(rows[at], head_chars, tail_chars)) for at in range(end) if _role(rows[at]) in _RESULTS)
+    return {at: result for at, result in named if result is not None}
 
 
 def whole_text(content: Any) -> str:

@@ -37,7 +37,7 @@ from tests.conftest import make_tenant
 from tests.support.service.in_process import Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, call, request, result
-from tests.support.truth.model import Product, Told, Usage
+from tests.support.truth.model import Product, TrackedConversation, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,14 +84,14 @@ def desk(make_settings: Callable[..., Settings], tenant: Tenant, database_url: s
 class Walk:
     """A conversation that one thing after the other happens to."""
 
-    def __init__(self, product: Product, workers: Workers, told: Told) -> None:
-        self.product, self.workers, self.told = product, workers, told
-        self.number = told.next_seq
+    def __init__(self, product: Product, workers: Workers, tracked: TrackedConversation) -> None:
+        self.product, self.workers, self.tracked = product, workers, tracked
+        self.number = tracked.next_seq
 
     def say(self, messages: Sequence[Message], usage: Usage | None = None, **more: Any) -> None:
-        done, queued = self.product.send(self.told, messages, usage or Usage(), **more)
+        done, queued = self.product.send(self.tracked, messages, usage or Usage(), **more)
         assert done.outcome == "appended"
-        self.told.add(messages, replace_from=more.get("replace_from"))
+        self.tracked.add(messages, replace_from=more.get("replace_from"))
         self.workers.woken.extend(queued)
 
     def act(self, act: str) -> None:  # noqa: C901 - one case for each thing that can happen
@@ -104,31 +104,31 @@ class Walk:
                 thinking = act == "thinking"
                 turn = [request(label, 30), call(self.number, thinking=thinking, names=2)]
                 self.say([*turn, result(self.number, 200, names=2)])
-            case "edit" if self.told.next_seq:
-                self.say([request(label, 60)], replace_from=max(0, self.told.next_seq - 3))
+            case "edit" if self.tracked.next_seq:
+                self.say([request(label, 60)], replace_from=max(0, self.tracked.next_seq - 3))
             case "settle":
-                self.workers.settle(self.told.id)
+                self.workers.settle(self.tracked.id)
                 self.workers.summarize()
             case "queue":
-                self.workers.check(self.told.id)
+                self.workers.check(self.tracked.id)
                 self.workers.woken.clear()
             case "restore":
-                version = chat.row(self.told.id).head_version // 2
+                version = chat.row(self.tracked.id).head_version // 2
                 with chat.database.transaction(chat.tenant_id) as connection:
                     try:
                         branches.restore(
-                            connection, chat.tenant_id, self.told.id, version, chat.policy_of(self.told), uuid4()
+                            connection, chat.tenant_id, self.tracked.id, version, chat.policy_of(self.tracked), uuid4()
                         )
                     except branches.SupersededError:
                         connection.rollback()
-            case "pin" if live := self.told.live:
+            case "pin" if live := self.tracked.live:
                 with chat.database.transaction(chat.tenant_id) as connection:
-                    pins.add(connection, chat.tenant_id, self.told.id, live[0].seq, f"keep {label}", uuid4())
+                    pins.add(connection, chat.tenant_id, self.tracked.id, live[0].seq, f"keep {label}", uuid4())
             case "context":
                 block = {"source": "crm", "title": label, "text": f"{label} " + "word " * 60}
                 self.say([request(label, 20)], context=[block])
-            case "measured" if self.told.next_seq:
-                self.say([answer(label, 40)], Usage(900, chat.row(self.told.id).head_version))
+            case "measured" if self.tracked.next_seq:
+                self.say([answer(label, 40)], Usage(900, chat.row(self.tracked.id).head_version))
             case _:
                 pass
 
@@ -186,25 +186,25 @@ def told_of(data: bytes) -> dict[str, Any]:
 @example(["thinking", "settle", "thinking", "settle", "tools", "settle", "exchange", "pin", "queue"], ["settle"])
 @example([*["exchange", "tools"] * 4, "settle", "context", "settle", "restore", "edit"], ["exchange", "settle"])
 def test_what_is_imported_is_what_was_exported(desk: Desk, before: list[str], after: list[str]) -> None:
-    told = desk.product.begin_told(POLICY, strict=False)
-    walk = Walk(desk.product, desk.workers, told)
+    tracked = desk.product.begin_tracked(POLICY, strict=False)
+    walk = Walk(desk.product, desk.workers, tracked)
     for act in before:
         walk.act(act)
-    data = exported(desk.product, told.id)
-    copy = deepcopy(told)
+    data = exported(desk.product, tracked.id)
+    copy = deepcopy(tracked)
     copy.id = imported(desk.elsewhere, data)
     assert told_of(exported(desk.elsewhere, copy.id)) == told_of(data)
-    if told.stored:
-        mine, theirs = desk.product.context(told.id), desk.elsewhere.context(copy.id)
+    if tracked.stored:
+        mine, theirs = desk.product.context(tracked.id), desk.elsewhere.context(copy.id)
         assert theirs == mine
-        assert text_of_messages(desk.elsewhere, copy.id) == text_of_messages(desk.product, told.id)
+        assert text_of_messages(desk.elsewhere, copy.id) == text_of_messages(desk.product, tracked.id)
     copy.versions.clear()
     desk.elsewhere.verify(copy)
     again = Walk(desk.elsewhere, desk.workers_elsewhere, copy)
     for act in [*after, "settle", "exchange", "settle"]:
         again.act(act)
         desk.elsewhere.verify(copy)
-    assert exported(desk.product, told.id) == data or told_of(exported(desk.product, told.id)) == told_of(data)
+    assert exported(desk.product, tracked.id) == data or told_of(exported(desk.product, tracked.id)) == told_of(data)
 
 
 def text_of_messages(product: Product, conversation: UUID) -> bytes:
@@ -212,9 +212,9 @@ def text_of_messages(product: Product, conversation: UUID) -> bytes:
     return product.context_text(conversation).partition(b'"snapshot"')[0]
 
 
-def long_conversation(desk: Desk) -> Told:
-    told = desk.product.begin_told(POLICY, strict=False)
-    walk = Walk(desk.product, desk.workers, told)
+def long_conversation(desk: Desk) -> TrackedConversation:
+    tracked = desk.product.begin_tracked(POLICY, strict=False)
+    walk = Walk(desk.product, desk.workers, tracked)
     for act in (
         "exchange",
         "tools",
@@ -228,23 +228,23 @@ def long_conversation(desk: Desk) -> Told:
         "settle",
     ):
         walk.act(act)
-    assert desk.product.row(told.id).head_version
-    return told
+    assert desk.product.row(tracked.id).head_version
+    return tracked
 
 
 def test_content_comes_back_byte_for_byte(desk: Desk) -> None:
-    told = desk.product.begin_told(POLICY, strict=False)
+    tracked = desk.product.begin_tracked(POLICY, strict=False)
     odd = '[ {"type":"text",\r\n  "text":"\\u00e9 1.0 \u2028 \U0001f642", "n": 1.00} ]'
     body = f'{{"messages":[{{"role":"user","content":{odd}}}]}}'.encode()
-    desk.product.send(told, [], Usage(), body=body)
-    copy = imported(desk.elsewhere, exported(desk.product, told.id))
+    desk.product.send(tracked, [], Usage(), body=body)
+    copy = imported(desk.elsewhere, exported(desk.product, tracked.id))
     assert desk.elsewhere.originals(copy) == [(0, "user", odd)]
 
 
 def test_imported_ids_sort_by_the_times_of_the_old_ones(desk: Desk) -> None:
-    told = long_conversation(desk)
-    copy = imported(desk.elsewhere, exported(desk.product, told.id))
-    old, new = desk.product.runs(told.id), desk.elsewhere.runs(copy)[:-1]
+    tracked = long_conversation(desk)
+    copy = imported(desk.elsewhere, exported(desk.product, tracked.id))
+    old, new = desk.product.runs(tracked.id), desk.elsewhere.runs(copy)[:-1]
     assert [run.trigger for run in old] == [run.trigger for run in new]
     assert [run.id.int >> 80 for run in old] == [run.id.int >> 80 for run in new]
     assert {run.id for run in old}.isdisjoint(run.id for run in new)
@@ -252,12 +252,12 @@ def test_imported_ids_sort_by_the_times_of_the_old_ones(desk: Desk) -> None:
 
 
 def test_what_was_asked_back_is_exported_and_stays_behind(desk: Desk) -> None:
-    told = long_conversation(desk)
+    tracked = long_conversation(desk)
     who = Operator(desk.product.tenant_id, ids.new_id(), ids.new_id())
-    back = requests.Given(told.id, ["m0-m1"], [0, 1], {1: Departure("trim", str(ids.new_id()), 1)}, 2, 9)
+    back = requests.Given(tracked.id, ["m0-m1"], [0, 1], {1: Departure("trim", str(ids.new_id()), 1)}, 2, 9)
     with desk.product.database.transaction(desk.product.tenant_id) as connection:
         requests.add(connection, who, requests.Question("pattern", "okapi|bongo", "api"), [back])
-    data = exported(desk.product, told.id)
+    data = exported(desk.product, tracked.id)
     (line,) = (json.loads(each) for each in data.splitlines() if json.loads(each)["type"] == "recall")
     assert (line["asked"], line["refs"], line["left_by"]) == ("okapi|bongo", ["m0-m1"], [None, "trim"])
     assert line["left_in"][1].startswith("run_")
@@ -267,11 +267,11 @@ def test_what_was_asked_back_is_exported_and_stays_behind(desk: Desk) -> None:
 
 
 def test_what_others_spent_is_not_spent_again(desk: Desk) -> None:
-    told = long_conversation(desk)
+    tracked = long_conversation(desk)
     spent = "select coalesce(sum(model_calls), 0) as calls, coalesce(sum(input_tokens), 0) as tokens from model_usage"
     (before,) = desk.product.query(spent)
     assert before.calls
-    data = exported(desk.product, told.id)
+    data = exported(desk.product, tracked.id)
     imported(desk.product, data)
     imported(desk.elsewhere, data)
     assert desk.product.query(spent) == [before]
@@ -290,8 +290,8 @@ def test_an_external_id_is_kept_where_it_is_free(
     capsys.readouterr()
     for tenant, wanted, expected in (("elsewhere", None, "ticket 7"), ("acme", None, None), ("acme", "new", "new")):
         assert run_import(settings, file, tenant, external_id=wanted, as_json=True) == 0
-        told, noted = capsys.readouterr()
-        assert json.loads(told)["external_id"] == expected
+        tracked, noted = capsys.readouterr()
+        assert json.loads(tracked)["external_id"] == expected
         assert ("ticket 7" in noted) == (expected is None)
     assert run_import(settings, file, "acme", external_id="new", as_json=True) == 1
     assert capsys.readouterr() == ("", "palimpsest: another conversation has the external_id 'new'\n")
@@ -303,14 +303,14 @@ def test_an_external_id_is_kept_where_it_is_free(
 
 
 def test_what_was_erased_does_not_come_back(desk: Desk, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    told = long_conversation(desk)
+    tracked = long_conversation(desk)
     file = tmp_path / "erased.jsonl"
-    file.write_bytes(exported(desk.product, told.id))
+    file.write_bytes(exported(desk.product, tracked.id))
     with desk.product.database.transaction(desk.product.tenant_id) as connection:
-        erasures.erase(connection, Asking(desk.product.tenant_id, uuid4(), uuid4()), told.id)
+        erasures.erase(connection, Asking(desk.product.tenant_id, uuid4(), uuid4()), tracked.id)
     assert run_import(desk.product.settings, file, "acme", external_id=None, as_json=False) == 1
     assert "was erased here" in capsys.readouterr().err
-    assert run_export(desk.product.settings, ids.external("conv", told.id), file, tenant=None) == 1
+    assert run_export(desk.product.settings, ids.external("conv", tracked.id), file, tenant=None) == 1
 
 
 def counted(desk: Desk) -> int:
@@ -335,9 +335,9 @@ def test_a_file_cut_anywhere_is_refused(desk: Desk) -> None:
     data = exported(desk.product, long_conversation(desk).id)
     ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
     for end in [0, 1, 30, *ends[:-1], *(place + 20 for place in ends[:-1]), len(data) - 2]:
-        with pytest.raises(ExportFileError) as told:
+        with pytest.raises(ExportFileError) as tracked:
             check(io.BytesIO(data[:end]))
-        assert told.value.line in {data[:end].count(b"\n") + 1, data[:end].count(b"\n")}
+        assert tracked.value.line in {data[:end].count(b"\n") + 1, data[:end].count(b"\n")}
     check(io.BytesIO(data))
 
 
@@ -389,9 +389,9 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
         (message + 1, "utf-8", put(message, lines[message].replace(b"mark", b"\xff\xff", 1))),
     ]
     for number, reason, file in bad:
-        with pytest.raises(ExportFileError) as told:
+        with pytest.raises(ExportFileError) as tracked:
             check(io.BytesIO(file))
-        assert (told.value.line, reason in str(told.value)) == (number, True), str(told.value)
+        assert (tracked.value.line, reason in str(tracked.value)) == (number, True), str(tracked.value)
     assert counted(desk) == 0
 
 
@@ -414,19 +414,19 @@ def test_what_the_database_refuses_leaves_nothing_half_written(
 
 
 def test_an_export_is_of_one_moment(desk: Desk) -> None:
-    told = long_conversation(desk)
+    tracked = long_conversation(desk)
     engine = owner_engine(desk.product.settings.database_url.get_secret_value())
     file = io.BytesIO()
     with transaction(engine, desk.product.tenant_id, one_moment=True) as connection:
         stored = connection.scalar(select(func.count()).select_from(messages_table))
-        Walk(desk.product, desk.workers, told).act("exchange")
-        export(connection, desk.product.tenant_id, told.id, file)
+        Walk(desk.product, desk.workers, tracked).act("exchange")
+        export(connection, desk.product.tenant_id, tracked.id, file)
     engine.dispose()
     assert check(io.BytesIO(file.getvalue())).messages == stored
 
 
 def test_the_commands_pass_a_conversation_on(desk: Desk) -> None:
-    told = long_conversation(desk)
+    tracked = long_conversation(desk)
     environment = {
         **os.environ,
         "PALIMPSEST_DATABASE_URL": desk.product.settings.database_url.get_secret_value(),
@@ -442,27 +442,27 @@ def test_the_commands_pass_a_conversation_on(desk: Desk) -> None:
             env=environment,
         )
 
-    data = command("export", ids.external("conv", told.id)).stdout
-    assert data.splitlines()[1:-1] == exported(desk.product, told.id).splitlines()[1:-1]
+    data = command("export", ids.external("conv", tracked.id)).stdout
+    assert data.splitlines()[1:-1] == exported(desk.product, tracked.id).splitlines()[1:-1]
     done = command("import", "-", "--tenant", "elsewhere", stdin=data)
     made = ids.parse("conv", done.stdout.decode().strip())
     assert made is not None
-    assert desk.elsewhere.context(made) == desk.product.context(told.id)
+    assert desk.elsewhere.context(made) == desk.product.context(tracked.id)
     assert b"Checking" not in done.stderr, "nobody sits before it"
     environment["TTY_COMPATIBLE"] = "1"
-    shown = command("export", ids.external("conv", told.id))
+    shown = command("export", ids.external("conv", tracked.id))
     assert (shown.stdout.splitlines()[1:-1], b"Exporting: " in shown.stderr) == (data.splitlines()[1:-1], True)
     assert b"Checking and importing" in command("import", "-", "--tenant", "elsewhere", stdin=data).stderr
 
 
 def test_dead_runs_come_back_dead(desk: Desk) -> None:
-    told = desk.product.begin_told(POLICY, strict=False)
-    walk = Walk(desk.product, desk.workers, told)
+    tracked = desk.product.begin_tracked(POLICY, strict=False)
+    walk = Walk(desk.product, desk.workers, tracked)
     for _ in range(5):
         walk.act("exchange")
-    lease = desk.workers.hand_over(told.id)
+    lease = desk.workers.hand_over(tracked.id)
     with desk.product.database.transaction(desk.product.tenant_id) as connection:
         runs.give_back(connection, lease, "OperationalError")
         assert runs.requeue(connection, lease.run_id, max_attempts=1) == "dead"
-    copy = imported(desk.elsewhere, exported(desk.product, told.id))
+    copy = imported(desk.elsewhere, exported(desk.product, tracked.id))
     assert [(run.state, run.error) for run in desk.elsewhere.runs(copy)][:1] == [("dead", "OperationalError")]

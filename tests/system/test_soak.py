@@ -71,58 +71,72 @@ class Talk:
         self.chat = chat
         self.connection = connection
         self.speaker = Speaker(random.Random(1))  # noqa: S311 - texts
-        self.inner = chat.begin_told({}, strict=False)
-        self.told = KnownConversation("conv_1", self.inner.id, 0, shape, 1)
+        self.inner = chat.begin_tracked({}, strict=False)
+        self.conversation = KnownConversation("conv_1", self.inner.id, 0, shape, 1)
         self.workers = Workers(chat, "chosen")
 
     def say(self, *, answered: bool = True) -> Turn:
         """Append the next turn; one that is not answered leaves its client in doubt."""
-        return self._send(self.speaker.turn(self.told), None, answered=answered)
+        return self._send(self.speaker.turn(self.conversation), None, answered=answered)
 
     def edit(self, seq: int) -> Turn:
         """Ask something else in place of message `seq` and all after it."""
-        return self._send(self.speaker.edit(self.told), seq, answered=True)
+        return self._send(self.speaker.edit(self.conversation), seq, answered=True)
 
     def fork(self, through: int) -> Talk:
         """Branch off."""
         with self.chat.database.transaction(self.chat.tenant_id) as connection:
             policy = self.chat.policy_of(self.inner)
-            made = branches.fork(connection, self.chat.tenant_id, self.told.uuid, through, None, policy, uuid4())
+            made = branches.fork(
+                connection, self.chat.tenant_id, self.conversation.uuid, through, None, policy, uuid4()
+            )
         assert made is not None
-        fork = Talk(self.chat, self.connection, self.told.shape)
+        fork = Talk(self.chat, self.connection, self.conversation.shape)
         fork.inner = self.inner.fork(made, through)
-        fork.told = KnownConversation(
-            "conv_2", made, 0, self.told.shape, 1, tuple(self.told.live()), numbers=self.told.numbers
+        fork.conversation = KnownConversation(
+            "conv_2",
+            made,
+            0,
+            self.conversation.shape,
+            1,
+            tuple(self.conversation.live()),
+            numbers=self.conversation.numbers,
         )
         return fork
 
     def _send(self, messages: list[Message], replace_from: int | None, *, answered: bool) -> Turn:
         turn = Turn(sent(messages), replace_from, time.monotonic())
-        self.told.begin(turn)
+        self.conversation.begin(turn)
         done, _ = self.chat.send(self.inner, messages, Usage(), replace_from=replace_from)
         if answered:
             turn.first_seq, turn.acknowledged_at = done.first_seq, time.monotonic()
         return turn
 
     def settle(self) -> None:
-        self.workers.settle(self.told.uuid)
+        self.workers.settle(self.conversation.uuid)
 
     def change(self, statement: str) -> None:
         """Do as the database's own superuser what no part of the service may."""
         self.connection.execute("set session_replication_role = replica")
-        self.connection.execute(statement, {"c": self.told.uuid})
+        self.connection.execute(statement, {"c": self.conversation.uuid})
         self.connection.execute("set session_replication_role = origin")
 
     def found(self) -> dict[str, str]:
         """Return what a check finds: details by invariant."""
-        self.told.versions.clear()
+        self.conversation.versions.clear()
         breaches = Breaches(lambda: 0.0)
-        Checker(self.connection, breaches).check(self.told)
+        Checker(self.connection, breaches).check(self.conversation)
         return {breach.invariant: breach.detail for breach in breaches.first}
 
     def look(self, context: dict[str, Any]) -> set[str]:
         breaches = Breaches(lambda: 0.0)
-        check_context(self.told, context, known=self.told.next_seq, live=self.told.live(), breaches=breaches)
+        check_context(
+            self.conversation,
+            context,
+            known=self.conversation.next_seq,
+            live=self.conversation.live(),
+            breaches=breaches,
+        )
         return {breach.invariant for breach in breaches.first}
 
 
@@ -186,15 +200,15 @@ class TestInvariants:
         talk = Talk(chat, connection, shape)
         for _ in range(15):
             talk.say()
-            assert talk.look(chat.context(talk.told.uuid)) == set()
+            assert talk.look(chat.context(talk.conversation.uuid)) == set()
         talk.settle()
-        assert talk.look(chat.context(talk.told.uuid)) == set()
+        assert talk.look(chat.context(talk.conversation.uuid)) == set()
         assert talk.found() == {}
 
     def test_a_turn_without_an_answer_may_be_whole_or_absent(self, talk: Talk) -> None:
         talk.say(answered=False)
-        talk.told.begin(Turn(sent(talk.speaker.turn(talk.told)), None, time.monotonic()))
-        assert not talk.told.certain
+        talk.conversation.begin(Turn(sent(talk.speaker.turn(talk.conversation)), None, time.monotonic()))
+        assert not talk.conversation.certain
         assert talk.found() == {}
 
     @pytest.mark.parametrize(
@@ -245,19 +259,19 @@ class TestInvariants:
     def test_an_edit_and_a_fork_are_followed(self, talk: Talk) -> None:
         turn = talk.edit(20)
         assert talk.found() == {}
-        assert [row.seq for row in talk.told.live()] == [*range(20), 26]
-        assert talk.look(talk.chat.context(talk.told.uuid)) == set()
+        assert [row.seq for row in talk.conversation.live()] == [*range(20), 26]
+        assert talk.look(talk.chat.context(talk.conversation.uuid)) == set()
         fork = talk.fork(26)
         fork.say()
         assert fork.found() == {}
-        assert fork.look(talk.chat.context(fork.told.uuid)) == set()
+        assert fork.look(talk.chat.context(fork.conversation.uuid)) == set()
         turn.replace_from = 18
         assert "replaced or not" in talk.found()["nothing lost"]
 
 
 class TestContexts:
     def test_what_is_wrong_with_a_context_is_found(self, talk: Talk) -> None:
-        context = talk.chat.context(talk.told.uuid)
+        context = talk.chat.context(talk.conversation.uuid)
         assert talk.look(context) == set()
         messages: list[Message] = context["messages"]
         assert talk.look(context | {"last_seq": context["last_seq"] - 1}) == {"fresh"}
@@ -268,18 +282,18 @@ class TestContexts:
         talk = Talk(chat, connection, "chat")
         talk.say()
         talk.say()
-        context = chat.context(talk.told.uuid)
+        context = chat.context(talk.conversation.uuid)
         assert talk.look(context) == set()
         assert "fresh" in talk.look(context | {"messages": context["messages"][:-2]})
 
     def test_originals_are_held_against_what_was_sent(self, talk: Talk) -> None:
         rows = [
             {"seq": seq, "role": role, "content": json.loads(content), "tokens": 1}
-            for seq, role, content in talk.chat.originals(talk.told.uuid)
+            for seq, role, content in talk.chat.originals(talk.conversation.uuid)
         ]
         for data, count in ((rows, 0), ([rows[0] | {"content": "other"}], 1), ([rows[0] | {"role": "assistant"}], 1)):
             breaches = Breaches(lambda: 0.0)
-            check_originals(talk.told, json.dumps({"data": data}, ensure_ascii=False).encode(), breaches)
+            check_originals(talk.conversation, json.dumps({"data": data}, ensure_ascii=False).encode(), breaches)
             assert breaches.count == count
 
 

@@ -71,7 +71,7 @@ class Head:
 
 
 @dataclass
-class Told:
+class TrackedConversation:
     """A conversation as those who take part in it know it."""
 
     id: UUID
@@ -120,9 +120,9 @@ class Told:
         self.read = None
         self.restored = None
 
-    def fork(self, identifier: UUID, through: int) -> Told:
+    def fork(self, identifier: UUID, through: int) -> TrackedConversation:
         """Return the conversation that branches off after message `through`."""
-        return Told(
+        return TrackedConversation(
             identifier,
             self.policy,
             self.strict,
@@ -145,18 +145,18 @@ class Product(Chat):
 
     quoted = staticmethod(markings)
 
-    def begin_told(self, policy: Mapping[str, Any], *, strict: bool) -> Told:
+    def begin_tracked(self, policy: Mapping[str, Any], *, strict: bool) -> TrackedConversation:
         """Begin a conversation and its truth."""
         merged = SMALL | dict(policy)
-        return Told(self.begin(policy), merged, strict)
+        return TrackedConversation(self.begin(policy), merged, strict)
 
-    def policy_of(self, told: Told) -> Policy:
+    def policy_of(self, tracked: TrackedConversation) -> Policy:
         """Return the policy in force."""
-        return merge(self.settings.policy, told.policy)
+        return merge(self.settings.policy, tracked.policy)
 
     def send(
         self,
-        told: Told,
+        tracked: TrackedConversation,
         messages: Sequence[Message],
         usage: Usage,
         *,
@@ -176,13 +176,13 @@ class Product(Chat):
                 parts["replace_from"] = replace_from
             body = json.dumps(parts, ensure_ascii=False).encode()
         turn = stored_turn(body)
-        policy = self.policy_of(told)
+        policy = self.policy_of(tracked)
         blocks = new_blocks(prepare(turn.context, policy), policy) if turn.context else None
         done = self._await(
             hot_path.append_turn(
                 self._pool,
                 tenant_id=self.tenant_id,
-                conversation_id=told.id,
+                conversation_id=tracked.id,
                 request_id=uuid4(),
                 contents=turn.contents,
                 facts=turn.facts,
@@ -197,38 +197,38 @@ class Product(Chat):
             )
         )
         if key is not None and done.outcome == "appended":
-            told.sent[key] = (body, done)
+            tracked.sent[key] = (body, done)
         return done, list(blocks.run_ids) if blocks else []
 
-    def head_of(self, told: Told) -> Head:
+    def head_of(self, tracked: TrackedConversation) -> Head:
         """Return where the head is."""
-        row = self.row(told.id)
+        row = self.row(tracked.id)
         return Head(row.head_version, row.pending_version)
 
-    def verify(self, told: Told) -> None:
+    def verify(self, tracked: TrackedConversation) -> None:
         """Check everything that has to hold of a conversation at any time."""
-        found = self._look(told)
-        _nothing_is_lost(told, found)
-        _everything_is_covered(told, found)
-        assert not shrunk_wrongly([row._asdict() for row in found.steps])
-        assert {row.snapshot_version for row in found.steps if row.state == "committed"} <= told.versions
-        _counters_are_a_recount(told, found)
-        assert not attempted_wrongly([row._asdict() for row in found.runs], MAX_ATTEMPTS)
-        if told.stored:
-            _the_context_is_right(told, found, self.context(told.id))
+        state = self._read_state(tracked)
+        _nothing_is_lost(tracked, state)
+        _everything_is_covered(tracked, state)
+        assert not shrunk_wrongly([row._asdict() for row in state.steps])
+        assert {row.snapshot_version for row in state.steps if row.state == "committed"} <= tracked.versions
+        _counters_are_a_recount(tracked, state)
+        assert not attempted_wrongly([row._asdict() for row in state.runs], MAX_ATTEMPTS)
+        if tracked.stored:
+            _the_context_is_right(tracked, state, self.context(tracked.id))
 
-    def _look(self, told: Told) -> _Found:
+    def _read_state(self, tracked: TrackedConversation) -> _State:
         with self.database.transaction(self.tenant_id) as connection:
 
             def ask(statement: str, **values: Any) -> Sequence[AnyRow]:
-                return connection.execute(text(statement), {"c": told.id, **values}).all()
+                return connection.execute(text(statement), {"c": tracked.id, **values}).all()
 
             (row,) = ask("select * from conversations where id = :c")
             new = ask(
                 f"{_SNAPSHOTS} and version <> all(:seen) order by version",
-                seen=list(told.versions),
+                seen=list(tracked.versions),
             )
-            return _Found(
+            return _State(
                 row=row,
                 messages=ask(
                     "select m.*, content::text as body from messages as m where conversation_id = :c order by seq"
@@ -260,7 +260,7 @@ class Product(Chat):
             )
 
 
-class _Found(NamedTuple):
+class _State(NamedTuple):
     row: AnyRow
     messages: Sequence[AnyRow]
     head: AnyRow | None
@@ -273,65 +273,65 @@ class _Found(NamedTuple):
     shown: int
 
 
-def _nothing_is_lost(told: Told, found: _Found) -> None:
+def _nothing_is_lost(tracked: TrackedConversation, state: _State) -> None:
     """1: every original byte for byte, what was replaced included."""
-    stored = [(row.seq, row.role, row.body, row.superseded_at is None) for row in found.messages]
-    assert stored == [(each.seq, each.message["role"], each.text, each.live) for each in told.stored]
+    stored = [(row.seq, row.role, row.body, row.superseded_at is None) for row in state.messages]
+    assert stored == [(each.seq, each.message["role"], each.text, each.live) for each in tracked.stored]
 
 
-def _everything_is_covered(told: Told, found: _Found) -> None:
+def _everything_is_covered(tracked: TrackedConversation, state: _State) -> None:
     """2: every snapshot, when it is first seen, and the head always."""
-    for snapshot in found.new:
-        _covers_what_is_live(told, snapshot)
+    for snapshot in state.new:
+        _covers_what_is_live(tracked, snapshot)
         covered, gone = seqs(snapshot._asdict()), seqs(snapshot._asdict(), {"summarized", "dropped"})
         shown = {seq for seq in snapshot.seqs if seq >= 0}
         assert shown.isdisjoint(gone)
         assert shown <= set(covered)
-        if told.strict:
+        if tracked.strict:
             assert shown | set(gone) == set(covered)
         for _, _, fate, run in snapshot.coverage:
             assert (run is None) == (fate == "kept")
-            assert run is None or UUID(run) in found.named
-        assert told.replaced_marks.isdisjoint(marks([snapshot.messages, snapshot.summary]))
-        told.versions.add(snapshot.version)
-    assert (found.head is None) == (found.row.head_version == 0)
-    if found.head is not None:
-        _covers_what_is_live(told, found.head)
-    assert found.row.covers_through == (found.head.covers_through if found.head else -1)
-    assert found.row.pending_version is None or found.row.pending_version in told.versions
-    assert found.row.last_version >= max(told.versions, default=0)
+            assert run is None or UUID(run) in state.named
+        assert tracked.replaced_marks.isdisjoint(marks([snapshot.messages, snapshot.summary]))
+        tracked.versions.add(snapshot.version)
+    assert (state.head is None) == (state.row.head_version == 0)
+    if state.head is not None:
+        _covers_what_is_live(tracked, state.head)
+    assert state.row.covers_through == (state.head.covers_through if state.head else -1)
+    assert state.row.pending_version is None or state.row.pending_version in tracked.versions
+    assert state.row.last_version >= max(tracked.versions, default=0)
 
 
-def _covers_what_is_live(told: Told, snapshot: AnyRow) -> None:
-    assert seqs(snapshot._asdict()) == [each.seq for each in told.live if each.seq <= snapshot.covers_through]
+def _covers_what_is_live(tracked: TrackedConversation, snapshot: AnyRow) -> None:
+    assert seqs(snapshot._asdict()) == [each.seq for each in tracked.live if each.seq <= snapshot.covers_through]
 
 
-def _counters_are_a_recount(told: Told, found: _Found) -> None:
+def _counters_are_a_recount(tracked: TrackedConversation, state: _State) -> None:
     """9: what the conversation's row says, counted anew from the other tables."""
-    row, head = found.row, found.head
-    tail = [each for each in told.live if each.seq > row.covers_through]
-    rows = {each.seq: each for each in found.messages}
-    facts = [message_facts(each.message["role"], each.message["content"]) for each in told.live]
+    row, head = state.row, state.head
+    tail = [each for each in tracked.live if each.seq > row.covers_through]
+    rows = {each.seq: each for each in state.messages}
+    facts = [message_facts(each.message["role"], each.message["content"]) for each in tracked.live]
     last = turn_facts(facts[-1:]) if facts else None
-    requests = [each.seq for each, about in zip(told.live, facts, strict=True) if about.is_request]
+    requests = [each.seq for each, about in zip(tracked.live, facts, strict=True) if about.is_request]
     expected = {
-        "next_seq": told.next_seq,
-        "context_tokens": (head.tokens if head else 0) + found.shown,
+        "next_seq": tracked.next_seq,
+        "context_tokens": (head.tokens if head else 0) + state.shown,
         "context_messages": (head.message_count if head else 0) + len(tail),
         "context_bytes": (head.bytes if head else 0) + sum(rows[each.seq].bytes for each in tail),
         "context_exchanges": (head.exchanges if head else 0)
         + sum(is_request(each.message["role"], each.message["content"]) for each in tail),
-        "fixed_tokens": told.fixed_tokens + found.carried,
-        "carried_tokens": found.carried,
+        "fixed_tokens": tracked.fixed_tokens + state.carried,
+        "carried_tokens": state.carried,
         "last_request": max(requests, default=-1),
         "newest_result": max(
-            (each.seq for each, about in zip(told.live, facts, strict=True) if about.result_chars), default=-1
+            (each.seq for each, about in zip(tracked.live, facts, strict=True) if about.result_chars), default=-1
         ),
         "open_calls": list(last.trailing_calls) if last else [],
         "in_loop": bool(last and last.ends_in_loop),
         "loop_has_thinking": any(
             has_thinking(each.message["role"], each.message["content"])
-            for each in told.live
+            for each in tracked.live
             if each.seq > max(requests, default=-1)
         ),
     }
@@ -342,26 +342,26 @@ def _counters_are_a_recount(told: Told, found: _Found) -> None:
     assert row.measured_tokens is None or row.measured_tokens > 0
 
 
-def _the_context_is_right(told: Told, found: _Found, context: dict[str, Any]) -> None:
+def _the_context_is_right(tracked: TrackedConversation, state: _State, context: dict[str, Any]) -> None:
     """3, 4 and 5."""
     served, warnings = context["messages"], " ".join(context["warnings"])
-    assert context["last_seq"] == told.next_seq - 1
-    assert told.replaced_marks.isdisjoint(marks(served))
-    if not told.live:
+    assert context["last_seq"] == tracked.next_seq - 1
+    assert tracked.replaced_marks.isdisjoint(marks(served))
+    if not tracked.live:
         assert served == []
         return
     if served:
-        whole = told.strict and alternates(told.messages)
-        refused = problems(served, ledger=told.ledger if whole else None)
+        whole = tracked.strict and alternates(tracked.messages)
+        refused = problems(served, ledger=tracked.ledger if whole else None)
         assert not refused, (refused, warnings)
-    newest = told.messages[-1]
-    if told.strict:
+    newest = tracked.messages[-1]
+    if tracked.strict:
         assert served[-1]["role"] == newest["role"]
         assert _said(newest) <= marks(served[-1])
     elif _speaks(newest):
         assert _said(newest) <= marks(served[-1:])
-    policy = merge(told.policy)
-    row, room = found.row, policy.total_token_budget - policy.reserved_output_tokens
+    policy = merge(tracked.policy)
+    row, room = state.row, policy.total_token_budget - policy.reserved_output_tokens
     # What is carried over stands in payloads alone.
     fixed = row.fixed_tokens - row.carried_tokens
     weight = sum(content_tokens(message["content"]) for message in served) + fixed

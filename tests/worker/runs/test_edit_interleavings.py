@@ -23,7 +23,7 @@ from tests.support.service.in_process import Workers, check_state
 from tests.support.service.stepped_workers import MAX_ATTEMPTS
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import call, result
-from tests.support.truth.model import Product, Told, Usage, markings, marks
+from tests.support.truth.model import Product, TrackedConversation, Usage, markings, marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -71,45 +71,47 @@ def exchanges(count: int, start: int = 1) -> list[Message]:
     return [message for number in range(start, start + count) for message in exchange(number)]
 
 
-def say(product: Product, told: Told, messages: Sequence[Message], *, replace_from: int | None = None) -> None:
-    done, _ = product.send(told, messages, Usage(), replace_from=replace_from)
+def say(
+    product: Product, tracked: TrackedConversation, messages: Sequence[Message], *, replace_from: int | None = None
+) -> None:
+    done, _ = product.send(tracked, messages, Usage(), replace_from=replace_from)
     assert done.outcome == "appended"
-    told.add(messages, replace_from=replace_from)
+    tracked.add(messages, replace_from=replace_from)
 
 
-def begin(product: Product, messages: Sequence[Message] = (), **policy: Any) -> Told:
-    told = product.begin_told({**POLICY, **policy}, strict=False)
+def begin(product: Product, messages: Sequence[Message] = (), **policy: Any) -> TrackedConversation:
+    tracked = product.begin_tracked({**POLICY, **policy}, strict=False)
     if messages:
-        say(product, told, messages)
-    return told
+        say(product, tracked, messages)
+    return tracked
 
 
-def restore(product: Product, told: Told, version: int = 0) -> int:
+def restore(product: Product, tracked: TrackedConversation, version: int = 0) -> int:
     with product.database.transaction(product.tenant_id) as connection:
         made = branches.restore(
-            connection, product.tenant_id, told.id, version, product.policy_of(told), request_id=uuid4()
+            connection, product.tenant_id, tracked.id, version, product.policy_of(tracked), request_id=uuid4()
         )
     assert made is not None
     return made
 
 
-def fork(product: Product, told: Told, through: int | None = None) -> Told:
-    seq = told.next_seq - 1 if through is None else through
+def fork(product: Product, tracked: TrackedConversation, through: int | None = None) -> TrackedConversation:
+    seq = tracked.next_seq - 1 if through is None else through
     with product.database.transaction(product.tenant_id) as connection:
         made = branches.fork(
-            connection, product.tenant_id, told.id, seq, None, product.policy_of(told), request_id=uuid4()
+            connection, product.tenant_id, tracked.id, seq, None, product.policy_of(tracked), request_id=uuid4()
         )
     assert made is not None
-    return told.fork(made, seq)
+    return tracked.fork(made, seq)
 
 
-def overflow(product: Product, told: Told, *, summarize: bool = True) -> Overflowed:
+def overflow(product: Product, tracked: TrackedConversation, *, summarize: bool = True) -> Overflowed:
     with product.database.transaction(product.tenant_id) as connection:
         return overflows.overflow(
             connection,
             product.tenant_id,
-            told.id,
-            policy=product.policy_of(told),
+            tracked.id,
+            policy=product.policy_of(tracked),
             request_id=uuid4(),
             snapshot_version=None,
             refused=None,
@@ -117,148 +119,148 @@ def overflow(product: Product, told: Told, *, summarize: bool = True) -> Overflo
         )
 
 
-def by_hand(product: Product, told: Told, strategy: Strategy, **policy: int) -> UUID:
+def by_hand(product: Product, tracked: TrackedConversation, strategy: Strategy, **policy: int) -> UUID:
     with product.database.transaction(product.tenant_id) as connection:
         run, _ = requested.request(
             connection,
             product.tenant_id,
-            told.id,
-            ManualRun(strategy, None, merge(told.policy, policy)),
+            tracked.id,
+            ManualRun(strategy, None, merge(tracked.policy, policy)),
             queue=Queue.CHECKS,
             request_id=uuid4(),
         )
     return run
 
 
-def rest(product: Product, *conversations_told: Told) -> None:
+def rest(product: Product, *conversations_tracked: TrackedConversation) -> None:
     """Let checks, summaries and sweeps come to their end, and verify what they left."""
     workers = Workers(product, Naming())
-    for told in conversations_told:
+    for tracked in conversations_tracked:
         for run in product.query(
-            "select id from runs where conversation_id = :c and state in ('queued', 'running')", c=told.id
+            "select id from runs where conversation_id = :c and state in ('queued', 'running')", c=tracked.id
         ):
             product.expire_lease(run.id)
             workers.woken.append(run.id)
         workers.summarize()
-        workers.settle(told.id)
-        assert check_state(product, told.id) is None
-        assert all(run.state not in {"queued", "running"} for run in product.runs(told.id))
-        product.verify(told)
+        workers.settle(tracked.id)
+        assert check_state(product, tracked.id) is None
+        assert all(run.state not in {"queued", "running"} for run in product.runs(tracked.id))
+        product.verify(tracked)
 
 
-def state(product: Product, told: Told) -> Any:
-    return product.row(told.id)
+def state(product: Product, tracked: TrackedConversation) -> Any:
+    return product.row(tracked.id)
 
 
 # What comes in between
 
 
-def edited(product: Product, told: Told) -> Told:
-    say(product, told, exchange(900), replace_from=told.next_seq - 4)
-    return told
+def edited(product: Product, tracked: TrackedConversation) -> TrackedConversation:
+    say(product, tracked, exchange(900), replace_from=tracked.next_seq - 4)
+    return tracked
 
 
-def forked(product: Product, told: Told) -> Told:
-    return fork(product, told, told.next_seq - 3)
+def forked(product: Product, tracked: TrackedConversation) -> TrackedConversation:
+    return fork(product, tracked, tracked.next_seq - 3)
 
 
-def restored(product: Product, told: Told) -> Told:
-    restore(product, told)
-    return told
+def restored(product: Product, tracked: TrackedConversation) -> TrackedConversation:
+    restore(product, tracked)
+    return tracked
 
 
-def overflowed(product: Product, told: Told) -> Told:
-    assert overflow(product, told).outcome == "compacted"
-    return told
+def overflowed(product: Product, tracked: TrackedConversation) -> TrackedConversation:
+    assert overflow(product, tracked).outcome == "compacted"
+    return tracked
 
 
-Event: TypeAlias = "Callable[[Product, Told], Told]"
+Event: TypeAlias = "Callable[[Product, TrackedConversation], TrackedConversation]"
 EVENTS: Final[list[Event]] = [edited, forked, restored, overflowed]
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_while_a_summary_is_being_made(product: Product, event: Event) -> None:
-    told = begin(product, exchanges(10))
-    other: list[Told] = []
-    workers = Workers(product, Naming(act=lambda: other.append(event(product, told)) if not other else None))
-    workers.check(told.id)
+    tracked = begin(product, exchanges(10))
+    other: list[TrackedConversation] = []
+    workers = Workers(product, Naming(act=lambda: other.append(event(product, tracked)) if not other else None))
+    workers.check(tracked.id)
     (run,) = workers.woken
     workers.summarize()
-    product.verify(told)
-    found = {each.id: each for each in product.runs(told.id)}[run]
+    product.verify(tracked)
+    found = {each.id: each for each in product.runs(tracked.id)}[run]
     if event is forked:
         assert found.state == "committed"
         assert state(product, other[0]).head_version == 0
     else:
         assert (found.state, found.reason) == ("skipped", "head_moved")
         assert found.snapshot_version is None
-    rest(product, told, other[0])
+    rest(product, tracked, other[0])
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_while_a_run_is_queued(product: Product, event: Event) -> None:
-    told = begin(product, exchanges(10))
+    tracked = begin(product, exchanges(10))
     workers = Workers(product, Naming())
-    workers.check(told.id)
+    workers.check(tracked.id)
     (run,) = workers.woken
-    other = event(product, told)
-    head = state(product, told).head_version
+    other = event(product, tracked)
+    head = state(product, tracked).head_version
     workers.summarize()
-    found = {each.id: each for each in product.runs(told.id)}[run]
+    found = {each.id: each for each in product.runs(tracked.id)}[run]
     if event in {restored, overflowed}:
         assert (found.state, found.reason) == ("skipped", "head_moved")
-        assert state(product, told).head_version == head
+        assert state(product, tracked).head_version == head
     else:
         assert found.state == "committed"
-    rest(product, told, other)
+    rest(product, tracked, other)
 
 
-def pending(product: Product) -> Told:
+def pending(product: Product) -> TrackedConversation:
     """Return a conversation in a tool loop with signed thinking, for the end of which a snapshot waits."""
-    told = begin(product, exchanges(10), prune_min_freed_tokens=1_000_000)
-    say(product, told, exchange(50)[:1])
+    tracked = begin(product, exchanges(10), prune_min_freed_tokens=1_000_000)
+    say(product, tracked, exchange(50)[:1])
     for number in range(3):
-        say(product, told, [call(number, thinking=True), result(number, 30)])
-    Workers(product, Naming()).settle(told.id)
-    assert state(product, told).pending_version is not None
-    assert state(product, told).head_version == 0
-    product.verify(told)
-    return told
+        say(product, tracked, [call(number, thinking=True), result(number, 30)])
+    Workers(product, Naming()).settle(tracked.id)
+    assert state(product, tracked).pending_version is not None
+    assert state(product, tracked).head_version == 0
+    product.verify(tracked)
+    return tracked
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_while_a_snapshot_waits(product: Product, event: Event) -> None:
-    told = pending(product)
-    waiting = state(product, told).pending_version
-    other = event(product, told)
-    product.verify(told)
+    tracked = pending(product)
+    waiting = state(product, tracked).pending_version
+    other = event(product, tracked)
+    product.verify(tracked)
     product.verify(other)
     if event is forked:
-        assert state(product, told).pending_version == waiting
+        assert state(product, tracked).pending_version == waiting
         assert (state(product, other).pending_version, state(product, other).head_version) == (None, 0)
     else:
-        assert state(product, told).pending_version is None
-        assert state(product, told).head_version != waiting
-    rest(product, told, other)
-    for each in (told, other):
+        assert state(product, tracked).pending_version is None
+        assert state(product, tracked).head_version != waiting
+    rest(product, tracked, other)
+    for each in (tracked, other):
         say(product, each, [{"role": "assistant", "content": "mark-7000- done"}, *exchange(800)])
         product.verify(each)
-    assert (state(product, told).head_version == waiting) == (event is forked)
-    rest(product, told, other)
+    assert (state(product, tracked).head_version == waiting) == (event is forked)
+    rest(product, tracked, other)
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_while_a_restore_is_held(product: Product, event: Event) -> None:
-    told = begin(product, exchanges(10), min_savings_tokens=100)
-    rest(product, told)
-    assert state(product, told).head_version > 0
-    head = restore(product, told)
-    rest(product, told)
-    assert (state(product, told).head_version, state(product, told).held_by_restore) == (head, True)
-    other = event(product, told)
-    rest(product, told, other)
+    tracked = begin(product, exchanges(10), min_savings_tokens=100)
+    rest(product, tracked)
+    assert state(product, tracked).head_version > 0
+    head = restore(product, tracked)
+    rest(product, tracked)
+    assert (state(product, tracked).head_version, state(product, tracked).held_by_restore) == (head, True)
+    other = event(product, tracked)
+    rest(product, tracked, other)
     if event is overflowed:
-        assert not state(product, told).held_by_restore
+        assert not state(product, tracked).held_by_restore
     else:
         # An edit shows as much of the past as before, a fork has it too, and another restore holds anew.
         assert state(product, other).head_version == (head + 1 if event is restored else head)
@@ -272,168 +274,168 @@ def test_while_a_restore_is_held(product: Product, event: Event) -> None:
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_after_an_overflow(product: Product, event: Event) -> None:
-    told = begin(product, exchanges(10), compaction_threshold_tokens=100_000)
-    first = overflow(product, told)
+    tracked = begin(product, exchanges(10), compaction_threshold_tokens=100_000)
+    first = overflow(product, tracked)
     assert first.summary_run_id is not None
-    other = event(product, told)
-    product.verify(told)
+    other = event(product, tracked)
+    product.verify(tracked)
     product.verify(other)
-    row = state(product, told)
-    run = {each.id: each for each in product.runs(told.id)}[first.summary_run_id]
+    row = state(product, tracked)
+    run = {each.id: each for each in product.runs(tracked.id)}[first.summary_run_id]
     match event.__name__:
         case "edited":
             assert row.overflows == 0
         case "restored":
             assert (row.head_version, run.state) == (2, "skipped")
         case "overflowed":
-            (second,) = [each for each in product.runs(told.id) if each.state == "queued"]
+            (second,) = [each for each in product.runs(tracked.id) if each.state == "queued"]
             assert (row.overflows, run.state) == (2, "skipped")
             assert (second.base_version, second.parent_version) == (0, 2)
         case "forked":
             assert state(product, other).head_version == 1
             assert state(product, other).overflows == 0
             assert {each.state for each in product.runs(other.id)} == {"committed"}
-    rest(product, told, other)
+    rest(product, tracked, other)
     if event is not restored:
-        summary = product.snapshot(told.id, state(product, told).head_version).summary
+        summary = product.snapshot(tracked.id, state(product, tracked).head_version).summary
         assert summary is not None
-        assert marks(summary) <= marks(told.messages)
+        assert marks(summary) <= marks(tracked.messages)
 
 
 # What a restore or a fork may show
 
 
 def test_a_version_cannot_come_back_although_the_edit_began_before_it_was_made(product: Product) -> None:
-    told = begin(product, exchanges(10))
+    tracked = begin(product, exchanges(10))
     workers = Workers(product, Naming())
     with product.database.transaction(product.tenant_id) as connection:
         connection.execute(select(func.now()))
-        workers.settle(told.id)
-        version = state(product, told).head_version
+        workers.settle(tracked.id)
+        version = state(product, tracked).head_version
         assert version > 0
-        product.verify(told)
-        connection.execute(text("select supersede(:c, 2)"), {"c": told.id})
-    told.stored = [each._replace(live=each.seq < 2) for each in told.stored]
-    assert told.stored[-1].live is False
+        product.verify(tracked)
+        connection.execute(text("select supersede(:c, 2)"), {"c": tracked.id})
+    tracked.stored = [each._replace(live=each.seq < 2) for each in tracked.stored]
+    assert tracked.stored[-1].live is False
     with pytest.raises(branches.SupersededError):
-        restore(product, told, version)
-    product.verify(told)
+        restore(product, tracked, version)
+    product.verify(tracked)
 
 
 def test_a_fork_ends_with_its_newest_message_although_a_snapshot_left_it_out(product: Product) -> None:
-    told = begin(product, exchanges(10), compaction_enabled=False, max_conversation_messages=4)
-    rest(product, told)
-    covers = state(product, told).covers_through
+    tracked = begin(product, exchanges(10), compaction_enabled=False, max_conversation_messages=4)
+    rest(product, tracked)
+    covers = state(product, tracked).covers_through
     assert covers == 15
-    other = fork(product, told, covers)
+    other = fork(product, tracked, covers)
     assert product.context(other.id)["messages"] == other.messages
-    later = fork(product, told, covers + 1)
+    later = fork(product, tracked, covers + 1)
     assert product.context(later.id)["messages"] == later.messages[-1:]
     rest(product, other, later)
 
 
 def test_a_fork_ends_with_its_newest_message_although_a_snapshot_cut_it(product: Product) -> None:
     rounds = [message for number in range(4) for message in (call(number), result(number, 100))]
-    told = begin(product, [*exchange(1)[:1], *rounds], input_token_budget=200, tool_result_retention_chars=0)
-    rest(product, told)
-    assert state(product, told).head_version == 1
-    other = fork(product, told, 4)
+    tracked = begin(product, [*exchange(1)[:1], *rounds], input_token_budget=200, tool_result_retention_chars=0)
+    rest(product, tracked)
+    assert state(product, tracked).head_version == 1
+    other = fork(product, tracked, 4)
     assert product.context(other.id)["messages"] == other.messages
-    same = fork(product, told)
-    assert product.context(same.id) == product.context(told.id)
+    same = fork(product, tracked)
+    assert product.context(same.id) == product.context(tracked.id)
     rest(product, other, same)
 
 
 def test_a_fork_has_no_version_that_tells_of_more_than_it(product: Product) -> None:
-    told = begin(product, exchanges(10))
-    rest(product, told)
-    first = state(product, told).head_version
-    say(product, told, exchanges(10, start=20))
-    rest(product, told)
-    second = state(product, told).head_version
+    tracked = begin(product, exchanges(10))
+    rest(product, tracked)
+    first = state(product, tracked).head_version
+    say(product, tracked, exchanges(10, start=20))
+    rest(product, tracked)
+    second = state(product, tracked).head_version
     assert second > first
-    restore(product, told)
-    other = fork(product, told, 25)
+    restore(product, tracked)
+    other = fork(product, tracked, 25)
     stored = product.query("select version, parent_version from snapshots where conversation_id = :c", c=other.id)
     assert sorted((row.version, row.parent_version) for row in stored) == [(first, 0), (second + 1, first)]
     rest(product, other)
-    say(product, told, exchange(900), replace_from=2)
-    again = fork(product, told)
+    say(product, tracked, exchange(900), replace_from=2)
+    again = fork(product, tracked)
     stored = product.query("select version, parent_version from snapshots where conversation_id = :c", c=again.id)
     assert [(row.version, row.parent_version) for row in stored] == [(second + 1, 0)]
-    rest(product, told, again)
+    rest(product, tracked, again)
 
 
 def test_a_fork_is_checked_by_itself(product: Product) -> None:
-    told = begin(product, exchanges(10))
-    other = fork(product, told)
+    tracked = begin(product, exchanges(10))
+    other = fork(product, tracked)
     assert check_state(product, other.id) is not None
     rest(product, other)
     assert state(product, other).head_version > 0
 
 
-def pin(product: Product, told: Told, seq: int, content: str) -> None:
+def pin(product: Product, tracked: TrackedConversation, seq: int, content: str) -> None:
     with product.database.transaction(product.tenant_id) as connection:
-        pins.add(connection, product.tenant_id, told.id, seq, content, uuid4())
-        repin(connection, product.tenant_id, told.id, policy=product.policy_of(told), request_id=uuid4())
+        pins.add(connection, product.tenant_id, tracked.id, seq, content, uuid4())
+        repin(connection, product.tenant_id, tracked.id, policy=product.policy_of(tracked), request_id=uuid4())
 
 
 def test_a_pin_goes_with_its_message_although_no_snapshot_covers_that(product: Product) -> None:
     lost = {"type": "tool_result", "tool_use_id": "toolu_unknown", "content": [{"type": "text", "text": "mark-990- x"}]}
-    told = begin(product, [*exchange(1), {"role": "user", "content": [lost]}, *exchange(2)])
-    pin(product, told, 2, "mark-990-")
-    pinned = state(product, told)
+    tracked = begin(product, [*exchange(1), {"role": "user", "content": [lost]}, *exchange(2)])
+    pin(product, tracked, 2, "mark-990-")
+    pinned = state(product, tracked)
     assert (pinned.head_version, pinned.covers_through) == (1, 0)
-    assert "mark-990-" in marks(product.context(told.id)["messages"])
-    product.verify(told)
-    other = fork(product, told, 1)
+    assert "mark-990-" in marks(product.context(tracked.id)["messages"])
+    product.verify(tracked)
+    other = fork(product, tracked, 1)
     assert state(product, other).head_version == 0
-    say(product, told, exchange(3), replace_from=2)
-    assert state(product, told).head_version == 0
+    say(product, tracked, exchange(3), replace_from=2)
+    assert state(product, tracked).head_version == 0
     with pytest.raises(branches.SupersededError):
-        restore(product, told, 1)
-    rest(product, told, other)
+        restore(product, tracked, 1)
+    rest(product, tracked, other)
 
 
 # Holds
 
 
 def test_a_pin_leaves_a_restored_version_held_and_asks_for_a_check(product: Product) -> None:
-    told = begin(product, exchanges(10), min_savings_tokens=100)
-    rest(product, told)
-    version = state(product, told).head_version
-    head = restore(product, told, version)
-    rest(product, told)
-    held = state(product, told)
-    pin(product, told, 3, "mark-21-")
-    after = state(product, told)
+    tracked = begin(product, exchanges(10), min_savings_tokens=100)
+    rest(product, tracked)
+    version = state(product, tracked).head_version
+    head = restore(product, tracked, version)
+    rest(product, tracked)
+    held = state(product, tracked)
+    pin(product, tracked, 3, "mark-21-")
+    after = state(product, tracked)
     assert (after.head_version, after.held_by_restore, after.summary_hold) == (head + 1, True, held.summary_hold)
-    assert check_state(product, told.id) is not None
-    rest(product, told)
-    assert state(product, told).head_version == head + 1
+    assert check_state(product, tracked.id) is not None
+    rest(product, tracked)
+    assert state(product, tracked).head_version == head + 1
 
 
 def test_a_run_by_hand_ends_the_hold_of_a_restore(product: Product) -> None:
-    told = begin(product, exchanges(10), min_savings_tokens=100)
-    restore(product, told)
-    held = state(product, told).summary_hold
+    tracked = begin(product, exchanges(10), min_savings_tokens=100)
+    restore(product, tracked)
+    held = state(product, tracked).summary_hold
     assert held > 2_000
     workers = Workers(product, Naming())
-    run = by_hand(product, told, "drop", max_conversation_messages=4)
+    run = by_hand(product, tracked, "drop", max_conversation_messages=4)
     lease = workers.claim(run)
     assert lease is not None
     workers.dispatcher.execute(lease)
-    row = state(product, told)
+    row = state(product, tracked)
     assert (row.held_by_restore, row.tool_results_hold, row.summary_hold, row.trim_hold) == (False, 0, 0, 0)
-    rest(product, told)
+    rest(product, tracked)
 
 
 def test_a_new_policy_ends_the_hold_of_a_restore(product: Product) -> None:
-    told = begin(product, exchanges(10))
-    restore(product, told)
+    tracked = begin(product, exchanges(10))
+    restore(product, tracked)
     with product.database.transaction(product.tenant_id) as connection:
-        conversations.change(connection, product.tenant_id, told.id, {"policy": told.policy})
-    row = state(product, told)
+        conversations.change(connection, product.tenant_id, tracked.id, {"policy": tracked.policy})
+    row = state(product, tracked)
     assert (row.held_by_restore, row.summary_hold) == (False, 0)
 
 
@@ -442,14 +444,14 @@ def test_a_new_policy_ends_the_hold_of_a_restore(product: Product) -> None:
 
 @pytest.mark.parametrize("event", [restored, overflowed])
 def test_a_check_that_was_left_to_a_run_is_due_when_that_is_overtaken(product: Product, event: Event) -> None:
-    told = begin(product, exchanges(10))
+    tracked = begin(product, exchanges(10))
     workers = Workers(product, Naming())
-    workers.check(told.id)
-    workers.check(told.id)
-    assert check_state(product, told.id) is None
-    event(product, told)
-    assert check_state(product, told.id) is not None
-    rest(product, told)
+    workers.check(tracked.id)
+    workers.check(tracked.id)
+    assert check_state(product, tracked.id) is None
+    event(product, tracked)
+    assert check_state(product, tracked.id) is not None
+    rest(product, tracked)
 
 
 def bury(product: Product, run: UUID) -> None:
@@ -460,39 +462,39 @@ def bury(product: Product, run: UUID) -> None:
 
 
 def test_a_check_that_was_left_to_a_run_is_due_when_that_dies(product: Product) -> None:
-    told = begin(product, exchanges(2))
-    rest(product, told)
-    run = by_hand(product, told, "auto")
-    say(product, told, exchanges(10, start=20))
+    tracked = begin(product, exchanges(2))
+    rest(product, tracked)
+    run = by_hand(product, tracked, "auto")
+    say(product, tracked, exchanges(10, start=20))
     workers = Workers(product, Naming())
-    workers.check(told.id)
-    assert check_state(product, told.id) is None
+    workers.check(tracked.id)
+    assert check_state(product, tracked.id) is None
     bury(product, run)
-    assert check_state(product, told.id) is not None
-    workers.settle(told.id)
-    assert state(product, told).head_version > 0
-    product.verify(told)
+    assert check_state(product, tracked.id) is not None
+    workers.settle(tracked.id)
+    assert state(product, tracked).head_version > 0
+    product.verify(tracked)
 
 
 def test_what_killed_a_run_is_not_tried_again_at_once(product: Product) -> None:
-    told = begin(product, exchanges(10), max_context_bytes=2_000)
+    tracked = begin(product, exchanges(10), max_context_bytes=2_000)
     workers = Workers(product, Naming())
-    bury(product, workers.begin(told.id).run_id)
-    assert check_state(product, told.id) is not None
-    workers.settle(told.id)
-    assert [run.state for run in product.runs(told.id)] == ["dead"]
-    assert check_state(product, told.id) is None
-    say(product, told, exchanges(10, start=20))
-    rest(product, told)
-    assert state(product, told).head_version > 0
+    bury(product, workers.begin(tracked.id).run_id)
+    assert check_state(product, tracked.id) is not None
+    workers.settle(tracked.id)
+    assert [run.state for run in product.runs(tracked.id)] == ["dead"]
+    assert check_state(product, tracked.id) is None
+    say(product, tracked, exchanges(10, start=20))
+    rest(product, tracked)
+    assert state(product, tracked).head_version > 0
 
 
 def test_an_overflow_is_followed_by_a_check(product: Product) -> None:
-    told = begin(product, exchanges(2), compaction_enabled=False)
-    rest(product, told)
-    assert overflow(product, told, summarize=False).outcome == "compacted"
-    assert check_state(product, told.id) is not None
-    rest(product, told)
+    tracked = begin(product, exchanges(2), compaction_enabled=False)
+    rest(product, tracked)
+    assert overflow(product, tracked, summarize=False).outcome == "compacted"
+    assert check_state(product, tracked.id) is not None
+    rest(product, tracked)
 
 
 # Signed thinking
@@ -503,27 +505,27 @@ class Thinking:
 
     def __init__(self, product: Product, **policy: Any) -> None:
         self.product = product
-        self.told = begin(product, **policy)
+        self.tracked = begin(product, **policy)
         self.ledger = ThinkingLedger()
 
     def say(self, *messages: Message) -> None:
-        context = self.product.context(self.told.id)
+        context = self.product.context(self.tracked.id)
         seen = context["messages"]
         signed = self.ledger.signed([*seen, *messages])[len(seen) :]
         version = context["snapshot"]["version"] if context["snapshot"] else 0
-        done, _ = self.product.send(self.told, signed, Usage(None, version))
+        done, _ = self.product.send(self.tracked, signed, Usage(None, version))
         assert done.outcome == "appended"
-        self.told.add(signed)
+        self.tracked.add(signed)
 
     def served(self) -> list[Message]:
-        found: list[Message] = self.product.context(self.told.id)["messages"]
+        found: list[Message] = self.product.context(self.tracked.id)["messages"]
         assert problems(found, ledger=self.ledger) == []
         return found
 
     def set(self, **policy: Any) -> None:
-        self.told.policy |= policy
+        self.tracked.policy |= policy
         with self.product.database.transaction(self.product.tenant_id) as connection:
-            conversations.change(connection, self.product.tenant_id, self.told.id, {"policy": self.told.policy})
+            conversations.change(connection, self.product.tenant_id, self.tracked.id, {"policy": self.tracked.policy})
 
 
 def thinks(message: Message) -> bool:

@@ -32,7 +32,7 @@ from store.conversations.repinning import repin
 from store.runs import requested
 from store.runs.requested import ManualRun
 from tests.support.service.stepped_workers import Order, Process, sweep
-from tests.support.truth.model import Product, Told, Usage
+from tests.support.truth.model import Product, TrackedConversation, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -121,11 +121,11 @@ class Speaker:
         self._count += 1
         return (f"mark-{self._count}- " + "lorem ipsum dolor sit amet " * (size // 27 + 1))[: max(size, 12)]
 
-    def say(self, told: Told, before: Sequence[Message], given: Sequence[Part]) -> list[Message]:
+    def say(self, tracked: TrackedConversation, before: Sequence[Message], given: Sequence[Part]) -> list[Message]:
         """Return messages that go on from what was said `before`."""
         said: list[Message] = []
         for part in given:
-            message = self._message(part, [*before, *said], strict=told.strict)
+            message = self._message(part, [*before, *said], strict=tracked.strict)
             said.append(message)
         return said
 
@@ -177,7 +177,7 @@ class ConversationMachine(RuleBasedStateMachine):
         super().__init__()
         self.product = product
         self.speaker = Speaker()
-        self.told: list[Told] = []
+        self.tracked: list[TrackedConversation] = []
         self.current = 0
         self.processes: list[Process] = []
         self.runs: list[UUID] = []
@@ -187,7 +187,7 @@ class ConversationMachine(RuleBasedStateMachine):
 
     @initialize(policy=policies(), strict=st.booleans(), given=parts(least=4, most=12), loop=rounds())
     def begin(self, policy: dict[str, Any], strict: bool, given: list[Part], loop: list[Part]) -> None:
-        self.told = [self.product.begin_told({**BASE, **policy}, strict=strict)]
+        self.tracked = [self.product.begin_tracked({**BASE, **policy}, strict=strict)]
         self._append([*given, *loop], "none")
 
     @rule(
@@ -230,66 +230,66 @@ class ConversationMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from(("read", "send again", "reuse key", "turn to another", "lose")), pick=st.integers(0, 5))
     def do_little(self, what: str, pick: int) -> None:
         """Read the context that the next turn is made with, repeat a turn, look elsewhere, or lose wake-ups."""
-        told = self._told
+        tracked = self._tracked
         if what == "read":
-            told.read = self._read(told)
+            tracked.read = self._read(tracked)
         elif what == "turn to another":
-            self.current = (self.current + 1) % len(self.told)
+            self.current = (self.current + 1) % len(self.tracked)
         elif what == "lose":
             self.runs.clear()
-        elif told.sent:
-            key = sorted(told.sent)[pick % len(told.sent)]
-            body, before = told.sent[key]
+        elif tracked.sent:
+            key = sorted(tracked.sent)[pick % len(tracked.sent)]
+            body, before = tracked.sent[key]
             body += b" " if what == "reuse key" else b""
-            done, _ = self.product.send(told, [], Usage(), key=key, body=body)
+            done, _ = self.product.send(tracked, [], Usage(), key=key, body=body)
             assert done.outcome == ("other_body" if what == "reuse key" else "replayed")
             assert (done.first_seq, done.last_seq) == (before.first_seq, before.last_seq)
 
     @rule(back=st.integers(0, 12), given=parts(most=3), usage=st.sampled_from(("none", "counted")))
     def edit(self, back: int, given: list[Part], usage: str) -> None:
-        told = self._told
-        seq = max(0, told.next_seq - back)
+        tracked = self._tracked
+        seq = max(0, tracked.next_seq - back)
         self._append(given, usage, replace_from=seq)
 
     @rule(back=st.integers(0, 12), move=st.booleans())
-    @precondition(lambda self: 0 < len(self.told) < MOST_CONVERSATIONS)
+    @precondition(lambda self: 0 < len(self.tracked) < MOST_CONVERSATIONS)
     def fork(self, back: int, move: bool) -> None:
-        told = self._told
-        through = told.next_seq - 1 - back
+        tracked = self._tracked
+        through = tracked.next_seq - 1 - back
         with self.product.database.transaction(self.product.tenant_id) as connection:
             made = branches.fork(
-                connection, self.product.tenant_id, told.id, through, None, self.product.policy_of(told), uuid4()
+                connection, self.product.tenant_id, tracked.id, through, None, self.product.policy_of(tracked), uuid4()
             )
-        assert (made is None) == (through not in {each.seq for each in told.live})
+        assert (made is None) == (through not in {each.seq for each in tracked.live})
         if made is not None:
-            self.told.append(told.fork(made, through))
-            self.product.verify(self.told[-1])
+            self.tracked.append(tracked.fork(made, through))
+            self.product.verify(self.tracked[-1])
             if move:
-                self.current = len(self.told) - 1
+                self.current = len(self.tracked) - 1
 
     @rule(pick=st.integers(0, 20))
     def restore(self, pick: int) -> None:
-        told = self._told
-        last = self.product.row(told.id).last_version
+        tracked = self._tracked
+        last = self.product.row(tracked.id).last_version
         version = pick % (last + 2)
-        kept = {0, *(v for v in told.versions if self._still_holds(told, v))}
+        kept = {0, *(v for v in tracked.versions if self._still_holds(tracked, v))}
         try:
             with self.product.database.transaction(self.product.tenant_id) as connection:
                 made = branches.restore(
-                    connection, self.product.tenant_id, told.id, version, self.product.policy_of(told), uuid4()
+                    connection, self.product.tenant_id, tracked.id, version, self.product.policy_of(tracked), uuid4()
                 )
         except branches.SupersededError:
-            assert version in told.versions - kept
+            assert version in tracked.versions - kept
             return
         if made is None:
-            assert version not in {0, *told.versions}
+            assert version not in {0, *tracked.versions}
             return
         assert version in kept
         assert made == last + 1
-        head = self.product.head_of(told)
+        head = self.product.head_of(tracked)
         assert (head.version, head.pending) == (made, None)
-        told.restored = made
-        told.read = None
+        tracked.restored = made
+        tracked.read = None
 
     @rule(
         summarize=st.booleans(),
@@ -297,9 +297,9 @@ class ConversationMachine(RuleBasedStateMachine):
         share=st.sampled_from((None, 0.9, 0.3)),
     )
     def overflow(self, summarize: bool, version: str, share: float | None) -> None:
-        told = self._told
-        before, served = self.product.row(told.id), self._weight(told)
-        policy = self.product.policy_of(told)
+        tracked = self._tracked
+        before, served = self.product.row(tracked.id), self._weight(tracked)
+        policy = self.product.policy_of(tracked)
         given = {"none": None, "head": before.head_version, "older": before.head_version - 1}.get(
             version, before.last_version + 1
         )
@@ -308,20 +308,20 @@ class ConversationMachine(RuleBasedStateMachine):
             done = overflows.overflow(
                 connection,
                 self.product.tenant_id,
-                told.id,
+                tracked.id,
                 policy=policy,
                 request_id=uuid4(),
                 snapshot_version=given,
                 refused=Refused(weight, max(1, int(weight * share))) if share else None,
                 summarize=summarize and policy.compaction_enabled,
             )
-        after = self.product.row(told.id)
+        after = self.product.row(tracked.id)
         if done.outcome == "compacted":
             assert (after.head_version, after.pending_version) == (before.last_version + 1, None)
             assert after.overflows == before.overflows + 1 <= 3
-            told.restored = told.read = None
-            if told.strict:
-                assert self._weight(told) < served
+            tracked.restored = tracked.read = None
+            if tracked.strict:
+                assert self._weight(tracked) < served
             if done.summary_run_id is not None:
                 self.runs.append(done.summary_run_id)
         else:
@@ -331,51 +331,51 @@ class ConversationMachine(RuleBasedStateMachine):
 
     @rule(strategy=st.sampled_from(STRATEGIES))
     def ask_by_hand(self, strategy: Strategy) -> None:
-        told = self._told
+        tracked = self._tracked
         with self.product.database.transaction(self.product.tenant_id) as connection:
             run, _ = requested.request(
                 connection,
                 self.product.tenant_id,
-                told.id,
-                ManualRun(strategy, None, self.product.policy_of(told)),
+                tracked.id,
+                ManualRun(strategy, None, self.product.policy_of(tracked)),
                 queue=Queue.SUMMARIES if strategy == "summary" else Queue.CHECKS,
                 request_id=uuid4(),
             )
         self.runs.append(run)
-        told.restored = None
+        tracked.restored = None
 
     @rule(pick=st.integers(0, 40), take_off=st.booleans())
     def pin(self, pick: int, take_off: bool) -> None:
-        told = self._told
-        policy = self.product.policy_of(told)
-        texts = [(each.seq, message_text(each.message["content"])) for each in told.live]
+        tracked = self._tracked
+        policy = self.product.policy_of(tracked)
+        texts = [(each.seq, message_text(each.message["content"])) for each in tracked.live]
         texts = [(seq, text) for seq, text in texts if text]
         with self.product.database.transaction(self.product.tenant_id) as connection:
-            there = pins.page(connection, self.product.tenant_id, told.id)
+            there = pins.page(connection, self.product.tenant_id, tracked.id)
             if take_off and there:
-                assert pins.remove(connection, self.product.tenant_id, told.id, there[pick % len(there)].id)
+                assert pins.remove(connection, self.product.tenant_id, tracked.id, there[pick % len(there)].id)
             elif texts:
                 seq, whole = texts[pick % len(texts)]
-                pins.add(connection, self.product.tenant_id, told.id, seq, whole[:80], uuid4())
-            repin(connection, self.product.tenant_id, told.id, policy=policy, request_id=uuid4())
-        head = self.product.head_of(told)
-        told.restored = head.version if told.restored is not None else None
-        told.read = None
+                pins.add(connection, self.product.tenant_id, tracked.id, seq, whole[:80], uuid4())
+            repin(connection, self.product.tenant_id, tracked.id, policy=policy, request_id=uuid4())
+        head = self.product.head_of(tracked)
+        tracked.restored = head.version if tracked.restored is not None else None
+        tracked.read = None
 
     @rule(policy=policies())
     def change_policy(self, policy: dict[str, Any]) -> None:
-        told = self._told
-        changed = {**told.policy, **policy}
+        tracked = self._tracked
+        changed = {**tracked.policy, **policy}
         with self.product.database.transaction(self.product.tenant_id) as connection:
             conversations.change(
                 connection,
                 self.product.tenant_id,
-                told.id,
+                tracked.id,
                 {"policy": changed},
                 result_cap=merge(changed).max_tool_result_chars,
             )
-        told.policy = changed
-        told.restored = told.read = None
+        tracked.policy = changed
+        tracked.restored = tracked.read = None
 
     # Workers
 
@@ -414,13 +414,13 @@ class ConversationMachine(RuleBasedStateMachine):
     # What has to hold
 
     @invariant()
-    @precondition(lambda self: bool(self.told))
+    @precondition(lambda self: bool(self.tracked))
     def holds(self) -> None:
-        self.product.verify(self._told)
+        self.product.verify(self._tracked)
 
     def teardown(self) -> None:
         try:
-            if self.told:
+            if self.tracked:
                 self._drain("go")
         finally:
             for process in self.processes:
@@ -429,8 +429,8 @@ class ConversationMachine(RuleBasedStateMachine):
     # How it is done
 
     @property
-    def _told(self) -> Told:
-        return self.told[self.current]
+    def _tracked(self) -> TrackedConversation:
+        return self.tracked[self.current]
 
     def _append(
         self,
@@ -443,19 +443,19 @@ class ConversationMachine(RuleBasedStateMachine):
         keyed: bool = False,
     ) -> None:
         """Append as a client does: what it answers is signed for the context that it read before."""
-        told = self._told
-        before = told.messages if replace_from is None else told.cut(replace_from)
+        tracked = self._tracked
+        before = tracked.messages if replace_from is None else tracked.cut(replace_from)
         if replace_from is not None:
             # Nobody knows what the context will be before the old messages are gone: no model was asked meanwhile.
             given = [part._replace(thinks=False) for part in given]
-        messages = self.speaker.say(told, before, given)
-        version, seen = told.read or self._read(told)
-        if told.strict:
-            messages = told.ledger.signed([*seen, *messages])[len(seen) :]
-        key = f"key{told.next_seq}" if keyed else None
+        messages = self.speaker.say(tracked, before, given)
+        version, seen = tracked.read or self._read(tracked)
+        if tracked.strict:
+            messages = tracked.ledger.signed([*seen, *messages])[len(seen) :]
+        key = f"key{tracked.next_seq}" if keyed else None
         count = self._count(usage, seen)
         done, runs = self.product.send(
-            told,
+            tracked,
             messages,
             Usage(count, version if versioned else None),
             replace_from=replace_from,
@@ -463,12 +463,12 @@ class ConversationMachine(RuleBasedStateMachine):
             key=key,
         )
         assert done.outcome == "appended"
-        assert (done.first_seq, done.last_seq) == (told.next_seq, told.next_seq + len(messages) - 1)
-        told.add(messages, replace_from=replace_from)
+        assert (done.first_seq, done.last_seq) == (tracked.next_seq, tracked.next_seq + len(messages) - 1)
+        tracked.add(messages, replace_from=replace_from)
         self.runs += runs
 
-    def _read(self, told: Told) -> tuple[int, list[Message]]:
-        context = self.product.context(told.id)
+    def _read(self, tracked: TrackedConversation) -> tuple[int, list[Message]]:
+        context = self.product.context(tracked.id)
         return (context["snapshot"]["version"] if context["snapshot"] else 0), context["messages"]
 
     def _count(self, usage: str, seen: Sequence[Message]) -> int | None:
@@ -477,14 +477,14 @@ class ConversationMachine(RuleBasedStateMachine):
             usage, weight // 8 + 1
         )
 
-    def _weight(self, told: Told) -> int:
-        return sum(content_tokens(message["content"]) for message in self.product.context(told.id)["messages"])
+    def _weight(self, tracked: TrackedConversation) -> int:
+        return sum(content_tokens(message["content"]) for message in self.product.context(tracked.id)["messages"])
 
-    def _still_holds(self, told: Told, version: int) -> bool:
+    def _still_holds(self, tracked: TrackedConversation, version: int) -> bool:
         (row,) = self.product.query(
-            "select coverage from snapshots where conversation_id = :c and version = :v", c=told.id, v=version
+            "select coverage from snapshots where conversation_id = :c and version = :v", c=tracked.id, v=version
         )
-        replaced = {each.seq for each in told.stored if not each.live}
+        replaced = {each.seq for each in tracked.stored if not each.live}
         return not any(replaced & set(range(first, last + 1)) for first, last, _, _ in row.coverage)
 
     def _check(self, stops: int, order: Order) -> None:
@@ -494,7 +494,7 @@ class ConversationMachine(RuleBasedStateMachine):
 
     def _begin(self, task: str) -> Process | None:
         if task == "check":
-            conversation = self._told.id
+            conversation = self._tracked.id
             return Process(self.product, lambda workers: workers.check(conversation))
         return self._begin_run(self.runs.pop(0)) if self.runs else None
 
@@ -513,7 +513,7 @@ class ConversationMachine(RuleBasedStateMachine):
         self.product.query(
             "update runs set lease_expires_at = now() - interval '1 s' where conversation_id = any(:c)"
             " and state = 'running'",
-            c=[told.id for told in self.told],
+            c=[tracked.id for tracked in self.tracked],
         )
 
     def _proceed(self, process: Process, stops: int, order: Order) -> None:
@@ -527,7 +527,7 @@ class ConversationMachine(RuleBasedStateMachine):
             self.runs += process.woken
 
     def _sweep(self) -> Found:
-        return sweep(self.product, [told.id for told in self.told])
+        return sweep(self.product, [tracked.id for tracked in self.tracked])
 
     def _drain(self, order: Order) -> None:
         """Let everything come to its end, as sweeper and time would, and see that nothing is left to do."""
@@ -558,23 +558,23 @@ class ConversationMachine(RuleBasedStateMachine):
 
     def _nothing_changes_the_second_time(self, order: Order) -> None:
         """8; and a restore is left alone."""
-        for told in self.told:
-            self.product.verify(told)
-            before = self._state(told)
-            if told.restored is not None:
-                assert before[0].version == told.restored
+        for tracked in self.tracked:
+            self.product.verify(tracked)
+            before = self._state(tracked)
+            if tracked.restored is not None:
+                assert before[0].version == tracked.restored
             with self.product.database.transaction(self.product.tenant_id) as connection:
-                conversations.mark_due(connection, told.id)
-            self._do([told.id], order)
-            after = self._state(told)
+                conversations.mark_due(connection, tracked.id)
+            self._do([tracked.id], order)
+            after = self._state(tracked)
             assert after == before, [
                 (run.trigger, run.state, run.reason, [(step.name, step.reason) for step in self.product.steps(run.id)])
-                for run in self.product.runs(told.id)[-3:]
+                for run in self.product.runs(tracked.id)[-3:]
             ]
-            self.product.verify(told)
+            self.product.verify(tracked)
 
-    def _state(self, told: Told) -> tuple[Any, ...]:
-        return (self.product.head_of(told), len(self.product.runs(told.id)), self.product.context(told.id))
+    def _state(self, tracked: TrackedConversation) -> tuple[Any, ...]:
+        return (self.product.head_of(tracked), len(self.product.runs(tracked.id)), self.product.context(tracked.id))
 
 
 @pytest.fixture
