@@ -18,15 +18,8 @@ from compaction.shorten.fitting import fit_history
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.steps.snapshot import Original, Snapshot, build
 from compaction.summary.zone import find_zone, rebuild
-from tests.support import messages_api
-from tests.support.shapes import chat_api, responses_api
-from tests.support.shapes.generated import (
-    Message,
-    as_sent,
-    chat_conversations,
-    ids_after_reasoning,
-    response_conversations,
-)
+from tests.support.shapes.generated import Message, as_sent, chat_conversations, response_conversations
+from tests.support.shapes.served import problems, served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,22 +52,6 @@ def view_of(turn: Sequence[Decoded], **policy: Any) -> View:
     """Return the working view of a conversation without a snapshot."""
     rows = [Original(seq, role, msgspec.json.encode(content).decode()) for seq, (role, content) in enumerate(turn)]
     return build(Snapshot(), rows, Policy(**policy)).view
-
-
-def served(shape: Shape, view: View, sent: Mapping[int, SentMessage]) -> tuple[list[Message], list[int]]:
-    """Return what a client reads, and the seqs that the warnings name."""
-    encoded = codecs.encode(shape, view, sent)
-    seqs = [seq for each in encoded.left_out for seq in each.seqs]
-    return json.loads(msgspec.json.encode(encoded.messages)), seqs
-
-
-def problems(shape: Shape, messages: list[Message], sent: Sequence[Message] = ()) -> list[Any]:
-    """Return what the API of a shape would refuse of these messages."""
-    if shape == "chat":
-        return chat_api.problems(messages)
-    if shape == "responses":
-        return responses_api.problems(messages, after_reasoning=ids_after_reasoning(list(sent)))
-    return messages_api.problems(messages)
 
 
 @given(conversations())
