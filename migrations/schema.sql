@@ -2228,12 +2228,12 @@ begin
         end if;
     end if;
     if plain and v_served <> 'messages' then
-        -- As it came, if all of it came so: then the messages' own texts are not read. Responses refuses reasoning that
-        -- nothing follows yet.
+        -- As it came, if all of it came so: then the messages' own texts are not read. Refused are reasoning alone by Chat
+        -- Completions, reasoning that nothing follows yet by Responses.
         select string_agg(s.sent::text, ',' order by m.seq),
                coalesce(bool_and(s.seq is not null
-                                 and not (m.has_thinking and m.seq = c.next_seq - 1 and v_served = 'responses'
-                                          and s.sent ->> 'type' = 'reasoning')
+                                 and not (m.has_thinking and (v_served = 'chat' or m.seq = c.next_seq - 1)
+                                          and public.is_reasoning_alone(p_conversation, m.seq))
                                  and (m.result_chars is null or read_context_in_shape.result_cap >= all (m.result_chars))
                                  and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
         into sent, plain

@@ -96,6 +96,15 @@ begin
                           where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = p_shape));
 end $$;
 
+-- Whether a message holds nothing but reasoning: an item of its own in Responses. That it is not shown once what it was signed
+-- for has changed is said of all reasoning at once.
+create function is_reasoning_alone(p_conversation uuid, p_seq integer) returns boolean language sql stable as $$
+    select coalesce(bool_and(case when m.has_thinking then not exists (
+            select from json_array_elements(m.content) as block
+            where block ->> 'type' not in ('thinking', 'redacted_thinking')) else false end), false)
+    from public.messages as m where m.conversation_id = p_conversation and m.seq = p_seq
+$$;
+
 -- read_context, and what of it was sent in the shape that is served (p_shape, or the conversation's own): of a plain context
 -- its messages, to be joined, else an array of [seq, message]. shapes has the facts that the served shape depends on; it is
 -- null for most, conversations of messages alone and of one model, served as such: every column of a row has its price.
@@ -207,12 +216,12 @@ begin
         end if;
     end if;
     if plain and v_served <> 'messages' then
-        -- As it came, if all of it came so: then the messages' own texts are not read. Responses refuses reasoning that
-        -- nothing follows yet.
+        -- As it came, if all of it came so: then the messages' own texts are not read. Refused are reasoning alone by Chat
+        -- Completions, reasoning that nothing follows yet by Responses.
         select string_agg(s.sent::text, ',' order by m.seq),
                coalesce(bool_and(s.seq is not null
-                                 and not (m.has_thinking and m.seq = c.next_seq - 1 and v_served = 'responses'
-                                          and s.sent ->> 'type' = 'reasoning')
+                                 and not (m.has_thinking and (v_served = 'chat' or m.seq = c.next_seq - 1)
+                                          and public.is_reasoning_alone(p_conversation, m.seq))
                                  and (m.result_chars is null or read_context_in_shape.result_cap >= all (m.result_chars))
                                  and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
         into sent, plain
@@ -267,15 +276,6 @@ create or replace function read_context(
            r.fixed_tokens, r.factor, r.exchanges, r.has_summary, r.gap, r.model, r.left_out, r.context_bytes, r.withheld
     from public.read_context_in_shape(p_tenant, p_conversation, p_etag, p_limits, p_policy, p_inline_tags, p_room,
                                       p_least_tokens, p_read_bytes, p_most_bytes, 'messages') as r
-$$;
-
--- Whether a message holds nothing but reasoning: an item of its own in Responses. That it is not shown once what it was signed
--- for has changed is said of all reasoning at once.
-create function is_reasoning_alone(p_conversation uuid, p_seq integer) returns boolean language sql stable as $$
-    select coalesce(bool_and(case when m.has_thinking then not exists (
-            select from json_array_elements(m.content) as block
-            where block ->> 'type' not in ('thinking', 'redacted_thinking')) else false end), false)
-    from public.messages as m where m.conversation_id = p_conversation and m.seq = p_seq
 $$;
 
 -- Make a snapshot the head. The one place where the head moves: the counters are counted anew from the snapshot and

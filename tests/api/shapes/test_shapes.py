@@ -130,6 +130,29 @@ def test_turns_of_several_shapes_make_one_conversation(service: Service) -> None
     assert ",".join(CHAT) in served(service, path, "chat").text
 
 
+def test_reasoning_alone_is_served_with_content_that_is_not_null(service: Service) -> None:
+    path = filled(service, "chat")
+    thinks = '{"role":"assistant","content":null,"reasoning_content":"Hm."}'
+    assert append(service, path, (thinks, '{"role":"user","content":"And?"}'), shape="chat").status_code == 201
+    answer = served(service, path)
+    assert problems_of("chat", answer.json()) == []
+    assert ",".join(CHAT) in answer.text
+    assert {"role": "assistant", "content": "", "reasoning_content": "Hm."} in answer.json()["messages"]
+
+
+def test_policies_count_an_answer_and_its_results_as_one_message_each(service: Service) -> None:
+    path = filled(service, "chat")
+    later = [json.loads(message.replace('"call_', '"later_')) for message in CHAT[1:6]]
+    turn = ('{"role":"assistant","content":"That one."}', *map(json.dumps, later))
+    assert append(service, path, turn, shape="chat").status_code == 201
+    body = {"dry_run": True, "strategy": "drop", "policy": {"max_conversation_messages": 5, "min_savings_tokens": 0}}
+    plan = service.client.post(f"{path}/compactions", json=body).json()
+    # The instruction, and an exchange of a request, two calls, their results and an answer.
+    assert plan["steps"][0]["messages_after"] == 6
+    assert "That one." not in json.dumps(plan["messages"])
+    assert "later_1" in json.dumps(plan["messages"])
+
+
 def test_an_entity_tag_is_of_one_shape(service: Service) -> None:
     path = filled(service, "chat")
     tag = served(service, path, "chat").headers["etag"]

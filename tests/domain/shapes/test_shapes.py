@@ -143,6 +143,17 @@ def test_conversations_that_mix_shapes_are_accepted_in_every_shape(data: st.Data
         assert problems(target, served_messages) == []
 
 
+@pytest.mark.parametrize("content", [{"content": None}, {"content": []}, {}])
+def test_reasoning_alone_is_served_with_a_content_that_its_api_takes(content: dict[str, Any]) -> None:
+    thinks = {"role": "assistant", "reasoning_content": "Hm.", **content}
+    messages: list[Message] = [{"role": "user", "content": "Go."}, thinks, {"role": "user", "content": "And?"}]
+    turn, sent = stored("chat", messages)
+    shown, left_out = served("chat", view_of(turn), sent)
+    assert shown == [messages[0], {**thinks, "content": ""}, messages[2]]
+    assert left_out == problems("chat", shown) == []
+    assert problems("chat", messages) != []
+
+
 @given(conversations())
 def test_facts_of_each_message_are_those_of_its_inner_form(given: tuple[Shape, list[Message]]) -> None:
     shape, messages = given
