@@ -389,6 +389,11 @@ class Settings(BaseSettings):
         """Tell whether a policy may have a model asked for summaries that is not the installation's own."""
         return name in self.summarizer_models or ANY_MODEL in self.summarizer_models
 
+    def refuses_model(self, name: str) -> bool:
+        """Tell whether a policy that names this model for summaries is known to fail; not where others summarize."""
+        provider = self.chosen_provider
+        return provider is not None and name != self.model_of(provider) and not self.allows_model(name)
+
     def model_access(self, provider: Provider) -> ModelAccess:
         """Return where a provider's API is."""
         if provider == "openai":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from api.http.bodies import read_policy
+from api.http.bodies import read_policy, read_summarizer_model
 from api.http.problems import ProblemError, invalid, or_not_found
 from api.schema.compactions import PlannedStepOut, PlanOut
 from compaction.cache_marks import Marked, keep_last
@@ -56,6 +56,7 @@ def check_wanted(wanted: CompactionIn, pointer: str = "/instructions") -> None:
 
 async def plan_compaction(caller: Caller, conversation_id: UUID, wanted: CompactionIn) -> PlanOut:
     """Return what a run would do; raise the problem of what is wanted."""
+    read_summarizer_model(wanted.policy, caller.services.settings)
     dry_run = await caller.run(_read_material, conversation_id, caller.principal, wanted.policy or {})
     return await asyncio.to_thread(_plan, dry_run, wanted, caller.services.settings.chosen_summarizer)
 
@@ -64,6 +65,7 @@ async def queue_compaction(
     caller: Caller, conversation_id: UUID, wanted: CompactionIn, request: Callable[..., tuple[UUID, bool]] | None = None
 ) -> tuple[UUID, bool]:
     """Queue a run by `request_run`, or what calls it, and tell the workers; return as it does."""
+    read_summarizer_model(wanted.policy, caller.services.settings)
     queue = SUMMARIES if wanted.strategy == "summary" else CHECKS
     run_id, is_ours = await caller.run(request or request_run, conversation_id, caller, wanted, queue)
     if is_ours:

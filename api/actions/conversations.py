@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from api.auth.guards import may
-from api.http.bodies import check_metadata, read_changes, read_model, read_overrides
+from api.http.bodies import check_metadata, read_changes, read_model, read_overrides, read_summarizer_model
 from api.http.problems import or_not_found
 from api.schema.types import ConversationBrief, ConversationOut, last_assembly
 from compaction.overrides import policy_warnings
@@ -31,6 +31,7 @@ async def create_conversation(caller: Caller, body: ConversationIn) -> tuple[Con
     """Make a conversation, or find the one with its `external_id`; return it, and whether it is new."""
     wanted, of_tenant = msgspec.structs.asdict(body), caller.principal.overrides
     check_metadata(wanted["metadata"], caller.services.strict.limits)
+    read_summarizer_model(wanted["policy"], caller.services.settings)
     named = wanted.pop("policy_preset")
     wanted["policy"] = read_overrides(wanted["policy"], named, of_tenant, model=wanted["model"])
     read_model(wanted["model"], of_tenant, wanted["policy"])
@@ -59,6 +60,7 @@ async def change_conversation(
     """Change what a body names; raise the problem that it has, before that of no such conversation."""
     wanted = msgspec.to_builtins(body)
     check_metadata(wanted.get("metadata"), caller.services.strict.limits)
+    read_summarizer_model(wanted.get("policy"), caller.services.settings)
     row = or_not_found(await caller.services.run(caller.tenant_id, _change, caller.principal, conversation_id, wanted))
     if "policy" in wanted:
         caller.services.wakeups.add(row.id, caller.tenant_id)

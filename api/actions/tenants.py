@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from api.http.bodies import read_changes
+from api.http.bodies import read_changes, read_summarizer_model
 from api.schema.types import TenantOut
 from api.schema.usage import UsageOut, usage_out
 from compaction.overrides import in_force, policy_warnings
@@ -35,6 +35,7 @@ async def change_tenant(caller: Caller, wanted: Mapping[str, Any]) -> TenantOut:
     """Change the tenant's policy overrides key by key; raise the problem that they have."""
     if not wanted:
         return await read_tenant(caller)
+    read_summarizer_model(wanted.get("policy"), caller.services.settings)
     defaults = caller.services.settings.policy
     changed = await caller.run(_change, wanted, defaults)
     caller.services.authenticator.forget(caller.tenant_id)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from litestar import Request
 
     from api.http.strict_json import Limits
+    from runtime.settings import Settings
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -58,6 +59,14 @@ def read_policy(overrides: Mapping[str, Any], *below: Mapping[str, Any]) -> None
         merge(*below, overrides)
     except PolicyError as error:
         raise invalid(error.detail, step_into("/policy", *error.path)) from None
+
+
+def read_summarizer_model(overrides: Mapping[str, Any] | None, settings: Settings) -> None:
+    """Check that a body's policy names no model for summaries that the installation refuses; raise the problem."""
+    model = (overrides or {}).get("summarizer_model")
+    if isinstance(model, str) and model and settings.refuses_model(model):
+        detail = "This installation asks no such model for summaries: PALIMPSEST_SUMMARIZER_MODELS does not name it."
+        raise invalid(detail, "/policy/summarizer_model")
 
 
 def read_overrides(

@@ -443,3 +443,25 @@ def test_a_tenants_policy_is_merged_key_by_key(changing: Service) -> None:
     changed = changing.client.patch(path, json={"policy": {"min_savings_tokens": 3}})
     assert changed.json()["policy_overrides"] == {"reserved_output_tokens": 8_000, "min_savings_tokens": 3}
     assert any("reserved_output_tokens is not in force" in warning for warning in changed.json()["warnings"])
+
+
+def test_a_model_that_the_installation_does_not_ask_is_refused_where_it_is_set(
+    service: Service, module_settings: Settings
+) -> None:
+    allowing = {"summarizer": "openai", "summarizer_model": "own", "summarizer_models": ["other"]}
+    settings = module_settings.model_copy(update=allowing)
+    own = service.conversation()
+    with running_api(settings) as api, api.client(str(service.client.headers["authorization"]).split()[1]) as client:
+        for name in ("own", "other", ""):
+            assert client.patch(own, json={"policy": {"summarizer_model": name}}).status_code == 200
+        foreign = {"policy": {"summarizer_model": "foreign"}}
+        for refused in (
+            client.patch(own, json=foreign),
+            client.post("/v1/conversations", json=foreign),
+            client.patch("/v1/tenant", json=foreign),
+            client.post(f"{own}/compactions", json=foreign),
+            client.post(f"{own}/compactions", json=foreign | {"dry_run": True}),
+        ):
+            problem(refused, 422, "invalid", "/policy/summarizer_model")
+    # Where the API does not know who summarizes, the run says so.
+    assert service.client.patch(own, json=foreign).status_code == 200
