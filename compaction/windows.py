@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LOW_CONTEXT_WINDOW: Final = 32_000
 """Tokens. A smaller window works, but leaves little besides a system prompt and tools (requirement O5)."""
+UNKNOWN_SUMMARIZER_WINDOW: Final = LOW_CONTEXT_WINDOW
+"""Tokens; a summarizer that is not known is taken for a small one: more parts cost less than a refused request."""
 
 _STANDARD: Final = 200_000
 _LONG: Final = 1_000_000

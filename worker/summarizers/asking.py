@@ -16,7 +16,7 @@ import stamina
 import structlog
 
 from compaction.steps.runs import RunReason
-from compaction.windows import LOW_CONTEXT_WINDOW, window_of
+from compaction.windows import UNKNOWN_SUMMARIZER_WINDOW, window_of
 from runtime import tracing
 from worker.metrics import METRICS
 from worker.summarizers.api_errors import REQUEST_ID, failure, is_too_long, may_pass, retry_after
@@ -51,9 +51,6 @@ LONGEST_WAIT_SECONDS: Final = 20.0
 """A server that asks for more patience than this is treated as down: the context is waiting."""
 CONNECT_SECONDS: Final = 5.0
 """A host that does not take a connection within this is tried again; the SDKs' own default."""
-
-UNKNOWN_WINDOW: Final = LOW_CONTEXT_WINDOW
-"""Tokens; a model that is not known is taken for a small one, since more chunks cost less than a refused request."""
 
 TEMPERATURE: Final = "temperature"
 """Lesson: this model takes no temperature."""
@@ -95,7 +92,7 @@ class RemoteModel(ABC, Generic[Client]):
         stamina.instrumentation.set_on_retry_hooks([_log_retry])
         own = settings.model_of(self.name)
         self.model = (policy.summarizer_model if policy else "") or own
-        self.context_tokens = settings.summarizer_context_tokens or window_of(self.model, UNKNOWN_WINDOW)
+        self.context_tokens = settings.summarizer_context_tokens or window_of(self.model, UNKNOWN_SUMMARIZER_WINDOW)
         self.prices = PriceTable.of(settings, policy)
         self.deadline_seconds = settings.summarizer_deadline_seconds
         """Seconds for one question, every attempt and every wait included."""

@@ -17,15 +17,13 @@ from compaction.summary.transcript import SECTIONS
 from compaction.summary.zone import without_reference
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage
-from compaction.windows import window_of
+from compaction.windows import UNKNOWN_SUMMARIZER_WINDOW, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from store.console.summaries import Source
 
-UNKNOWN_WINDOW: Final = 200_000
-"""Tokens of the window that a prompt is sized against where the model's is not known."""
 PARTS_SHOWN: Final = 20
 
 
@@ -85,7 +83,7 @@ def _asked(source: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], in
             zone,
             None if source.previous is None else without_reference(source.previous),
             policy,
-            window_of(step.model, UNKNOWN_WINDOW),
+            window_of(step.model, UNKNOWN_SUMMARIZER_WINDOW),
             times=source.times,
             instructions=wishes or None,
             pins=source.pins,
