@@ -25,7 +25,7 @@ RUN /opt/build/bin/python -m pip wheel --no-build-isolation --wheel-dir /wheels 
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="palimpsest" \
-      org.opencontainers.image.description="Asynchronous background compaction for multi-user chat on Claude" \
+      org.opencontainers.image.description="Asynchronous background compaction for multi-user chat, whatever model answers" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/palimpsest/bin:$PATH \

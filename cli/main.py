@@ -23,7 +23,7 @@ app = typer.Typer(
     cls=Commands,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Asynchronous background compaction for multi-user chat on Claude.",
+    help="Asynchronous background compaction for multi-user chat, whatever model answers.",
 )
 keys_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")
 tenants_app = typer.Typer(no_args_is_help=True, help="List tenants, and set what each of them is allowed.")

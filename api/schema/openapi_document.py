@@ -39,7 +39,7 @@ SECURITY: Final[list[dict[str, list[str]]]] = [{"key": []}, {"keyHeader": []}, {
 """How a call under `/v1` says who it is from: one of these."""
 
 _ABOUT: Final = """\
-Asynchronous background compaction for multi-user chat on Claude.
+Asynchronous background compaction for multi-user chat, whatever model answers.
 
 Bodies are JSON; unknown fields and unknown query parameters are refused. Tokens are integers, money is a decimal string
 in USD, times are RFC 3339 in UTC. Lists answer `data`, `has_more`, `first_id` and `last_id`; the next page is
