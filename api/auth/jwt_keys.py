@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +11,8 @@ import httpx2
 import jwt
 import msgspec
 import structlog
+
+from api.background.ending import end
 
 log = structlog.get_logger()
 
@@ -73,10 +74,7 @@ class JwtKeys:
     async def stop(self) -> None:
         """End."""
         for task in (self._task, self._fetching):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            await end(task)
 
     async def find(self, kid: str | None) -> SigningKey | None:
         """Return the key that a token names; a token that names none means the only one.

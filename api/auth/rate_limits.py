@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from api.background.ending import end
 from api.http.problems import ProblemError, unavailable
 from store.tenants import limits
 
@@ -94,10 +94,7 @@ class RateLimits:
 
     async def stop(self) -> None:
         """Close every connection."""
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._refreshing
+        await end(self._refreshing)
         if self._counter is not None:
             await self._counter.close()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from api.background.ending import end
 from api.http.problems import RETRY_AFTER_SECONDS, ProblemError
 from store.runs.ended import active_among
 
@@ -38,10 +38,7 @@ class RunWaits:
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._polling is not None:
-            self._polling.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._polling
+        await end(self._polling)
 
     async def wait(self, tenant_id: UUID, run_id: UUID, seconds: float) -> None:
         """Return once a run of a tenant is over or gone, or after so many seconds.

@@ -14,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from api.background.ending import end
 from runtime.broker import BATCH, CHECK_TASK, CHECKS, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, queue_keys
 from runtime.fault_points import pause_for_test
 from runtime.task_messages import Task, TaskSender
@@ -76,10 +77,7 @@ class Wakeups:
 
     async def stop(self) -> None:
         """Send what is collected and end."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
         if self._watch.reachable:
             # Also with nothing collected: the thread takes this one last, so a batch on its way gets there.
             with suppress(TimeoutError):
@@ -213,10 +211,7 @@ class BrokerWatch:
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
         await self._client.aclose()
 
     async def depths(self) -> dict[str, int] | None:

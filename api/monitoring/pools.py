@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
+
+from api.background.ending import end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,10 +65,7 @@ class Pools:
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
 
     @contextmanager
     def query(self) -> Iterator[None]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import socket
+import sys
+import traceback
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,7 +46,16 @@ class RunningApi(NamedTuple):
         """End as SIGTERM would end it, and wait until it has."""
         self.server.should_exit = True
         self.thread.join(TIMEOUT)
-        assert not self.thread.is_alive()
+        assert not self.thread.is_alive(), self._whereabouts()
+
+    def _whereabouts(self) -> str:
+        """Return what the thread and the tasks of its loop are at."""
+        told = io.StringIO()
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        traceback.print_stack(frame, file=told)
+        for task in asyncio.all_tasks(self.server.servers[0].get_loop()):
+            task.print_stack(file=told)
+        return told.getvalue()
 
 
 class Service(NamedTuple):

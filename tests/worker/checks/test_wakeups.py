@@ -16,13 +16,15 @@ import httpx2
 import pytest
 import redis
 
+from api.background import ending
+from api.background.ending import end
 from api.background.wakeups import CROWD, Wakeups
 from api.monitoring.metrics import Metrics
 from cli.local.embedded import free_port
 from cli.local.installations import redis_server as redis_program
 from runtime.broker import BATCH, CHECK_TASK
 from tests.support.eventually import eventually
-from tests.support.service.running_api import running_api
+from tests.support.service.running_api import TIMEOUT, running_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -259,3 +261,26 @@ def test_a_process_ends_although_its_broker_hangs(
     broker.signal(signal.SIGCONT)
     with pytest.raises(httpx2.TransportError):
         api.client().get("/healthz")
+
+
+async def end_one_that_takes_an_end_for_a_failure() -> int:
+    failures = 0
+
+    async def go_on() -> None:
+        nonlocal failures
+        while failures < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                failures += 1
+
+    task = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    await end(task)
+    assert task.done()
+    return failures
+
+
+def test_what_goes_on_though_it_was_cancelled_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "AGAIN_SECONDS", 0.01)
+    assert asyncio.run(asyncio.wait_for(end_one_that_takes_an_end_for_a_failure(), TIMEOUT)) == 3
