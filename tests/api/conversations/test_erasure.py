@@ -163,7 +163,10 @@ def places(service: Service, word: str) -> set[tuple[str, str]]:
 
 
 def rows_of(service: Service, conversation: UUID) -> dict[str, list[dict[str, Any]]]:
-    """Return everything that a conversation has, by table, as the owner sees it, but its last assembly."""
+    """Return everything that a conversation has, by table, as the owner sees it, but its last assembly.
+
+    Rows come in an order of their own: that of the table changes with whatever else is removed from it.
+    """
     found = {}
     for table in set(tables(service)) - {"assemblies"}:
         columns = owner(service, "select column_name from information_schema.columns where table_name = %s", table)
@@ -176,7 +179,8 @@ def rows_of(service: Service, conversation: UUID) -> dict[str, list[dict[str, An
             where = "conversation_id = %s"
         else:
             continue
-        found[table] = owner(service, f"select to_jsonb(t) as row from {table} as t where {where}", conversation)  # noqa: S608
+        statement = f"select to_jsonb(t) as row from {table} as t where {where} order by 1"  # noqa: S608
+        found[table] = owner(service, statement, conversation)
     return found
 
 
