@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from litestar import Litestar, Request, Router, get
+from litestar import Litestar, Request, get
 
 from api.console.demo.player import demo_player
 from api.console.router import console_router
 from api.http.middleware import surround
 from api.http.problems import EXCEPTION_HANDLERS
+from api.http.routing import OwnRouter
 from api.http.security_headers import SecurityHeaders
 from api.routes import (
     branches,
@@ -52,7 +53,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
         finally:
             await services.stop()
 
-    v1 = Router(
+    v1 = OwnRouter(
         "/v1",
         route_handlers=[
             conversations.create_conversation,

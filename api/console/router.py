@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from litestar import Request, Response, Router
+from litestar import Request, Response
 
 from api.console.assets import get_asset
 from api.console.forms import FORM_BYTES, without_blanks
@@ -28,17 +28,18 @@ from api.console.routes import (
 )
 from api.console.sessions import SignInNeededError
 from api.http.problems import EXCEPTION_HANDLERS
+from api.http.routing import OwnRouter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def console_router() -> Router:
+def console_router() -> OwnRouter:
     """Return the router of the console."""
     handlers: dict[int | type[Exception], Callable[..., Response[bytes]]] = dict.fromkeys(
         EXCEPTION_HANDLERS, error_page
     )
-    return Router(
+    return OwnRouter(
         "/console",
         route_handlers=[
             get_asset,
