@@ -398,8 +398,8 @@ def test_valid_conversations_reach(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 def test_valid_conversations_reach_the_huge_and_the_same_role_twice() -> None:
-    find(valid_conversations(), lambda messages: len(messages[0]["content"]) > 50_000, settings=FIND)
-    find(valid_conversations(), lambda messages: not alternates(messages), settings=FIND)
+    find(valid_conversations(max_rounds=0), lambda messages: len(messages[0]["content"]) > 50_000, settings=FIND)
+    find(valid_conversations(max_chars=40), lambda messages: not alternates(messages), settings=FIND)
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
