@@ -40,11 +40,11 @@ class AskedModel(EveryApiModel):
         at_once = 2 if asked and asked[2] else 1
         wanted = int(asked[1]) * at_once if asked and not OWN_COMPACTION.search(said) else 0
         for _ in range(at_once if results < wanted else 0):
-            self._calls += 1
-            call = self._call(names, self._calls)
+            call = self._call(names, self._calls + 1)
             if call is not None:
-                yield call
+                self._calls += 1
                 wanted = -1
+                yield call
         if wanted >= 0:
             yield SUMMARY if OWN_COMPACTION.search(said) else f"Done after {results}."
 

@@ -37,17 +37,8 @@ POLICY: Final = {
 STORED: Final = (
     "select seq, role, content from messages where conversation_id = %s and superseded_at is null order by seq"
 )
-HEADINGS: Final = (
-    "client",
-    "requests",
-    "rows sent",
-    "received",
-    "tokens sent",
-    "received",
-    "outcomes",
-    "convs",
-    "branches",
-)
+HEADINGS: Final = ("client", "requests", "rows", "tokens of rows", "of all requests", "outcomes", "convs", "branches")
+"""What the client sent and what the model received; the first two of the longest request, without tools and system."""
 
 
 class Talk(NamedTuple):
@@ -89,8 +80,7 @@ class Talk(NamedTuple):
         """Assert what has to be so whatever a client does."""
         assert [each.problems for each in self.model.requests if each.problems] == []
         for sent, received in self.pairs():
-            rows = received.body["input" if sent.shape == "responses" else "messages"]
-            assert rows[-1] == sent.rows[-1], "the newest is not there"
+            assert _rows(received)[-1] == sent.rows[-1], "the newest is not there"
             assert received.answered == sent.answered, "the answer is not what the model said"
             if sent.outcome != "compacted":
                 assert received.body == sent.body
@@ -99,16 +89,15 @@ class Talk(NamedTuple):
     def row(self, client: str) -> tuple[str, ...]:
         """Return the client's row of the table."""
         pairs = self.pairs()
-        largest = max(pairs, key=lambda pair: _tokens(pair[0].body))
+        rows = [(sent.rows, _rows(received)) for sent, received in pairs]
+        longest = max(rows, key=lambda pair: len(pair[0]))
         outcomes = Counter(sent.outcome for sent, _ in pairs)
-        name = "input" if largest[0].shape == "responses" else "messages"
         return (
             client,
             str(len(pairs)),
-            str(len(largest[0].rows)),
-            str(len(largest[1].body[name])),
-            str(sum(_tokens(sent.body) for sent, _ in pairs)),
-            str(sum(_tokens(received.body) for _, received in pairs)),
+            f"{len(longest[0])} → {len(longest[1])}",
+            f"{_tokens(longest[0]):,} → {_tokens(longest[1]):,}",
+            f"{sum(_tokens(sent) for sent, _ in rows):,} → {sum(_tokens(received) for _, received in rows):,}",
             ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())),
             str(len(self.conversations())),
             str(len(self.branches())),
@@ -169,6 +158,11 @@ def _query(settings: Settings, statement: str, *values: object) -> list[dict[str
         return connection.execute(statement.encode(), values).fetchall()
 
 
-def _tokens(body: Any) -> int:
-    """Return a request's tokens, by the rule of four characters a token."""
-    return len(json.dumps(body, ensure_ascii=False)) // 4
+def _rows(received: Request) -> list[Any]:
+    rows: list[Any] = received.body["input" if received.shape == "responses" else "messages"]
+    return rows
+
+
+def _tokens(rows: list[Any]) -> int:
+    """Return the tokens of messages or items, by the rule of four characters a token."""
+    return len(json.dumps(rows, ensure_ascii=False)) // 4
