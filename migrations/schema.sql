@@ -1685,7 +1685,11 @@ begin
     end if;
     if v_branch_of is null and p_in_session then
         select g.conversation_id into v_branch_of from public.gateway_conversations as g
-            where g.tenant_id = p_tenant and g.circle = p_circle order by g.conversation_id desc limit 1;
+            cross join lateral (
+                select count(*) as requests, max(p.answered_at) as last from public.gateway_prefixes as p
+                where p.conversation_id = g.conversation_id and p.answered_at is not null) as answered
+            where g.tenant_id = p_tenant and g.circle = p_circle and answered.requests > 1
+            order by answered.last desc limit 1;
     end if;
     insert into public.conversations (id, tenant_id, external_id, user_ref, model, metadata)
     values (p_id, p_tenant, case when v_named.id is null then p_external_id end, p_user_ref, p_model,

@@ -152,7 +152,8 @@ begin
 end $$;
 
 -- Begin a conversation, or take the one that is named, by its id or its external id, and has no message yet. Where the name's is
--- another history, this is a branch of it; where nothing is named, of the newest in its circle, if that is a session's.
+-- another history, this is a branch of it; where nothing is named, of what was gone on with last in its circle, if that is a
+-- session's: requests for a title are one each.
 create function gateway_begin(
     p_tenant uuid, p_id uuid, p_named uuid, p_external_id text, p_user_ref text, p_model text, p_metadata jsonb,
     p_circle bytea, p_in_session boolean, p_branch_of uuid
@@ -174,7 +175,11 @@ begin
     end if;
     if v_branch_of is null and p_in_session then
         select g.conversation_id into v_branch_of from public.gateway_conversations as g
-            where g.tenant_id = p_tenant and g.circle = p_circle order by g.conversation_id desc limit 1;
+            cross join lateral (
+                select count(*) as requests, max(p.answered_at) as last from public.gateway_prefixes as p
+                where p.conversation_id = g.conversation_id and p.answered_at is not null) as answered
+            where g.tenant_id = p_tenant and g.circle = p_circle and answered.requests > 1
+            order by answered.last desc limit 1;
     end if;
     insert into public.conversations (id, tenant_id, external_id, user_ref, model, metadata)
     values (p_id, p_tenant, case when v_named.id is null then p_external_id end, p_user_ref, p_model,

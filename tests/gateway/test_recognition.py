@@ -178,6 +178,33 @@ def test_own_compaction_of_a_client_is_a_branch(room: Room) -> None:
     assert about[0]["metadata"]["gateway"]["branch_of"] == first
 
 
+def test_own_compaction_is_a_branch_of_what_was_gone_on_with_last(room: Room) -> None:
+    def branch_of(chat: Chatter) -> str | None:
+        about = room.query("select metadata from conversations where id = %s", ids.parse("conv", chat.name))
+        name: str | None = about[0]["metadata"]["gateway"].get("branch_of")
+        return name
+
+    session = {"x-session-id": "session with titles"}
+    first_title, chat, title = (Chatter(room, "messages", **session) for _ in range(3))
+    first_title.ask("Write a title for: what was gone on with")
+    room.eventually_stored(first_title.name, 2)
+    chat.ask("what was gone on with 0")
+    chat.ask("what was gone on with 1")
+    first = chat.name
+    room.eventually_stored(first, 4)
+    title.ask("Write another title for: what was gone on with")
+    room.eventually_stored(title.name, 2)
+    assert (branch_of(chat), branch_of(title)) == (None, first)
+    for number in range(2):
+        before = chat.name
+        chat.rows = [{"role": "user", "content": f"a summary, {number}"}, {"role": "user", "content": "Go on."}]
+        chat.send()
+        room.eventually_stored(chat.name, 3)
+        chat.ask("and on")
+        room.eventually_stored(chat.name, 5)
+        assert branch_of(chat) == before
+
+
 def test_named_conversations(room: Room) -> None:
     chat = Chatter(room, "chat", **{"x-palimpsest-conversation": "my thread"})
     chat.ask("named 0")
