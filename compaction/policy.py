@@ -124,6 +124,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     recall_handles: bool = False
     """Whether what is cut says what it was and how to have it back by recall, and a summary which messages it stands
     for. For models that have the tool."""
+    gateway_recall: bool = False
+    """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 
     @property
     def batch_threshold_tokens(self) -> int:

@@ -13,7 +13,9 @@ from compaction.shapes import codecs
 from compaction.shapes.inner import SentMessage
 from compaction.steps.snapshot import load_view
 from compaction.view import ViewMessage, strip_thinking
-from gateway.conversations.recognition import decoded, live_before
+from gateway.conversations.marks import MARK, mark_of, with_mark
+from gateway.conversations.put_back import live_before
+from gateway.conversations.recognition import decoded
 
 if TYPE_CHECKING:
     from gateway.conversations.histories import ResentHistory
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
 
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
-_MARK: Final = CACHE_MARK.encode()
-_MARKABLE: Final = frozenset({"text", "tool_use", "tool_result", "image", "document"})
-"""Blocks of a snapshot that may carry a mark for the cache; thinking may not."""
 
 
 class CompactedRequest(NamedTuple):
@@ -71,7 +70,7 @@ def _carefully(history: ResentHistory, place: Recognized, head: Head, first: int
         sent[seqs[at]] = SentMessage(history.rows[at].decode(), value, inner)
     before = load_view(head.messages, head.seqs)
     if history.shape == "messages" and before and (mark := _mark_of_head(history, first)) is not None:
-        before = (*before[:-1], before[-1].with_content(_with_mark(before[-1].content, mark)))
+        before = (*before[:-1], before[-1].with_content(with_mark(before[-1].content, mark)))
     if history.shape != "messages":
         places = {seq: at for at, seq in enumerate(seqs[:first])}
         for message in before:
@@ -107,7 +106,7 @@ def _marked(messages: str, history: ResentHistory, first: int) -> bytes:
         return messages.encode()
     every: list[dict[str, Any]] = _value(messages)
     if every:
-        every[-1] = {**every[-1], "content": _with_mark(every[-1]["content"], mark)}
+        every[-1] = {**every[-1], "content": with_mark(every[-1]["content"], mark)}
     return _encode(every)
 
 
@@ -117,30 +116,13 @@ def _mark_of_head(history: ResentHistory, first: int) -> Any:
     A snapshot stays the same until the next one: what ends with it is read from the cache in every call.
     """
     rows = (*reversed(history.rows[:first]), *history.rows[first:])
-    mark = next((found for row in rows if (found := _mark(row))), None)
+    mark = next((found for row in rows if (found := mark_of(row))), None)
     return mark if mark is not None and _marks(history, first) < MAX_MARKS else None
-
-
-def _with_mark(content: Any, mark: Any) -> Any:
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not parts or parts[-1].get("type") not in _MARKABLE:
-        return content
-    return [*parts[:-1], {**parts[-1], CACHE_MARK: mark}]
 
 
 def _marks(history: ResentHistory, first: int) -> int:
     """Return how many marks a request has without the rows before `first`."""
     beside = [_value(history.fields[name]) for name in ("system", "tools") if name in history.fields]
     own = 1 if CACHE_MARK in history.fields else 0
-    rows = [_value(row) for row in history.rows[first:] if _MARK in row]
+    rows = [_value(row) for row in history.rows[first:] if MARK in row]
     return own + sum(map(count_marks, beside)) + sum(count_marks(row.get("content")) for row in rows)
-
-
-def _mark(row: bytes) -> Any:
-    """Return the last mark in a row."""
-    if _MARK not in row:
-        return None
-    value = _value(row)
-    content = value.get("content") if isinstance(value, dict) else None
-    marks = [part.get(CACHE_MARK) for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    return next((mark for mark in reversed(marks) if isinstance(mark, dict)), None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -17,17 +18,21 @@ from gateway import refusals
 from gateway.answers.reading import Answered, AnswerReader
 from gateway.conversations.turns import LostTurnError, learn
 from gateway.doors import DoorError, error_body, error_headers
-from gateway.headers import REQUEST, incoming, outgoing, said
+from gateway.headers import CODED, OURS, REQUEST, incoming, outgoing, said
 from gateway.preparing import PreparedRequest, prepare, without_text
+from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
+from gateway.recalls.calls import results
+from gateway.recalls.recalling import RecallingAnswer
 from runtime import ids
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from uuid import UUID
 
     from litestar.types import Receive, Send
 
     from gateway.callers import Known
-    from gateway.conversations.turns import Kept
+    from gateway.conversations.turns import Kept, Learned
     from gateway.doors import Door, Headers
     from gateway.services import GatewayServices
 
@@ -57,7 +62,8 @@ class PassedRequest:
         self._named = dict(headers)
         self._request_id = request_id
         self._hold = HeldBytes(services.under_way)
-        self._reader: AnswerReader | None = None
+        self._reader: AnswerReader | RecallingAnswer | None = None
+        self._recalling: RecallingAnswer | None = None
         self._prepared: PreparedRequest | None = None
         self._caller: Caller | None = None
         self._began = 0.0
@@ -131,10 +137,13 @@ class PassedRequest:
                 prepared = await prepare(self._services, self._caller, self._door, self._named, body)
                 del body
                 response, prepared = await self._call(known, prepared)
-                headers = self._begin(response, prepared)
-                # What was sent is not kept in memory while the answer comes.
+                headers = self._begin(known, response, prepared)
+                # What was sent is not kept in memory while the answer comes, unless the model may recall.
                 del prepared
-                await self._answer(response, headers, send)
+                if self._recalling is not None:
+                    await self._answer_recalling(self._recalling, response, headers, send)
+                else:
+                    await self._answer(response.aiter_raw(), response.status_code, headers, send)
         except DoorError as error:
             await self._refuse(error, send)
         except (httpx2.HTTPError, httpx2.StreamError, _StoppedReadingError) as error:
@@ -158,24 +167,30 @@ class PassedRequest:
             if shorter is not None:
                 self._services.metrics.retries.inc()
                 return await self._send(known, shorter), shorter
+        elif prepared.as_it_came is not None and refusals.is_of_tools(error):
+            plain = PreparedRequest(prepared.as_it_came, "unchanged", prepared.learned)
+            return await self._send(known, plain), plain
         read = httpx2.Response(response.status_code, headers=response.headers.raw, stream=_Whole(refusal))
         return read, prepared
 
     async def _send(self, known: Known, prepared: PreparedRequest) -> httpx2.Response:
+        self._services.metrics.added_seconds.observe(time.perf_counter() - self._began)
+        return await self._ask(known, prepared.body)
+
+    async def _ask(self, known: Known, body: bytes) -> httpx2.Response:
         services = self._services
         tenant_id = known.principal.tenant_id if known.principal else None
         provider = services.providers.of(tenant_id, self._door.shape)
-        size = len(prepared.body) if self._method == "POST" else None
+        size = len(body) if self._method == "POST" else None
         headers = outgoing(
             self._headers,
             shape=self._door.shape,
             provider_key=None if known.is_beside else provider.key or "",
             size=size,
         )
-        services.metrics.added_seconds.observe(time.perf_counter() - self._began)
-        return await services.calls.send(self._method, provider, self._door, self._query, headers, prepared.body)
+        return await services.calls.send(self._method, provider, self._door, self._query, headers, body)
 
-    def _begin(self, response: httpx2.Response, prepared: PreparedRequest) -> Headers:
+    def _begin(self, known: Known, response: httpx2.Response, prepared: PreparedRequest) -> Headers:
         """Note what is to be learned of an answer; return its headers."""
         metrics = self._services.metrics
         metrics.requests.labels(self._door.name, prepared.outcome).inc()
@@ -183,23 +198,57 @@ class PassedRequest:
         headers = incoming(response.headers.raw)
         self._hold.give_back()
         if response.status_code == _OK and prepared.learned is not None and self._door.is_conversation:
-            self._reader = AnswerReader(self._door.shape, dict(headers))
+            if prepared.as_it_came is not None and self._caller is not None:
+                self._recalling = self._recalls(known, self._caller, prepared)
+            self._reader = self._recalling or AnswerReader(self._door.shape, dict(headers))
             self._prepared = PreparedRequest(b"", prepared.outcome, without_text(prepared.learned))
             with suppress(BusyError):
                 self._hold.take(self._prepared.size)
         request = (REQUEST, ids.external("req", self._request_id).encode())
         return [*headers, *said(prepared.conversation, prepared.outcome, prepared.saved_tokens), request]
 
-    async def _answer(self, response: httpx2.Response, headers: Headers, send: Send) -> None:
-        self.status = response.status_code
+    def _recalls(self, known: Known, caller: Caller, prepared: PreparedRequest) -> RecallingAnswer | None:
+        """Return what answers the model's calls of recall."""
+        if prepared.learned is None:
+            return None
+        with suppress(BusyError):
+            self._hold.take(len(prepared.body))
+        return RecallingAnswer(
+            self._door.shape,
+            prepared.body,
+            partial(self._ask, known),
+            partial(answer, caller, prepared.learned.place.conversation_id),
+            as_thinking=self._services.settings.gateway_recall_as_thinking,
+        )
+
+    async def _answer_recalling(
+        self, recalling: RecallingAnswer, response: httpx2.Response, headers: Headers, send: Send
+    ) -> None:
+        """Pass on an answer without the calls of recall within it."""
+        if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
+            kept = [(name, value) for name, value in headers if name not in CODED]
+            async with aclosing(recalling.stream(response)) as pieces:
+                return await self._answer(pieces, response.status_code, kept, send)
+        last, body, is_other = await recalling.whole(response)
+        if last is not response:
+            own = [(name, value) for name, value in headers if name.startswith(OURS)]
+            headers = [*incoming(last.headers.raw), *own]
+        if is_other:
+            headers = [(name, value) for name, value in headers if name not in CODED]
+            headers.append((b"content-length", b"%d" % len(body)))
+        return await self._answer(_once(body), last.status_code, headers, send)
+
+    async def _answer(self, pieces: AsyncIterator[bytes], status: int, headers: Headers, send: Send) -> None:
+        self.status = status
         self._has_begun = True
-        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-        async for chunk in response.aiter_raw():
-            if self._reader is not None:
-                self._reader.take(chunk)
-                if self._reader.is_complete:
-                    # Before the client has its end: its next request finds it stored, or being stored.
-                    self._learn(is_whole=True)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        async for chunk in pieces:
+            reader = self._reader
+            if isinstance(reader, AnswerReader):
+                reader.take(chunk)
+            if reader is not None and reader.is_complete:
+                # Before the client has its end: its next request finds it stored, or being stored.
+                self._learn(is_whole=True)
             await self._write(send, chunk)
         self._learn(is_whole=True)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -242,6 +291,8 @@ async def store(
     if prepared.learned is None:
         return None
     state, kept = "lost", None
+    if answered is not None:
+        answered = await _with_results(caller, prepared.learned, answered)
     for tried in range(_TRIES):
         try:
             kept = await learn(caller, prepared.learned, answered)
@@ -259,6 +310,21 @@ async def store(
         break
     services.metrics.turns[state].inc()
     return kept
+
+
+async def _with_results(caller: Caller, learned: Learned, answered: Answered) -> Answered:
+    """Return an answer with the results of the calls of recall that stand in it beside the client's own."""
+    if not answered.calls:
+        return answered
+    if answered.is_whole:
+        done = await answer(caller, learned.place.conversation_id, answered.calls)
+    else:
+        done = answer_without(answered.calls, BROKEN_OFF)
+    return answered._replace(results=results(learned.shape, done))
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 class _Whole(httpx2.AsyncByteStream):

@@ -19,6 +19,8 @@ SAVED: Final = b"x-palimpsest-saved-tokens"
 REQUEST: Final = b"x-palimpsest-request"
 CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 """Where clients of the providers have their key."""
+CODED: Final = frozenset({b"content-encoding", b"content-length"})
+"""What is no longer so of an answer that was changed here."""
 _HOP_BY_HOP: Final = frozenset(
     {
         b"connection",

@@ -12,12 +12,15 @@ from api.http.bodies import aside
 from compaction.shapes.inner import ShapeError
 from gateway.contexts import shorten
 from gateway.conversations.histories import NotJsonError, chain, circle_of, keys_in, read_history
+from gateway.conversations.put_back import put_back
 from gateway.conversations.recognition import may_go_on, new_place, recognize
 from gateway.conversations.sessions import MOST_NAME_CHARS, session_of
 from gateway.conversations.turns import Learned
 from gateway.doors import DoorError
 from gateway.headers import BYPASS, CONVERSATION
 from gateway.patience import AwayError
+from gateway.recalls.calls import declared
+from gateway.recalls.thoughts import has_thoughts, without_thoughts
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ class PreparedRequest(NamedTuple):
     learned: Learned | None = None
     history: ResentHistory | None = None
     """The whole of it, for a second try with less."""
+    as_it_came: bytes | None = None
+    """The body before the recall tool was declared in it; None where it is not."""
 
     @property
     def conversation(self) -> str | None:
@@ -77,6 +82,8 @@ async def prepare(
         raise DoorError(400, f"The body is no JSON: {error}") from None
     if read is None:
         return PreparedRequest(body, "unchanged")
+    if has_thoughts(body):
+        body = read[0].with_rows(read[0].rows)
     if caller is None:
         return PreparedRequest(body, "failed_open")
     try:
@@ -87,7 +94,11 @@ async def prepare(
 
 def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
     history = read_history(door.shape, body)
-    return (history, chain(history.rows, services.digests)) if history is not None else None
+    if history is None:
+        return None
+    if has_thoughts(body):
+        history = history._replace(rows=without_thoughts(history.rows))
+    return history, chain(history.rows, services.digests)
 
 
 async def _in_place(
@@ -106,6 +117,9 @@ async def _in_place(
     keys = keys_in(circle, links)
     in_session = given is not None or session.name is not None
     place = await services.patience.within(_recognized(services, caller, history, keys, named, in_session=in_session))
+    recalls = caller.principal.policy_of(place.policy, None).policy.gateway_recall
+    with_tool = declared(history) if recalls else None
+    history = with_tool or history
     learned = Learned(
         history.shape,
         history,
@@ -121,7 +135,8 @@ async def _in_place(
         0,
         0,
     )
-    return await with_head(PreparedRequest(body, "unchanged", learned, history), history, place)
+    came = body if with_tool is not None else None
+    return await with_head(PreparedRequest(body, "unchanged", learned, history, came), history, place)
 
 
 async def _recognized(
@@ -144,17 +159,23 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
     if prepared.learned is None:
         return prepared
     learned = prepared.learned._replace(place=place, first=place.keyed)
+    whole = history
+    if place.recalls:
+        whole = history._replace(rows=put_back(history.shape, history.rows, place.recalls, place.removed))
     try:
         size = len(prepared.body) if place.head is not None else 0
-        shorter: CompactedRequest | None = await aside(size, partial(shorten, history, place))
+        shorter: CompactedRequest | None = await aside(size, partial(shorten, whole, place))
     except (ShapeError, msgspec.DecodeError) as error:
         # What this service cannot read the provider may.
         log.info("gateway.not_read", error=str(error), conversation=str(place.conversation_id))
         shorter = None
     if shorter is None:
-        return prepared._replace(learned=learned, history=history)
+        body = prepared.body
+        if prepared.as_it_came is not None or place.recalls:
+            body = whole.with_rows(whole.rows)
+        return prepared._replace(body=body, learned=learned, history=history)
     learned = learned._replace(outcome="compacted", saved_tokens=shorter.saved_tokens, version=shorter.version)
-    return PreparedRequest(shorter.body, "compacted", learned, history)
+    return prepared._replace(body=shorter.body, outcome="compacted", learned=learned, history=history)
 
 
 def without_text(learned: Learned) -> Learned:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STATUSES: Final = frozenset({400, 413})
-"""With which providers refuse a prompt as too long."""
+STATUSES: Final = frozenset({400, 404, 413, 422})
+"""With which providers refuse a prompt as too long, or a tool that a model cannot be given."""
 MOST_BYTES: Final = 256 * 1024
 """Bytes of a refusal that are looked at."""
 SECONDS: Final = 5.0
@@ -42,6 +42,11 @@ def said(body: bytes, encoding: bytes) -> str:
         except zlib.error:
             return ""
     return body[:LOOKED_AT_CHARS].decode(errors="replace")
+
+
+def is_of_tools(text: str) -> bool:
+    """Tell whether a refusal is about tools: there are models that take none."""
+    return "tool" in text.lower()
 
 
 def is_too_long(text: str) -> bool:

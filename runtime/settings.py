@@ -142,6 +142,9 @@ class Settings(BaseSettings):
     """Seconds without a byte from a provider after which a call is given up."""
     gateway_reader_seconds: float = Field(default=120.0, gt=0)
     """Seconds without a byte taken by a client after which its answer is given up."""
+    gateway_recall_as_thinking: bool = False
+    """Whether a client sees as the model's thinking what the model asked of recall, where a gateway answers that
+    (policy key `gateway_recall`). Else it sees nothing of it."""
 
     host: str = "127.0.0.1"
     """Address the API, or the gateway, listens on."""

@@ -267,6 +267,19 @@ gateway_prefixes = Table(
     Index("ix_gateway_prefixes_key", "tenant_id", "key", "conversation_id"),
 )
 
+gateway_recalls = Table(
+    "gateway_recalls",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id")),
+    Column("seq", Integer),
+    Column("through_seq", Integer, nullable=False),
+    Column("resent", Integer),
+    Column("shown", JSONText, nullable=False),
+    Column("results", JSONText, nullable=False),
+    PrimaryKeyConstraint("conversation_id", "seq"),
+)
+
 idempotency_keys = Table(
     "idempotency_keys",
     metadata,

@@ -12,13 +12,14 @@ from gateway.answers.messages import MessagesAnswer
 from gateway.answers.responses import ResponsesAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from compaction.shapes.inner import Shape
+    from gateway.recalls.calls import RecallCall
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an answer that are read; of a longer one nothing is, and the client's next request tells what it was."""
-_LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
+LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
 """Events that end a stream; of Chat Completions `[DONE]` does."""
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -31,6 +32,12 @@ class Answered(NamedTuple):
     usage: dict[str, Any] | None
     is_whole: bool
     """Whether it came to its end."""
+    shown: list[bytes] | None = None
+    """What the client was shown in the place of `rows`; None where it was shown them."""
+    results: list[Any] = []  # noqa: RUF012 - of a tuple, never changed
+    """Blocks that the next message has to begin with, and that the client does not have."""
+    calls: Sequence[RecallCall] = ()
+    """Calls of recall that are still to be answered."""
 
 
 class AnswerOfShape(Protocol):
@@ -62,7 +69,7 @@ class AnswerReader:
     def __init__(self, shape: Shape, headers: Mapping[bytes, bytes]) -> None:
         self._answer = _SHAPES[shape]()
         self._is_stream = headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
-        self._decompress = _decompressor(headers.get(b"content-encoding", b"identity").strip().lower())
+        self._decompress = decompressor(headers.get(b"content-encoding", b"identity").strip().lower())
         self._kept = bytearray()
         self._data: list[bytes] = []
         self._size = 0
@@ -120,10 +127,11 @@ class AnswerReader:
                 else:
                     event = _value(data)
                     self._answer.event(event)
-                    self._is_done = self._is_done or event.get("type") in _LAST
+                    self._is_done = self._is_done or event.get("type") in LAST
 
 
-def _decompressor(encoding: bytes) -> Callable[[bytes], bytes] | None:
+def decompressor(encoding: bytes) -> Callable[[bytes], bytes] | None:
+    """Return what takes an encoding off the pieces of a body, None for one that is not read here."""
     match encoding:
         case b"identity" | b"":
             return bytes

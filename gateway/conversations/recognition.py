@@ -9,18 +9,21 @@ import msgspec
 from compaction.messages import CACHE_MARK, OPAQUE, THINKING, blocks
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
+from gateway.conversations.put_back import can_begin_with_results, resent_before, with_results
 from runtime import ids
 from store.gateway import histories as stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from uuid import UUID
 
     from compaction.shapes.inner import Shape
     from gateway.conversations.histories import ResentHistory
-    from store.gateway.histories import Beginning, Head
+    from store.gateway.histories import AnsweredRecall, Beginning, Head, StoredRow
     from store.hot_path import Pool
 
+_NOTHING: Final[tuple[str, list[bytes]]] = ("", [])
+"""What a row says that is reasoning and nothing else."""
 _sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _value: Final = msgspec.json.Decoder().decode
 
@@ -34,8 +37,8 @@ class Recognized(NamedTuple):
     """Rows of the request that are stored."""
     keyed: int = 0
     """Those of them that were recognized by their keys; the others are answers that say what was stored."""
-    equal_seqs: tuple[int, ...] = ()
-    """Seqs of these answers."""
+    equal: tuple[tuple[int, int], ...] = ()
+    """The seq that each of these answers ends with, and the rows of the request through it."""
     last_seq: int = -1
     """Of the last row that is stored."""
     next_seq: int = 0
@@ -47,6 +50,16 @@ class Recognized(NamedTuple):
     head: Head | None = None
     """The snapshot that stands for a beginning of what is matched; None for none."""
     branch_of: UUID | None = None
+    recalls: tuple[AnsweredRecall, ...] = ()
+    """Answers among what is matched within which recall was answered."""
+    policy: str = "{}"
+    """The conversation's own, as JSON text."""
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """What the first new row begins with, and the client does not have."""
+        last = self.recalls[-1] if self.recalls else None
+        return last.results if last is not None and last.through_seq == self.last_seq else []
 
     @property
     def is_edit(self) -> bool:
@@ -71,9 +84,9 @@ async def recognize(
     pool: Pool, tenant_id: UUID, history: ResentHistory, keys: Sequence[bytes], *, only: UUID | None = None
 ) -> Recognized:
     """Return where a request stands in what its tenant has stored; a new place where nothing is recognized."""
-    beginning = await stored.find(pool, tenant_id, keys, only=only, rows=len(history.rows) + 1)
+    beginning = await stored.find(pool, tenant_id, keys, only=only)
     if beginning is None and only is not None:
-        beginning = await stored.find(pool, tenant_id, keys, rows=len(history.rows) + 1)
+        beginning = await stored.find(pool, tenant_id, keys)
     if beginning is None:
         return new_place(branch_of=only)
     if beginning.is_superseded:
@@ -85,41 +98,92 @@ async def recognize(
     head = beginning.head
     if head is not None and head.covers_through > place.last_seq:
         head = await stored.head_below(pool, tenant_id, place.conversation_id, place.last_seq + 1)
-        place = place._replace(strip_thinking_through=place.last_seq)
+        whole = await stored.recalls_beside(pool, tenant_id, place.conversation_id, head) if place.recalls else ()
+        texts = {each.seq: each.messages for each in whole}
+        recalls = tuple(each._replace(messages=texts[each.seq]) for each in place.recalls if each.seq in texts)
+        place = place._replace(strip_thinking_through=place.last_seq, recalls=recalls)
     return place._replace(head=head)
 
 
 def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None:
     """Return the place of a request once its rows were compared with what is stored; None if that cannot be done."""
-    if beginning.place != live_before(beginning.seq + 1, beginning.removed):
+    if beginning.place != resent_before(beginning.seq + 1, beginning.removed, beginning.recalls):
         # Somebody else has appended to it: which row is which message is not known any more.
         return None
-    rows = history.rows[beginning.place :]
-    equal = 0
-    for row, stored_row in zip(rows, beginning.after, strict=False):
-        if not says_the_same(history.shape, row, stored_row.role, stored_row.content):
+    matched, last_seq, replaced = beginning.place, beginning.seq, None
+    equal: list[tuple[int, int]] = []
+    recalls = [each for each in beginning.recalls if each.through_seq <= beginning.seq]
+    results = recalls[-1].results if recalls and recalls[-1].through_seq == beginning.seq else []
+    for answer in _answers(beginning):
+        count = answer.taken_from(history.shape, history.rows[matched:], results)
+        if count is None:
+            replaced = answer.seq
             break
-        equal += 1
-    replaced = beginning.after[equal].seq if equal < len(beginning.after) else None
-    equal_seqs = tuple(row.seq for row in beginning.after[:equal])
+        matched += count
+        last_seq = answer.through_seq
+        if count:
+            equal.append((last_seq, matched))
+        results = []
+        if answer.recall is not None:
+            recalls.append(answer.recall._replace(resent=count))
+            results = answer.recall.results
+    if results and not any(can_begin_with_results(history.shape, row) for row in history.rows[matched : matched + 1]):
+        # There is nothing that results could stand in: it goes on as the client has it.
+        return None
     return Recognized(
         beginning.conversation_id,
         is_new=False,
-        matched=beginning.place + equal,
+        matched=matched,
         keyed=beginning.place,
-        equal_seqs=equal_seqs,
-        last_seq=equal_seqs[-1] if equal_seqs else beginning.seq,
+        equal=tuple(equal),
+        last_seq=last_seq,
         next_seq=beginning.next_seq,
         replace_from=replaced,
         removed=tuple(beginning.removed),
         strip_thinking_through=beginning.strip_thinking_through,
         broken_through=beginning.broken_through,
+        recalls=tuple(recalls),
+        policy=beginning.policy,
     )
 
 
-def live_before(seq: int, removed: Sequence[int]) -> int:
-    """Return how many messages stand before `seq`, without those that edits have superseded."""
-    return seq - sum(each < seq for each in removed)
+class _Answer(NamedTuple):
+    """What stands after the beginning: one message, or those within which recall was answered."""
+
+    seq: int
+    through_seq: int
+    message: StoredRow
+    recall: AnsweredRecall | None = None
+
+    def taken_from(self, shape: Shape, rows: Sequence[bytes], results: Sequence[dict[str, Any]]) -> int | None:
+        """Return how many of the next rows say it, None where they say something else."""
+        if self.recall is None:
+            if not rows or (results and not can_begin_with_results(shape, rows[0])):
+                return None
+            row = with_results(shape, rows[0], results)[-1]
+            return 1 if says_the_same(shape, row, self.message.role, self.message.content) else None
+        taken = 0
+        for shown in (decoded(shape, row) for row in self.recall.shown):
+            if _said(shown.content) == _NOTHING:
+                continue
+            while taken < len(rows) and says_the_same(shape, rows[taken], shown.role, ""):
+                # Reasoning and the like, which clients send again or not.
+                taken += 1
+            if taken == len(rows) or not says_the_same(shape, rows[taken], shown.role, shown.content):
+                return None
+            taken += 1
+        return taken
+
+
+def _answers(beginning: Beginning) -> Iterator[_Answer]:
+    recalls = {each.seq: each for each in beginning.recalls}
+    through = beginning.seq
+    for row in beginning.after:
+        if row.seq <= through:
+            continue
+        recall = recalls.get(row.seq)
+        through = recall.through_seq if recall is not None else row.seq
+        yield _Answer(row.seq, through, row, recall)
 
 
 def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:

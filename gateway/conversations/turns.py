@@ -9,10 +9,11 @@ import msgspec
 from api.actions.turns import store_turn, wake_up
 from api.http.bodies import aside
 from api.http.turn_bodies import read_turn
+from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import recognize
 from runtime import ids
 from store.gateway import histories as stored
-from store.gateway.histories import Begun, Noted
+from store.gateway.histories import AnsweredRecall, Begun, Noted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,7 @@ TURN_ROWS: Final = 500
 OVERTAKEN: Final = 3
 """Times that a turn is tried again after another one of its conversation came first."""
 _encode: Final = msgspec.json.Encoder().encode
+_value: Final = msgspec.json.Decoder().decode
 _message: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -75,7 +77,7 @@ async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> 
             place = learned.place
         seqs = await _store(caller, learned, answered)
         if seqs is not None:
-            await _note(caller, learned, seqs[: len(learned.history.rows) - learned.place.matched], answered)
+            await _note(caller, learned, seqs, answered)
             return Kept(learned.place.conversation_id, seqs[-1] if seqs else learned.place.last_seq)
         # Another turn came first. What now stands there may be what this one was going to bring.
         place = await recognize(pool, tenant_id, learned.history, learned.keys)
@@ -126,6 +128,7 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     """Store what is new; return its seqs, those of the answer last, None where another turn came first."""
     place = learned.place
     rows = learned.history.rows[place.matched :]
+    rows[:1] = [every for row in rows[:1] for every in with_results(learned.shape, row, place.results)]
     every = [*rows, *(answered.rows if answered is not None else ())]
     parts = [every[start : start + TURN_ROWS] for start in range(0, len(every), TURN_ROWS)]
     if not parts and place.replace_from is None:
@@ -175,9 +178,10 @@ def _stored_form(shape: Shape, row: bytes) -> bytes:
 
 
 async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered: Answered | None) -> None:
-    place = learned.place
-    every = [*place.equal_seqs, *seqs]
-    keys = learned.keys[len(learned.keys) - len(every) :]
+    place, new = learned.place, len(learned.history.rows) - learned.place.matched
+    before = len(place.results) if learned.shape != "messages" and new else 0
+    own, said = seqs[before : before + new], seqs[before + new :]
+    ends = [*place.equal, *zip(own, range(place.matched + 1, place.matched + new + 1), strict=True)]
     noted = Noted(
         learned.outcome,
         learned.saved_tokens,
@@ -185,12 +189,20 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
         learned.retried,
         answered is not None and not answered.is_whole,
     )
+    equal = {seq for seq, _ in place.equal}
+    recalls = [each for each in place.recalls if each.through_seq in equal]
+    if before:
+        recalls.append(AnsweredRecall(seqs[0], seqs[before - 1], 0, [], []))
+    if answered is not None and answered.shown is not None and said:
+        shown = [_value(row) for row in answered.shown]
+        recalls.append(AnsweredRecall(said[0], said[-1], None, shown, answered.results))
     await stored.note(
         caller.services.pool,
         caller.tenant_id,
         place.conversation_id,
-        every,
-        keys,
-        last_seq=every[-1] if every else place.last_seq,
+        [seq for seq, _ in ends],
+        [learned.keys[end - 1] for _, end in ends],
+        last_seq=ends[-1][0] if ends else place.last_seq,
         noted=noted,
+        recalls=recalls,
     )

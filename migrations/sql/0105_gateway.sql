@@ -30,6 +30,21 @@ create table gateway_prefixes (
 );
 create index ix_gateway_prefixes_key on gateway_prefixes (tenant_id, key, conversation_id);
 
+-- Answers within which calls of recall were answered by the gateway: messages seq to through_seq, in whose place the client has
+-- the rows in shown, resent of which it sends again (null: it has not yet). results are blocks that the message after them
+-- begins with, which the client does not have: those of calls that stood beside its own.
+create table gateway_recalls (
+    tenant_id uuid not null,
+    conversation_id uuid not null
+        constraint fk_gateway_recalls_conversation_id_conversations references conversations (id),
+    seq integer not null,
+    through_seq integer not null,
+    resent integer,
+    shown json not null,
+    results json not null,
+    constraint pk_gateway_recalls primary key (conversation_id, seq)
+);
+
 alter table gateway_conversations enable row level security;
 alter table gateway_conversations force row level security;
 create policy tenant on gateway_conversations
@@ -40,7 +55,13 @@ alter table gateway_prefixes force row level security;
 create policy tenant on gateway_prefixes
     using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
     with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+alter table gateway_recalls enable row level security;
+alter table gateway_recalls force row level security;
+create policy tenant on gateway_recalls
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
 grant select, insert on gateway_conversations to palimpsest_service;
+grant select, insert, update (resent) on gateway_recalls to palimpsest_service;
 grant select, insert, update (key, outcome, saved_tokens, head_version, retried, aborted, answered_at) on gateway_prefixes
     to palimpsest_service;
 
@@ -48,10 +69,13 @@ create trigger gateway_conversations_not_erased after insert on gateway_conversa
     for each row execute function guard_erased();
 create trigger gateway_prefixes_not_erased after insert on gateway_prefixes
     for each row execute function guard_erased();
+create trigger gateway_recalls_not_erased after insert on gateway_recalls
+    for each row execute function guard_erased();
 create function forget_gateway() returns trigger language plpgsql
 set search_path = pg_catalog, public, pg_temp as $$
 begin
     delete from public.gateway_prefixes as p where p.conversation_id = new.id;
+    delete from public.gateway_recalls as r where r.conversation_id = new.id;
     delete from public.gateway_conversations as g where g.conversation_id = new.id;
     return new;
 end $$;
@@ -59,8 +83,10 @@ create trigger conversations_forget_gateway after update of erased_at on convers
     for each row when (new.erased_at is not null) execute function forget_gateway();
 create policy background_erases on gateway_conversations to palimpsest_background using (true) with check (true);
 create policy background_erases on gateway_prefixes to palimpsest_background using (true) with check (true);
+create policy background_erases on gateway_recalls to palimpsest_background using (true) with check (true);
 grant select (conversation_id), delete on gateway_conversations to palimpsest_background;
 grant select (conversation_id), delete on gateway_prefixes to palimpsest_background;
+grant select (conversation_id), delete on gateway_recalls to palimpsest_background;
 
 -- A snapshot as it is shown, with the estimated tokens of all that it covers.
 create function gateway_head(
@@ -100,6 +126,29 @@ begin
         p_tenant, p_conversation, public.newest_version_below(p_conversation, p_from)) as h where h.version is not null;
 end $$;
 
+-- The answers of a conversation within which recall was answered, as far as they are in force:
+-- [seq, through_seq, resent, shown, results, messages], the messages as the model is sent them, null those that a head through
+-- p_covers stands for and does not show by p_head_seqs.
+create function gateway_recalls_of(p_tenant uuid, p_conversation uuid, p_covers integer, p_head_seqs integer[]) returns text
+language plpgsql stable as $$
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    return (
+        select '[' || string_agg('[' || r.seq || ',' || r.through_seq || ',' || coalesce(r.resent::text, 'null') || ','
+                                 || r.shown || ',' || r.results || ',' || e.messages || ']', ',' order by r.seq) || ']'
+        from public.gateway_recalls as r
+            cross join lateral (
+                select bool_or(m.superseded_at is not null) as superseded,
+                       '[' || string_agg(case
+                           when m.seq <= p_covers and m.seq <> all (p_head_seqs) then 'null'
+                           else coalesce(s.sent::text, '{"role":"' || m.role || '","content":' || m.content || '}')
+                           end, ',' order by m.seq) || ']' as messages
+                from public.messages as m
+                    left join public.sent_messages as s on s.conversation_id = m.conversation_id and s.seq = m.seq
+                where m.conversation_id = r.conversation_id and m.seq between r.seq and r.through_seq) as e
+        where r.conversation_id = p_conversation and not e.superseded);
+end $$;
+
 -- The conversation whose stored history is the longest beginning of a request's: p_keys are those of its beginnings, the
 -- shortest first; where p_only is not null, in that conversation alone. What stands there after the beginning comes with it,
 -- p_rows messages at most, and the head. A beginning that an edit has replaced is found too, where nothing else has it.
@@ -109,7 +158,7 @@ create function gateway_find(
     out after text, out removed integer[], out strip_thinking_through integer, out broken_through integer,
     out policy text, out model text,
     out version integer, out covers_through integer, out head text, out head_seqs integer[], out head_tokens integer,
-    out covered_tokens bigint
+    out covered_tokens bigint, out recalls text
 ) language plpgsql stable as $$
 declare
     c record;
@@ -149,6 +198,7 @@ begin
         select h.* into version, covers_through, head, head_seqs, head_tokens, covered_tokens
         from public.gateway_head(p_tenant, c.id, c.head_version) as h;
     end if;
+    recalls := public.gateway_recalls_of(p_tenant, c.id, coalesce(covers_through, -1), coalesce(head_seqs, '{}'));
 end $$;
 
 -- Begin a conversation, or take the one that is named, by its id or its external id, and has no message yet. Where the name's is
@@ -197,10 +247,11 @@ begin
     return p_id;
 end $$;
 
--- Note by which keys the messages p_seqs of a conversation are recognized, and at the last of them what became of the request.
+-- Note by which keys the messages p_seqs of a conversation are recognized, and at the last of them what became of the request;
+-- p_recalls are answers within which recall was answered, as in gateway_recalls_of, without their messages.
 create function gateway_note(
     p_tenant uuid, p_conversation uuid, p_seqs integer[], p_keys bytea[], p_last integer, p_outcome text, p_saved integer,
-    p_version integer, p_retried boolean, p_aborted boolean
+    p_version integer, p_retried boolean, p_aborted boolean, p_recalls json
 ) returns void language plpgsql as $$
 begin
     perform set_config('app.tenant_id', p_tenant::text, true);
@@ -211,4 +262,9 @@ begin
     set outcome = p_outcome, saved_tokens = p_saved, head_version = p_version, retried = p_retried, aborted = p_aborted,
         answered_at = now()
     where p.conversation_id = p_conversation and p.seq = p_last;
+    insert into public.gateway_recalls (tenant_id, conversation_id, seq, through_seq, resent, shown, results)
+    select p_tenant, p_conversation, (r.value ->> 0)::integer, (r.value ->> 1)::integer, (r.value ->> 2)::integer,
+           r.value -> 3, r.value -> 4
+    from json_array_elements(p_recalls) as r
+    on conflict on constraint pk_gateway_recalls do update set resent = excluded.resent;
 end $$;

@@ -17,8 +17,24 @@ MOST_ROWS: Final = 64
 _FIND: Final = "select * from gateway_find($1, $2, $3, $4)"
 _HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
-_NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_RECALLS: Final = "select gateway_recalls_of($1, $2, $3, $4) as recalls"
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, Any]]).decode
+
+
+class AnsweredRecall(NamedTuple):
+    """Messages within which calls of recall were answered; the client has other rows in their place."""
+
+    seq: int
+    through_seq: int
+    resent: int | None
+    """How many rows the client sends again in their place; None while it has not."""
+    shown: list[Any]
+    """What the client was shown, in the request's shape."""
+    results: list[dict[str, Any]]
+    """Blocks that the message after them begins with, and that the client does not have."""
+    messages: list[msgspec.Raw] = []  # noqa: RUF012 - of a tuple, never changed
+    """As the model is sent them; `null` where the head stands for one."""
 
 
 class Head(NamedTuple):
@@ -32,6 +48,9 @@ class Head(NamedTuple):
     tokens: int
     covered_tokens: int
     """Of the messages that it covers."""
+
+
+_answered: Final = msgspec.json.Decoder(list[AnsweredRecall]).decode
 
 
 class StoredRow(NamedTuple):
@@ -60,6 +79,10 @@ class Beginning(NamedTuple):
     strip_thinking_through: int
     broken_through: int
     head: Head | None
+    recalls: Sequence[AnsweredRecall] = ()
+    """Within the whole of what is stored, in its order."""
+    policy: str = "{}"
+    """The conversation's own, as JSON text."""
 
 
 class Begun(NamedTuple):
@@ -105,6 +128,8 @@ async def find(
         -1 if row["strip_thinking_through"] is None else row["strip_thinking_through"],
         -1 if row["broken_through"] is None else row["broken_through"],
         head,
+        _recalls(row["recalls"]),
+        row["policy"] or "{}",
     )
 
 
@@ -112,6 +137,19 @@ async def head_below(pool: Pool, tenant_id: UUID, conversation_id: UUID, seq: in
     """Return the newest snapshot on the way to the head that has nothing of message `seq` and what follows it."""
     row = await pool.fetchrow(_HEAD_BELOW, tenant_id, conversation_id, seq)
     return _head(row) if row is not None else None
+
+
+async def recalls_beside(
+    pool: Pool, tenant_id: UUID, conversation_id: UUID, head: Head | None
+) -> Sequence[AnsweredRecall]:
+    """Return the answers of a conversation within which recall was answered, without what a head covers of them."""
+    covered, seqs = (head.covers_through, head.seqs) if head is not None else (-1, [])
+    row = await pool.fetchrow(_RECALLS, tenant_id, conversation_id, covered, seqs)
+    return _recalls(row["recalls"]) if row is not None else ()
+
+
+def _recalls(text: str | None) -> Sequence[AnsweredRecall]:
+    return _answered(text) if text else ()
 
 
 def _head(row: Any) -> Head:
@@ -153,11 +191,13 @@ async def note(
     *,
     last_seq: int,
     noted: Noted,
+    recalls: Sequence[AnsweredRecall] = (),
 ) -> None:
     """Write down by which keys messages are recognized, and what became of the request that ended with `last_seq`."""
-    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, last_seq, *noted)
+    within = msgspec.json.encode([each[:-1] for each in recalls]).decode()
+    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, last_seq, *noted, within)
 
 
 async def name(pool: Pool, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int], keys: Sequence[bytes]) -> None:
     """Write down keys by which messages are found, or will be: no request has ended with them."""
-    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, None, None, None, None, None, None)
+    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, None, None, None, None, None, None, None)

@@ -50,6 +50,7 @@ DEFAULTS = {
     "extra_strategies": (),
     "batch_threshold_ratio": 0.75,
     "recall_handles": False,
+    "gateway_recall": False,
     "summarizer_model": "",
     "model_prices": {},
 }
@@ -71,6 +72,7 @@ LATER = st.fixed_dictionaries(
         "extra_strategies": PATTERNS,
         "batch_threshold_ratio": st.floats(0.01, 1),
         "recall_handles": st.booleans(),
+        "gateway_recall": st.booleans(),
         "summarizer_model": st.sampled_from(["", "gpt-6-luna", "ours"]),
     },
 )

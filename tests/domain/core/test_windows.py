@@ -158,6 +158,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "tool_preview_head_chars",
         "tool_preview_tail_chars",
         "recall_handles",
+        "gateway_recall",
         "tool_results_growth_ratio",
         "trim_threshold_ratio",
         "inline_tool_tags",
