@@ -322,6 +322,25 @@ CREATE TRIGGER gateway_prefixes_not_erased AFTER INSERT ON public.gateway_prefix
 grant delete, select (conversation_id) on gateway_prefixes to palimpsest_background;
 grant insert, select, update (key, outcome, saved_tokens, head_version, retried, aborted, answered_at) on gateway_prefixes to palimpsest_service;
 
+create table gateway_recalls (
+    tenant_id uuid not null,
+    conversation_id uuid not null,
+    seq integer not null,
+    through_seq integer not null,
+    resent integer,
+    shown json not null,
+    results json not null,
+    constraint pk_gateway_recalls PRIMARY KEY (conversation_id, seq),
+    constraint fk_gateway_recalls_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+alter table gateway_recalls enable row level security;
+alter table gateway_recalls force row level security;
+create policy background_erases on gateway_recalls for all to palimpsest_background using (true) with check (true);
+create policy tenant on gateway_recalls for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER gateway_recalls_not_erased AFTER INSERT ON public.gateway_recalls FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant delete, select (conversation_id) on gateway_recalls to palimpsest_background;
+grant insert, select, update (resent) on gateway_recalls to palimpsest_service;
+
 create table idempotency_keys (
     tenant_id uuid not null,
     conversation_id uuid not null,
@@ -1636,6 +1655,7 @@ create function forget_gateway() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     delete from public.gateway_prefixes as p where p.conversation_id = new.id;
+    delete from public.gateway_recalls as r where r.conversation_id = new.id;
     delete from public.gateway_conversations as g where g.conversation_id = new.id;
     return new;
 end $$;
@@ -1707,7 +1727,7 @@ begin
     return p_id;
 end $$;
 
-create function gateway_find(p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer, OUT place integer, OUT conversation_id uuid, OUT seq integer, OUT is_superseded boolean, OUT next_seq integer, OUT after text, OUT removed integer[], OUT strip_thinking_through integer, OUT broken_through integer, OUT policy text, OUT model text, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint)
+create function gateway_find(p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer, OUT place integer, OUT conversation_id uuid, OUT seq integer, OUT is_superseded boolean, OUT next_seq integer, OUT after text, OUT removed integer[], OUT strip_thinking_through integer, OUT broken_through integer, OUT policy text, OUT model text, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint, OUT recalls text)
 language plpgsql stable as $$
 declare
     c record;
@@ -1747,6 +1767,7 @@ begin
         select h.* into version, covers_through, head, head_seqs, head_tokens, covered_tokens
         from public.gateway_head(p_tenant, c.id, c.head_version) as h;
     end if;
+    recalls := public.gateway_recalls_of(p_tenant, c.id, coalesce(covers_through, -1), coalesce(head_seqs, '{}'));
 end $$;
 
 create function gateway_head(p_tenant uuid, p_conversation uuid, p_version integer, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint)
@@ -1781,7 +1802,7 @@ begin
         p_tenant, p_conversation, public.newest_version_below(p_conversation, p_from)) as h where h.version is not null;
 end $$;
 
-create function gateway_note(p_tenant uuid, p_conversation uuid, p_seqs integer[], p_keys bytea[], p_last integer, p_outcome text, p_saved integer, p_version integer, p_retried boolean, p_aborted boolean) returns void
+create function gateway_note(p_tenant uuid, p_conversation uuid, p_seqs integer[], p_keys bytea[], p_last integer, p_outcome text, p_saved integer, p_version integer, p_retried boolean, p_aborted boolean, p_recalls json) returns void
 language plpgsql as $$
 begin
     perform set_config('app.tenant_id', p_tenant::text, true);
@@ -1792,6 +1813,31 @@ begin
     set outcome = p_outcome, saved_tokens = p_saved, head_version = p_version, retried = p_retried, aborted = p_aborted,
         answered_at = now()
     where p.conversation_id = p_conversation and p.seq = p_last;
+    insert into public.gateway_recalls (tenant_id, conversation_id, seq, through_seq, resent, shown, results)
+    select p_tenant, p_conversation, (r.value ->> 0)::integer, (r.value ->> 1)::integer, (r.value ->> 2)::integer,
+           r.value -> 3, r.value -> 4
+    from json_array_elements(p_recalls) as r
+    on conflict on constraint pk_gateway_recalls do update set resent = excluded.resent;
+end $$;
+
+create function gateway_recalls_of(p_tenant uuid, p_conversation uuid, p_covers integer, p_head_seqs integer[]) returns text
+language plpgsql stable as $$
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    return (
+        select '[' || string_agg('[' || r.seq || ',' || r.through_seq || ',' || coalesce(r.resent::text, 'null') || ','
+                                 || r.shown || ',' || r.results || ',' || e.messages || ']', ',' order by r.seq) || ']'
+        from public.gateway_recalls as r
+            cross join lateral (
+                select bool_or(m.superseded_at is not null) as superseded,
+                       '[' || string_agg(case
+                           when m.seq <= p_covers and m.seq <> all (p_head_seqs) then 'null'
+                           else coalesce(s.sent::text, '{"role":"' || m.role || '","content":' || m.content || '}')
+                           end, ',' order by m.seq) || ']' as messages
+                from public.messages as m
+                    left join public.sent_messages as s on s.conversation_id = m.conversation_id and s.seq = m.seq
+                where m.conversation_id = r.conversation_id and m.seq between r.seq and r.through_seq) as e
+        where r.conversation_id = p_conversation and not e.superseded);
 end $$;
 
 create function guard_erased() returns trigger

@@ -151,7 +151,8 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
     turn_with_context = calls.turn(conversation, {"role": "user", "content": "And this?"})
     calls.at_once([{**turn_with_context, "context": context_blocks.new_blocks(blocks, Policy()).context}])
     noted = histories.Noted("unchanged", 0, 0, retried=False, aborted=False)
-    calls.run(histories.note, conversation, [0], [b"key"], last_seq=0, noted=noted)
+    recalls = [histories.AnsweredRecall(1, 1, None, [], [])]
+    calls.run(histories.note, conversation, [0], [b"key"], last_seq=0, noted=noted, recalls=recalls)
     work(settings, conversation)
     erased = calls.conversation()
     with transaction(calls.engine, calls.tenant_id) as connection:

@@ -46,6 +46,7 @@ REMOVED: Final = {
     "pins",
     "recall_segments",
     "recall_requests",
+    "gateway_recalls",
     "idempotency_keys",
     "webhook_deliveries",
 }
@@ -245,6 +246,14 @@ def hold_more(service: Service, path: str, word: str) -> None:
         service.tenant_id,
         conversation,
         encoded(segment),
+    )
+    owner(
+        service,
+        "insert into gateway_recalls (tenant_id, conversation_id, seq, through_seq, shown, results)"
+        " values (%s, %s, 0, 0, %s, '[]')",
+        service.tenant_id,
+        conversation,
+        f'["{word}"]',
     )
     owner(service, "update runs set error = %s where conversation_id = %s", f"saw {word}", conversation)
     owner(
