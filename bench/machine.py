@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MEGABYTE: Final = 1_000_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -75,6 +76,16 @@ def cpu_seconds(pid: int) -> float:
     # Fields 14 to 17 of proc(5): own and waited-for children's time, in user mode and in the kernel.
     ticks = sum(sum(map(int, _stat(process)[11:15])) for process in [pid, *_descendants(pid)])
     return ticks / _TICKS
+
+
+def resident_mb(pid: int) -> float:
+    """Return the memory of a process in MB, resident; 0 where unknown."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    kilobytes = next((int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)
+    return kilobytes * 1024 / _MEGABYTE
 
 
 def processor() -> str:

@@ -23,6 +23,7 @@ from bench.rows.assembly import assembly
 from bench.rows.compaction import compaction
 from bench.rows.database import database
 from bench.rows.estimate import estimate
+from bench.rows.gateway import gateway
 from bench.rows.handles import handles
 from bench.rows.http import append, context, length, revalidation, wakeups
 from bench.rows.shapes import shapes
@@ -44,6 +45,7 @@ ROWS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "revalidation": revalidation,
     "handles": handles,
     "shapes": shapes,
+    "gateway": gateway,
     "database": database,
     "checks": checks,
     "wakeups": wakeups,

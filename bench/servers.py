@@ -121,6 +121,15 @@ class Servers:
             self._apis[name] = Api(pid, port, self._key)
         return self._apis[name]
 
+    def gateway(self, **settings: str) -> Api:
+        """Return the gateway process, started with these PALIMPSEST_ settings if it does not run yet."""
+        if "gateway" not in self._apis:
+            port = free_port()
+            pid = self._start(self._supervisor, "gateway", ["gateway", "--port", str(port)], settings)
+            self._await_ready(port)
+            self._apis["gateway"] = Api(pid, port, self._key)
+        return self._apis["gateway"]
+
     @contextlib.contextmanager
     def worker(self, queue: str, concurrency: int, **settings: str) -> Iterator[int]:
         """Run a worker for the length of the block, with these PALIMPSEST_ and ANTHROPIC_ settings.

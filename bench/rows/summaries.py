@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bench import data
 from bench.load.http_load import percentiles, run_client
-from bench.machine import give_way
+from bench.machine import give_way, resident_mb
 from bench.measure import Row, Sample, Target, progress
 from bench.rows.http import append_request
 from compaction.policy import Policy
@@ -47,7 +47,6 @@ _ROOT: Final = Path(__file__).parents[2]
 _CONNECTIONS: Final = 4
 _WAIT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
-_MEGABYTE: Final = 1_000_000
 _OPEN: Final = """
     select count(*), count(*) filter (where state <> 'idle') from pg_stat_activity
     where application_name = 'palimpsest-worker'
@@ -100,12 +99,12 @@ def summaries(plan: Plan) -> list[Row]:
         leases = supply.prepare(places + 2)  # two more than there is room for
         with LoopbackModel() as model, _worker(servers, model.url, places) as pid:
             _until(lambda: _count(servers, _BEATS))
-            idle = _megabytes(pid)
+            idle = resident_mb(pid)
             model.hold()
             for lease in leases[:some]:
                 supply.send(lease)
             model.wait_for_requests(some * THREADS, _WAIT_SECONDS)
-            at_some = _megabytes(pid), _settled(model)
+            at_some = resident_mb(pid), _settled(model)
             for lease in leases[some:]:
                 supply.send(lease)
             running = _until(lambda: _running(servers) if _running(servers) >= places else 0)
@@ -113,7 +112,7 @@ def summaries(plan: Plan) -> list[Row]:
             opened, used = _connections(servers)
             details = {"model calls": held, "connections open": opened, "in use": used}
             calls.append((Sample(running, details), Sample(places)))
-            memory_details = {"model calls": at_some[1], f"MB with {held} calls": _megabytes(pid)}
+            memory_details = {"model calls": at_some[1], f"MB with {held} calls": resident_mb(pid)}
             memory.append((Sample(at_some[0], memory_details), Sample(idle)))
             model.release()
             _until(lambda: not _unfinished(servers))
@@ -260,13 +259,3 @@ def _settled(model: LoopbackModel) -> int:
     while held != (held := sum(not each.answered.is_set() for each in model.requests)):
         time.sleep(1)
     return held
-
-
-def _megabytes(pid: int) -> float:
-    """Return the memory of a process in MB, resident; 0 where unknown."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    kilobytes = next((int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)
-    return kilobytes * 1024 / _MEGABYTE
