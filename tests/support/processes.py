@@ -59,6 +59,15 @@ class Product:
             yield api
 
     @contextmanager
+    def gateway(self, *extra: str, env: Mapping[str, str] | None = None) -> Iterator[Api]:
+        """Run `palimpsest gateway` on a free port until it answers; it is killed at the end if it still runs."""
+        port = free_port()
+        with self._palimpsest("gateway", "gateway", "--port", str(port), *extra, env=env) as process:
+            gateway = Api(process.process, process.log, f"http://127.0.0.1:{port}")
+            eventually(gateway.answers, START_SECONDS)
+            yield gateway
+
+    @contextmanager
     def _palimpsest(self, name: str, *arguments: str, env: Mapping[str, str] | None) -> Iterator[Worker]:
         self._started += 1
         log = self.folder / f"{self._started}-{name}.log"

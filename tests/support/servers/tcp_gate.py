@@ -1,9 +1,10 @@
-"""A TCP gate before a server: open, shut (connections break, new ones are refused) or silent (nothing passes)."""
+"""A TCP gate before a server: open, shut (connections break, new ones are refused), silent (nothing passes) or slow."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ class Gate:
         self._target = target
         self._passing = Event()
         self._passing.set()
+        self.delay = 0.0
+        """Seconds that everything takes on its way."""
         self._lock = Lock()
         self._ends: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -67,6 +70,8 @@ class Gate:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 self._passing.wait()
+                if self.delay:
+                    time.sleep(self.delay)
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
