@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compaction.messages import MessageFacts
 
 KINDS: Final = ("message", "sent_message", "snapshot", "context_block", "pin", "run", "run_step")
-STAYS_BEHIND: Final = "recall"
+STAYS_BEHIND: Final = frozenset({"recall", "gateway_request"})
 """The kind of rows that are not taken over: who asked what back is the audit of where it was asked."""
 _ORDER: Final[Mapping[str, str]] = {"message": "seq", "sent_message": "seq", "snapshot": "version"}
 """What rows of a kind ascend by."""
@@ -129,7 +129,7 @@ class _Reader:
             self._conversation = read_row(kind, line)
         elif kind in KINDS:
             self._row(kind, read_row(kind, line))
-        elif kind != STAYS_BEHIND:
+        elif kind not in STAYS_BEHIND:
             raise self._error(f"{kind!r} is not known here")
         if not line.endswith(b"\n"):
             raise self._error("the file is cut: the end is missing")

@@ -10,6 +10,7 @@ from store.bytes_held import page_of_sizes
 from store.tables import (
     context_blocks,
     conversations,
+    gateway_prefixes,
     messages,
     pins,
     recall_requests,
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-Kind = Literal["message", "sent_message", "snapshot", "context_block", "pin", "run", "run_step", "recall"]
+Kind = Literal[
+    "message", "sent_message", "snapshot", "context_block", "pin", "run", "run_step", "recall", "gateway_request"
+]
 
 
 class _Source(NamedTuple):
@@ -46,6 +49,7 @@ _SOURCES: Final[Mapping[Kind, _Source]] = {
     "pin": _Source(pins, pins.c.id, func.octet_length(pins.c.text)),
     "run": _Source(runs, runs.c.id, literal(1_024)),
     "recall": _Source(recall_requests, recall_requests.c.id, func.octet_length(recall_requests.c.asked)),
+    "gateway_request": _Source(gateway_prefixes, gateway_prefixes.c.seq, literal(256), 1_000),
 }
 KINDS: Final[tuple[Kind, ...]] = tuple(_SOURCES)
 """What a conversation has; the steps of a run come with it."""

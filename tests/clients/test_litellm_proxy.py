@@ -151,15 +151,17 @@ def test_history_is_shorter_through_litellm(behind: tuple[Room, Gate], shape: st
     chat = ProxiedChatter(room, shape, **{"x-session-id": f"session-of-{shape}"})
     talk(chat, 14, f"{shape} through LiteLLM")
     name = conversation(room, f"{shape} through LiteLLM 0")
-    stored = room.eventually_stored(name, len(chat.rows))
-    assert stored[-1]["role"] == "assistant"
+    # Streams of the Messages API are not shown when they end: the answer comes with the next request.
+    unseen = 1 if shape == "messages" else 0
+    stored = room.eventually_stored(name, len(chat.rows) - unseen)
+    assert stored[-1]["role"] == ("user" if unseen else "assistant")
     room.compact(name)
     chat.ask(f"{shape} after it")
     asked = room.providers.asked[-1]
     assert not PROBLEMS[shape](asked.rows)
     assert f"{shape} after it" in json.dumps(asked.rows[-1])
     assert len(asked.raw) < len(json.dumps(chat.rows)) / 2
-    room.eventually_stored(name, len(chat.rows))
+    room.eventually_stored(name, len(chat.rows) - unseen)
 
 
 def test_requests_go_through_while_the_database_is_away(behind: tuple[Room, Gate]) -> None:

@@ -23,6 +23,7 @@ from tests.fuzz.api_calls import ApiFuzz, Failures
 from tests.fuzz.batch_answers import batch_answers, batch_answers_of
 from tests.fuzz.core import invariants
 from tests.fuzz.crafted_exports import CraftedExports
+from tests.fuzz.gateway_doors import door_bodies, gateway_doors
 from tests.fuzz.trace_headers import TraceHeaders, trace_headers
 from tests.fuzz.transcript_files import reads_or_says_where, transcript_files
 from tests.fuzz.turn_calls import Turns, lives_of_turns
@@ -31,7 +32,7 @@ from tests.support.service.running_api import Service, running_api
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PARTS: Final = ("api", "turns", "core", "transcripts", "exports", "batches", "traces")
+PARTS: Final = ("api", "turns", "core", "transcripts", "exports", "batches", "traces", "gateway")
 API_EXAMPLES: Final = 40
 """Calls of each operation, of each kind, in one round."""
 PIECE: Final = 200
@@ -184,6 +185,15 @@ def _traces(service: Service, number: int, until: float) -> Failures:
     return failures
 
 
+def _gateway(service: Service, number: int, until: float) -> Failures:
+    failures = Failures()
+    with gateway_doors(service) as doors:
+        bodies = _search(door_bodies(), doors.answered_or_refused, "gateway", number, until, failures)
+    statuses = ", ".join(f"{path} {status}: {count:,}" for (path, status), count in sorted(doors.statuses.items()))
+    print(f"gateway: {bodies:,} bodies ({statuses})")  # noqa: T201
+    return failures
+
+
 _FUZZ: Final[dict[str, Callable[[Service, int, float], Failures]]] = {
     "api": _api,
     "turns": _turns,
@@ -192,6 +202,7 @@ _FUZZ: Final[dict[str, Callable[[Service, int, float], Failures]]] = {
     "exports": _exports,
     "batches": _batches,
     "traces": _traces,
+    "gateway": _gateway,
 }
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from tests.fuzz.batch_answers import BATCH, batch_answers, batch_answers_of
 from tests.fuzz.crafted_exports import CraftedExports
+from tests.fuzz.gateway_doors import COMPRESS, GUARDRAIL, door_bodies, gateway_doors
 from tests.fuzz.trace_headers import TraceHeaders, trace_headers
 from tests.fuzz.transcript_files import reads_or_says_where, transcript_files
 from tests.fuzz.turns import as_json
@@ -61,3 +62,16 @@ def test_every_span_can_be_sent_and_has_no_callers_words(service: Service) -> No
     search()
     headers.stop()
     assert headers.spans > 100
+
+
+def test_a_body_at_the_gateways_doors_passes_is_answered_or_refused(service: Service) -> None:
+    with gateway_doors(service) as doors:
+
+        @settings(max_examples=150)
+        @given(drawn=door_bodies())
+        def search(drawn: tuple[str, bytes]) -> None:
+            doors.answered_or_refused(drawn)
+
+        search()
+        for path in (GUARDRAIL, COMPRESS):
+            assert {status for door, status in doors.statuses if door == path} == {200, 400}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import json
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from api.actions.archive import line
 from runtime import ids
+from store.archive import exports
+from store.engine import service_engine, transaction
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
+from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Says
 
 if TYPE_CHECKING:
@@ -245,3 +250,30 @@ def test_leading_system_prompt_may_change(room: Room) -> None:
     assert chat.name == first
     room.eventually_stored(first, 4)
     assert room.providers.asked[-1].rows[0]["content"] == "It is Tuesday."
+
+
+def test_what_became_of_requests_is_exported_and_goes_with_the_conversation(room: Room) -> None:
+    chat = Chatter(room, "chat")
+    chat.ask("exported 0")
+    chat.ask("exported 1")
+    room.eventually_stored(chat.name, 4)
+    identifier = ids.parse("conv", chat.name)
+    assert identifier is not None
+
+    def exported() -> list[dict[str, Any]]:
+        engine = service_engine(room.settings, "test")
+        with transaction(engine, room.tenant.id) as connection:
+            rows, last = exports.portion(connection, room.tenant.id, identifier, "gateway_request", None)
+        engine.dispose()
+        assert last is None
+        return [json.loads(line(kind, row)) for kind, row in rows]
+
+    eventually(lambda: [row["outcome"] for row in exported() if row["outcome"]] == ["unchanged"] * 2)
+    keys = {row["key"] for row in exported()}
+    assert all(len(bytes.fromhex(key)) == 16 for key in keys)
+    assert "exported" not in json.dumps(exported())
+    room.erase(chat.name)
+    assert not exported()
+    name = chat.name
+    chat.ask("exported 2")
+    assert chat.name != name
