@@ -11,7 +11,15 @@ import structlog
 from api.http.bodies import aside
 from compaction.shapes.inner import ShapeError
 from gateway.contexts import shorten
-from gateway.conversations.histories import NotJsonError, chain, circle_of, keys_in, read_history
+from gateway.conversations.histories import (
+    UNREADABLE,
+    NotJsonError,
+    chain,
+    circle_of,
+    keys_in,
+    read_history,
+    refuse_unreadable,
+)
 from gateway.conversations.put_back import put_back
 from gateway.conversations.recognition import may_go_on, new_place, recognize
 from gateway.conversations.sessions import MOST_NAME_CHARS, session_of
@@ -98,7 +106,11 @@ def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHis
         return None
     if has_thoughts(body):
         history = history._replace(rows=without_thoughts(history.rows))
-    return history, chain(history.rows, services.digests)
+    try:
+        return history, chain(history.rows, services.digests)
+    except UNREADABLE:
+        refuse_unreadable(body)
+        return None
 
 
 async def _in_place(

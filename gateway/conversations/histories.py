@@ -38,6 +38,10 @@ _sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading raises for what is no JSON, or none that every reader takes."""
+
+
 class NotJsonError(Exception):
     """A body that no provider could read."""
 
@@ -76,7 +80,7 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
             every = [b'{"role":"user","content":' + text + b"}"]
         else:
             every = [bytes(row) for row in _rows(given)]
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         refuse_unreadable(body)
         return None
     if shape == "responses" and any(b'"item_reference"' in row for row in every):

@@ -8,6 +8,7 @@ import msgspec
 
 from api.actions.turns import store_turn, wake_up
 from api.http.bodies import aside
+from api.http.problems import invalid
 from api.http.turn_bodies import read_turn
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import recognize
@@ -173,7 +174,10 @@ def _stored_form(shape: Shape, row: bytes) -> bytes:
     """Return a row as a turn has it: of the Messages API's what is said, without fields that are about the request."""
     if shape != "messages":
         return row
-    message = _message(row)
+    try:
+        message = _message(row)
+    except msgspec.DecodeError:
+        raise invalid("A message is an object.", "/messages") from None
     return _encode({name: message[name] for name in ("role", "content") if name in message})
 
 

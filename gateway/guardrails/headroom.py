@@ -18,7 +18,7 @@ from api.http.turn_bodies import read_turn
 from compaction.messages import blocks
 from compaction.shorten.named_results import NAME_DIGITS, NamedResult, named_results, whole_text
 from compaction.tokens import content_tokens
-from gateway.conversations.histories import NotJsonError, refuse_unreadable
+from gateway.conversations.histories import UNREADABLE, NotJsonError, refuse_unreadable
 from gateway.conversations.turns import TURN_ROWS, LostTurnError, store_rows
 from gateway.doors import RETRIEVE, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply
@@ -128,7 +128,7 @@ def _asked(body: bytes) -> _Asked:
     """Return what is asked. Raises DoorError."""
     try:
         return _read(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         try:
             refuse_unreadable(body)
         except NotJsonError as unreadable:

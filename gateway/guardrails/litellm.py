@@ -16,7 +16,7 @@ import structlog
 
 from api.http.bodies import aside
 from api.http.problems import ProblemError
-from gateway.conversations.histories import KEY_BYTES, NotJsonError, refuse_unreadable
+from gateway.conversations.histories import KEY_BYTES, UNREADABLE, NotJsonError, refuse_unreadable
 from gateway.conversations.turns import LostTurnError, store_rows
 from gateway.doors import CHAT, DoorError
 from gateway.exchange import store
@@ -176,7 +176,7 @@ def _asked(body: bytes) -> _Asked | None:
     """Return what is asked, None for what only others can read. Raises DoorError for anything else."""
     try:
         asked = _read(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         try:
             refuse_unreadable(body)
         except NotJsonError as unreadable:

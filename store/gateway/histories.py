@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import asyncpg
 import msgspec
 
 if TYPE_CHECKING:
@@ -164,7 +165,15 @@ def _head(row: Any) -> Head:
 
 
 async def begin(pool: Pool, tenant_id: UUID, begun: Begun) -> UUID:
-    """Make a conversation, or take the empty one that is named; return its id."""
+    """Make a conversation, or take the empty one that is named; return its id. Twice is once."""
+    try:
+        return await _begin(pool, tenant_id, begun)
+    except asyncpg.UniqueViolationError:
+        # Its id is nobody else's: it was made when this was tried before.
+        return begun.conversation_id
+
+
+async def _begin(pool: Pool, tenant_id: UUID, begun: Begun) -> UUID:
     row = await pool.fetchrow(
         _BEGIN,
         tenant_id,

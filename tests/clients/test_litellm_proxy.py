@@ -77,7 +77,15 @@ def proxied(room: Room, folder: Path) -> Iterator[httpx2.Client]:
         "LITELLM_TELEMETRY": "False",
         "NO_PROXY": "127.0.0.1",
     }
-    command = [VENV / "bin/litellm", "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
+    command: list[str | Path] = [
+        VENV / "bin/litellm",
+        "--config",
+        "config.yaml",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
         try:

@@ -7,11 +7,11 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import httpx2
-import psutil
 import pytest
 from sqlalchemy import make_url
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SHAPES: Final = tuple(PATHS)
 REQUESTS: Final = 60
 AT_ONCE: Final = 8
-PATIENT: Final = {"PALIMPSEST_GATEWAY_PATIENCE_SECONDS": "5"}
+PATIENT: Final[dict[str, Any]] = {"PALIMPSEST_GATEWAY_PATIENCE_SECONDS": "5"}
 """For what is not about patience, on a busy machine."""
 STREAMS: Final = 16
 ANSWER_CHARS: Final = 14_000_000
@@ -94,7 +94,7 @@ def test_every_request_is_answered_while_the_database_is_away(
             name = "input" if shape == "responses" else "messages"
             rows = [{"role": "user", "content": f"{how} {number}"}]
             body = json.dumps({"model": f"m{number}", "max_tokens": 9, name: rows, "x_new": 1.50}).encode()
-            answer = room.client.post(PATHS[shape], content=body)
+            answer = room.client.post(PATHS[shape], content=body, headers={"x-session-id": f"{how} {number}"})
             return answer.status_code, answer.headers["x-palimpsest-outcome"], body, answer.elapsed.total_seconds()
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -189,15 +189,14 @@ def test_readers_that_are_slow_or_go_away_take_bounded_memory(
     with room_behind(installation, **PATIENT, PALIMPSEST_GATEWAY_READER_SECONDS="5") as (room, process):
         eventually(lambda: is_back(room))
         room.providers.model = model
-        answering = psutil.Process(process.process.pid)
-        before = answering.memory_info().rss
+        before = resident(process)
         readers = [stopped_reader(process.url, installation.tenant.key, number) for number in range(STREAMS)]
         eventually(lambda: counted(room, "palimpsest_gateway_answers_under_way") >= STREAMS / 2)
         highest = before
 
         def let_go() -> bool:
             nonlocal highest
-            highest = max(highest, answering.memory_info().rss)
+            highest = max(highest, resident(process))
             return counted(room, "palimpsest_gateway_answers_under_way") == 0
 
         # Who takes nothing for five seconds is given up, and what was seen is stored.
@@ -209,6 +208,12 @@ def test_readers_that_are_slow_or_go_away_take_bounded_memory(
         assert added < MOST_BYTES
         assert counted(room, "palimpsest_gateway_aborted_total") == STREAMS
         eventually(lambda: is_back(room))
+
+
+def resident(process: Api) -> int:
+    """Return the bytes that a process has in memory."""
+    lines = Path(f"/proc/{process.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmRSS:"))
 
 
 def stopped_reader(url: str, key: str, number: int) -> socket.socket:

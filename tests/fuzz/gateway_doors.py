@@ -14,7 +14,7 @@ from tests.fuzz.structure import changed_bytes, changed_documents
 from tests.fuzz.turns import as_json
 from tests.gateway.conftest import gateway_settings
 from tests.gateway.running_gateway import running_gateway
-from tests.support.servers.loopback_providers import LoopbackProviders
+from tests.support.servers.loopback_providers import LoopbackProviders, Says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,8 +87,10 @@ class GatewayDoors:
         del self._providers.asked[:]
         answer = self._client.post(path, content=body, headers={"content-type": "application/json"})
         self.statuses[path, answer.status_code] += 1
-        assert answer.status_code in {200, 400}, (answer.status_code, answer.text)
-        if answer.status_code == 400:
+        # The loopback provider falls over what a real one would refuse: it ends the connection.
+        ours = {200, 400} if path in {GUARDRAIL, COMPRESS} else {200, 400, 502}
+        assert answer.status_code in ours, (answer.status_code, answer.text)
+        if answer.status_code != 200:
             assert answer.json()["error"]
         elif path == GUARDRAIL:
             assert answer.json()["action"] in {"NONE", "GUARDRAIL_INTERVENED"}
@@ -107,7 +109,7 @@ def gateway_doors(service: Service) -> Iterator[GatewayDoors]:
     key = str(service.client.headers["authorization"]).removeprefix("Bearer ")
     tenant = Tenant(service.tenant_id, key)
     with (
-        LoopbackProviders() as providers,
+        LoopbackProviders(lambda _: Says("fine")) as providers,
         running_gateway(gateway_settings(service.settings, providers)) as gateway,
         gateway.client(tenant.key) as client,
     ):

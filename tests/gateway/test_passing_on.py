@@ -136,6 +136,12 @@ def test_lone_surrogates_pass(room: Room) -> None:
     assert "x-palimpsest-conversation" not in answer.headers
 
 
+@pytest.mark.parametrize("body", [b'{"a\xff":1,"messages":[]}', b'{"messages":[{"role":"user","content":"\xff"}]}'])
+def test_what_is_no_utf_8_is_no_json(room: Room, body: bytes) -> None:
+    answer = room.client.post("/v1/messages", content=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
 def test_bypass_does_nothing(room: Room) -> None:
     before = room.query("select count(*) as n from conversations")
     body = json.dumps(asking("messages", "bypassed")).encode()
