@@ -19,6 +19,7 @@ from bench.rows.http import append_request, context_request
 from compaction.coverage import Span
 from compaction.policy import Policy
 from compaction.steps.snapshot import Snapshot, load_view
+from store.runs.runs import LeaseHolder
 from worker.checks import Checker
 from worker.database import Database
 
@@ -201,7 +202,7 @@ def _by_checks(plan: Plan, groups: Mapping[int, data.Group]) -> list[tuple[float
     took: dict[int, list[float]] = {length: [] for length in groups}
     checked: list[UUID] = []
     database = Database(plan.servers.settings, "bench")
-    checker = Checker(database, {}, worker="bench", lease_seconds=45)
+    checker = Checker(database, {}, holder=lambda: LeaseHolder("bench"), lease_seconds=45)
     with plan.servers.connect() as connection, plan.servers.cores.on(plan.servers.cores.measured):
         for number in range(10 if plan.short else _CHECKS):
             for length, group in groups.items():

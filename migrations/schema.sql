@@ -1,4 +1,4 @@
--- The whole schema at revision 0105, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0106, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -519,9 +519,13 @@ create table processes (
     seen_at timestamp with time zone not null default now(),
     summarizer text,
     model text,
+    place text,
+    pid_started bigint,
+    beat_seconds double precision,
     constraint pk_processes PRIMARY KEY (id),
     constraint ck_processes_kind CHECK ((kind = ANY (ARRAY['worker'::text, 'sweeper'::text])))
 ) with (fillfactor=50);
+grant select (id, seen_at, beat_seconds) on processes to palimpsest_background;
 grant delete, insert, select, update (busy, oldest_task_at, seen_at) on processes to palimpsest_service;
 
 create table recall_requests (
@@ -657,6 +661,7 @@ create table runs (
     reserved_cost_usd numeric(14,6) not null default 0,
     not_before timestamp with time zone,
     kind text,
+    process_id uuid,
     constraint pk_runs PRIMARY KEY (id),
     constraint ck_runs_kind CHECK ((kind = ANY (ARRAY['ladder'::text, 'manual'::text, 'recovery'::text, 'context_block'::text, 'batch'::text, 'request'::text]))),
     constraint ck_runs_queue CHECK ((queue = ANY (ARRAY['checks'::text, 'summaries'::text]))),
@@ -680,10 +685,11 @@ create policy background on runs for select to palimpsest_background using (true
 create policy background_offers on runs for update to palimpsest_background using (true) with check (true);
 create policy background_removes on runs for delete to palimpsest_background using (true);
 create policy tenant on runs for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER runs_forget_holder BEFORE UPDATE OF lease_token ON public.runs FOR EACH ROW WHEN (((old.process_id IS NOT NULL) AND (NOT (new.process_id IS DISTINCT FROM old.process_id)) AND (new.lease_token IS DISTINCT FROM old.lease_token))) EXECUTE FUNCTION forget_holder();
 CREATE TRIGGER runs_kind BEFORE INSERT OR UPDATE ON public.runs FOR EACH ROW WHEN ((new.kind IS NULL)) EXECUTE FUNCTION write_run_kind();
 CREATE TRIGGER runs_not_erased BEFORE INSERT ON public.runs FOR EACH ROW EXECUTE FUNCTION guard_erased_runs();
 grant select (id, tenant_id, conversation_id, trigger, state, reason, request_id, attempts, worker, tokens_before, tokens_after, messages_before, messages_after, created_at, started_at, finished_at) on runs to palimpsest_auditor;
-grant delete, select (id, tenant_id, conversation_id, state, queue, reason, policy, attempts, lease_expires_at, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd), update (state, reason, error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens, reserved_cost_usd) on runs to palimpsest_background;
+grant delete, select (id, tenant_id, conversation_id, state, queue, reason, policy, attempts, lease_expires_at, worker, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd, process_id), update (state, reason, error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens, reserved_cost_usd) on runs to palimpsest_background;
 grant insert, select, update on runs to palimpsest_service;
 
 create table sent_messages (
@@ -1557,6 +1563,43 @@ alter function expire_idempotency_keys(double precision,integer) owner to palimp
 revoke execute on function expire_idempotency_keys(double precision,integer) from public;
 grant execute on function expire_idempotency_keys(double precision,integer) to palimpsest_service;
 
+create function expire_leases(p_process uuid, p_workers text[]) returns integer
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    with lost as (
+        select r.id from public.runs as r
+        where r.state = 'running' and r.process_id = p_process and r.lease_expires_at >= now()
+            and (p_workers is null or r.worker = any (p_workers))
+        for update of r skip locked
+    ), expired as (
+        update public.runs as r set lease_expires_at = now() from lost where r.id = lost.id returning r.id
+    )
+    select count(*)::pg_catalog.int4 from expired
+$$;
+alter function expire_leases(uuid,text[]) owner to palimpsest_background;
+revoke execute on function expire_leases(uuid,text[]) from public;
+grant execute on function expire_leases(uuid,text[]) to palimpsest_service;
+
+create function expire_missed_leases(p_beats integer, p_beat_seconds double precision, p_watched double precision, p_lease double precision) returns TABLE(process_id uuid, leases integer)
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    with held as (
+        select r.id, r.lease_expires_at, p.seen_at, p_beats * coalesce(p.beat_seconds, p_beat_seconds) as patience
+        from public.runs as r left join public.processes as p on p.id = r.process_id
+        where r.state = 'running' and r.process_id is not null and r.lease_expires_at >= now()
+    ), lost as (
+        select r.id from public.runs as r join held as h on h.id = r.id
+        where h.patience <= p_watched
+            and (h.seen_at is null or h.seen_at < now() - make_interval(secs => h.patience))
+            and r.lease_expires_at < now() + make_interval(secs => p_lease - h.patience)
+        for update of r skip locked
+    ), expired as (
+        update public.runs as r set lease_expires_at = now() from lost where r.id = lost.id returning r.process_id
+    )
+    select e.process_id, count(*)::pg_catalog.int4 from expired as e group by e.process_id
+$$;
+alter function expire_missed_leases(integer,double precision,double precision,double precision) owner to palimpsest_background;
+revoke execute on function expire_missed_leases(integer,double precision,double precision,double precision) from public;
+grant execute on function expire_missed_leases(integer,double precision,double precision,double precision) to palimpsest_service;
+
 create function expire_recall_requests(p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -1657,6 +1700,13 @@ begin
     delete from public.gateway_prefixes as p where p.conversation_id = new.id;
     delete from public.gateway_recalls as r where r.conversation_id = new.id;
     delete from public.gateway_conversations as g where g.conversation_id = new.id;
+    return new;
+end $$;
+
+create function forget_holder() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    new.process_id := null;
     return new;
 end $$;
 

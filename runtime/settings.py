@@ -217,8 +217,9 @@ class Settings(BaseSettings):
     rate_limit_without_redis: Literal["open", "closed"] = "open"
     """What becomes of requests while Redis cannot count them: `open` answers them, `closed` refuses them with 503."""
 
-    heartbeat_seconds: float = Field(default=5.0, gt=0)
-    """Seconds between two heartbeats of a worker or sweeper; whoever misses three counts as gone."""
+    heartbeat_seconds: float = Field(default=2.0, gt=0)
+    """Seconds between two heartbeats of a worker or sweeper; whoever misses three counts as gone, and its
+    runs go to others."""
     task_stuck_seconds: float = Field(default=300.0, gt=0)
     """Seconds without progress after which a task is stuck, and the process that has it is replaced."""
     queue_stuck_seconds: float = Field(default=120.0, gt=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
@@ -13,16 +11,19 @@ from celery import Task
 from celery.exceptions import Reject
 from sqlalchemy.exc import SQLAlchemyError
 
+from runtime import ids
 from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
 from runtime.fault_points import pause_for_test
 from runtime.settings import Settings
 from runtime.tracing import header, here
 from store.runs import runs, summary_places
+from store.runs.runs import LeaseHolder
 from store.runs.summary_places import Places
 from worker.checks import Checker
 from worker.database import Database
 from worker.metrics import METRICS
 from worker.parts import choose_model, choose_summarizer, choose_ways, summaries_ahead
+from worker.process import place
 from worker.process.progress import Progress
 from worker.runs.budgets import Budgets
 from worker.runs.dispatch import Dispatcher
@@ -46,7 +47,8 @@ class TaskServices:
     def __init__(self, settings: Settings, app: Any) -> None:
         self._app = app
         self.settings = settings
-        self.worker = f"{socket.gethostname()}:{os.getpid()}"
+        self.process_id = ids.new_id()
+        """The process of `processes` that speaks for this one, and for the others of its pool."""
         METRICS.name_models(settings)
         self.progress = Progress()
         self.database = Database(settings, "worker", self.progress)
@@ -59,17 +61,21 @@ class TaskServices:
             wake=self._wake,
             budgets=Budgets(self.database, settings),
         )
-        self.ahead = summaries_ahead(settings, self.resources, worker=self.worker, wake=self._wake_ahead)
+        self.ahead = summaries_ahead(settings, self.resources, holder=self.holder, wake=self._wake_ahead)
         self.dispatcher = Dispatcher(self.resources, choose_ways(settings), ahead=self.ahead)
         self.checker = Checker(
             self.database,
             settings.policy,
-            worker=self.worker,
+            holder=self.holder,
             lease_seconds=settings.lease_seconds,
             ahead=self.ahead,
         )
         self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
         self.courier = Courier(self.database, private_addresses=settings.webhook_private_addresses)
+
+    def holder(self) -> LeaseHolder:
+        """Return whom a lease is given to now; the processes of a pool are forked off after the start."""
+        return LeaseHolder(place.worker_name(), self.process_id)
 
     def claim(self, tenant_id: UUID, run_id: UUID) -> Lease | None:
         """Take a queued run over; None if somebody else has it, or its tenant has as many under way as it may.
@@ -83,7 +89,7 @@ class TaskServices:
             lease = runs.claim(
                 connection,
                 run_id,
-                worker=self.worker,
+                holder=self.holder(),
                 lease_seconds=self.settings.lease_seconds,
                 max_attempts=self.settings.max_attempts,
             )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from store.conversations.conversations import CheckState
-    from store.runs.runs import Lease
+    from store.runs.runs import Lease, LeaseHolder
     from worker.database import Database
     from worker.runs.ahead import SummariesAhead
 
@@ -40,7 +40,7 @@ PASSES: Final = 10
 class Checker:
     """Decides from counters alone, for conversations of any tenant, and begins the runs that are due.
 
-    With `ahead` summaries are asked for ahead of time too.
+    `holder` is whoever claims them at that moment. With `ahead` summaries are asked for ahead of time too.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Checker:
         database: Database,
         defaults: Mapping[str, Any],
         *,
-        worker: str,
+        holder: Callable[[], LeaseHolder],
         lease_seconds: float,
         ahead: SummariesAhead | None = None,
     ) -> None:
         self._database = database
         self._defaults = defaults
         self._policies = lru_cache(POLICIES)(self._parsed)
-        self._worker = worker
+        self._holder = holder
         self._lease_seconds = lease_seconds
         self._ahead = ahead if ahead is not None and ahead.are_wished_for else None
 
@@ -154,7 +154,7 @@ class Checker:
                 kind=RunKind.LADDER,
                 trigger=RunTrigger.CHECK,
                 policy=policy,
-                worker=self._worker,
+                holder=self._holder(),
                 lease_seconds=self._lease_seconds,
             )
 

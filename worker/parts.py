@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from runtime.settings import Settings
+    from store.runs.runs import LeaseHolder
     from worker.batches.provider import AnthropicBatches
     from worker.runs.ahead import SummariesAhead
     from worker.runs.resources import RunResources
@@ -91,7 +92,11 @@ def choose_model(settings: Settings) -> Callable[[], Model] | None:
 
 
 def summaries_ahead(
-    settings: Settings, resources: RunResources, *, worker: str, wake: Callable[[UUID, UUID], None]
+    settings: Settings,
+    resources: RunResources,
+    *,
+    holder: Callable[[], LeaseHolder],
+    wake: Callable[[UUID, UUID], None],
 ) -> SummariesAhead:
     """Return what makes summaries ahead of time, where that is chosen; `wake` tells a worker of (tenant, wish).
 
@@ -101,7 +106,7 @@ def summaries_ahead(
         resources,
         choose_batches(settings),
         settings.policy,
-        worker=worker,
+        holder=holder,
         wake=wake if settings.chosen_summarizer == "anthropic-batch" else None,
     )
 

@@ -15,6 +15,7 @@ from compaction.policy import Policy
 from runtime import ids
 from runtime.broker import CHECKS
 from store.conversations import conversations
+from store.runs.runs import LeaseHolder
 from tests.support.service.in_process import Chat
 from tests.support.talk import request, rounds
 from worker.checks import Checker
@@ -49,7 +50,7 @@ def staleness(plan: Plan) -> list[Row]:
         servers.connect() as connection,
     ):
         dispatcher = Dispatcher(RunResources(chat.database, None, lease_seconds=45, wake=_no_summary))
-        checker = Checker(chat.database, {}, worker="bench", lease_seconds=45)
+        checker = Checker(chat.database, {}, holder=lambda: LeaseHolder("bench"), lease_seconds=45)
 
         def here(conversation: UUID) -> None:
             chat.append(conversation, [request("go on", 2 * _RESULT_TOKENS)])

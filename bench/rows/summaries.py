@@ -19,6 +19,7 @@ from bench.rows.http import append_request
 from compaction.policy import Policy
 from runtime.broker import RUN_TASK, SUMMARIES, celery_app
 from store.conversations import conversations
+from store.runs.runs import LeaseHolder
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.in_process import Chat
 from tests.support.service.stub_summarizer import StubSummarizer
@@ -73,7 +74,7 @@ class Supply:
         with Chat(self._servers.settings, self._servers.tenant_id) as chat:
             resources = RunResources(chat.database, StubSummarizer, lease_seconds=45, wake=self._handed.append)
             dispatcher = Dispatcher(resources)
-            checker = Checker(chat.database, {}, worker="bench", lease_seconds=45)
+            checker = Checker(chat.database, {}, holder=lambda: LeaseHolder("bench"), lease_seconds=45)
             for _ in range(count):
                 with chat.database.transaction(chat.tenant_id) as connection:
                     conversation: UUID = conversations.create(connection, chat.tenant_id, {})[0].id

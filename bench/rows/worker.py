@@ -9,6 +9,7 @@ from bench import data
 from bench.machine import cpu_seconds
 from bench.measure import Row, Sample, Target, interleave, pair
 from runtime.broker import BATCH, CHECK_TASK, CHECKS, celery_app
+from store.runs.runs import LeaseHolder
 from worker.checks import Checker
 from worker.database import Database
 
@@ -99,7 +100,7 @@ def _by_checker(servers: Servers, group: data.Group, batches: Sequence[Sequence[
     """Run the worker's code in this process."""
     _mark_due(servers, group)
     database = Database(servers.settings, "bench")
-    checker = Checker(database, {}, worker="bench", lease_seconds=45)
+    checker = Checker(database, {}, holder=lambda: LeaseHolder("bench"), lease_seconds=45)
     with servers.cores.on(servers.cores.measured):
         checker.check([], _no_run)
         used = time.process_time()

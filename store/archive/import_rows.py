@@ -44,7 +44,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "run_step": run_steps,
 }
 """The kinds of rows in an export, and where each is from."""
-_GIVEN_ANEW: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker"})
+_GIVEN_ANEW: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker", "process_id"})
 """Columns that no export has."""
 _Object = dict[str, Any]
 _NARROWER: Final[Mapping[tuple[str, str], Any]] = {

@@ -10,16 +10,19 @@ from store.tables import processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
     from uuid import UUID
 
 Kind = Literal["worker", "sweeper"]
 
 MISSED_BEATS: Final = 3
-"""Heartbeats that a process may miss before it counts as gone."""
+"""Heartbeats that a process may miss before it counts as gone, and its runs go to others."""
 FORGOTTEN_SECONDS: Final = 600.0
 """Seconds after which the sweeper removes the row of a process that is gone."""
 
 _p = processes.c
+_EXPIRE: Final = text("select expire_leases(:process, cast(:workers as text[]))")
+_EXPIRE_MISSED: Final = text("select * from expire_missed_leases(:beats, :beat, :watched, :lease)")
 
 
 class Process(NamedTuple):
@@ -34,6 +37,12 @@ class Process(NamedTuple):
     slots: int
     summarizer: str | None = None
     model: str | None = None
+    place: str | None = None
+    """Where process ids mean the same as they do there, None where that is not to be known."""
+    pid_started: int | None = None
+    """When it began, in ticks since the boot of its place: another process may be given its id later."""
+    beat_seconds: float | None = None
+    """Seconds between two of its heartbeats."""
 
 
 class Activity(NamedTuple):
@@ -67,9 +76,39 @@ def beat(connection: Connection, process: Process, activity: Activity) -> None:
         connection.execute(insert(processes).values(**process._asdict(), **state))
 
 
-def leave(connection: Connection, process_id: UUID) -> None:
-    """Take a process off that has ended."""
+def leave(connection: Connection, process_id: UUID) -> int:
+    """Take a process off that has ended, and have expire what leases it left; return how many."""
+    expired = expire_leases(connection, process_id)
     connection.execute(delete(processes).where(_p.id == process_id))
+    return expired
+
+
+def expire_leases(connection: Connection, process_id: UUID, workers: Sequence[str] | None = None) -> int:
+    """Have the leases of a process expire, or those of `workers` of its pool that have ended; return how many."""
+    expired = connection.scalar(_EXPIRE, {"process": process_id, "workers": None if workers is None else list(workers)})
+    return int(expired or 0)
+
+
+def expire_missed(
+    connection: Connection, beat_seconds: float, lease_seconds: float, watched_seconds: float
+) -> dict[UUID, int]:
+    """Have the leases expire of processes that have missed their heartbeats; return how many, by process.
+
+    The database has answered the caller for `watched_seconds` without a break: whoever was not heard of meanwhile could
+    have been. `beat_seconds` is for processes whose row is gone.
+    """
+    rows = connection.execute(
+        _EXPIRE_MISSED,
+        {"beats": MISSED_BEATS, "beat": beat_seconds, "watched": watched_seconds, "lease": lease_seconds},
+    )
+    return {row.process_id: row.leases for row in rows}
+
+
+def at(connection: Connection, place: str) -> tuple[datetime, list[Process]]:
+    """Return the database's time, and the processes that said they were at a place and have not left it."""
+    now = connection.execute(select(func.now())).scalar_one()
+    rows = connection.execute(select(*(_p[name] for name in Process._fields)).where(_p.place == place))
+    return now, [Process(*row) for row in rows]
 
 
 def forget(connection: Connection, seconds: float) -> int:

@@ -34,6 +34,15 @@ _BY_THRESHOLDS: Final = frozenset({RunKind.LADDER, RunKind.BATCH})
 _r = runs.c
 
 
+class LeaseHolder(NamedTuple):
+    """Whom a lease is given to."""
+
+    worker: str
+    """Host and process id, for people."""
+    process_id: UUID | None = None
+    """The process of `processes` that is heard of for it: its lease ends with that. None = it only runs out."""
+
+
 class Lease(NamedTuple):
     """The right to work on a run: writes count only while the row still carries this token."""
 
@@ -94,7 +103,7 @@ def start(
     kind: RunKind,
     trigger: RunTrigger,
     policy: Policy,
-    worker: str,
+    holder: LeaseHolder,
     lease_seconds: float,
 ) -> Lease | None:
     """Begin a run and claim it; None if the conversation has an active one. The check's mark comes off with it."""
@@ -118,7 +127,7 @@ def start(
             attempts=1,
             lease_token=func.gen_random_uuid(),
             lease_expires_at=_expiry(lease_seconds),
-            worker=worker,
+            **holder._asdict(),
             started_at=func.now(),
         )
         .on_conflict_do_nothing()
@@ -131,7 +140,7 @@ def start(
 
 
 def claim(
-    connection: Connection, run_id: UUID, *, worker: str, lease_seconds: float, max_attempts: int
+    connection: Connection, run_id: UUID, *, holder: LeaseHolder, lease_seconds: float, max_attempts: int
 ) -> Lease | None:
     """Take over a queued run, or one whose lease has expired; None if there is nothing to take."""
     row = connection.execute(
@@ -142,7 +151,7 @@ def claim(
             attempts=_r.attempts + 1,
             lease_token=func.gen_random_uuid(),
             lease_expires_at=_expiry(lease_seconds),
-            worker=worker,
+            **holder._asdict(),
             started_at=func.coalesce(_r.started_at, func.now()),
         )
         .returning(*_LEASE)

@@ -10,8 +10,8 @@ the end.
             end = talk.end_state()  # waits, and asserts what has to be so after any fault
             assert end.outcome == [("committed", None)]
 
-Leases and intervals are short (`SHORT`): a lease of LEASE_SECONDS is kept alive every third of that, so nothing that a
-loaded machine does to a healthy process takes it away. Give what a test needs otherwise as `env`.
+Leases and intervals are short (`SHORT`): a lease of LEASE_SECONDS is kept alive every third of that, as processes are,
+so nothing that a loaded machine does to a healthy process takes it away. Give what a test needs otherwise as `env`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ SHORT: Final = {
     "PALIMPSEST_CHECK_OVERDUE_SECONDS": "1",
     "PALIMPSEST_RUN_OVERDUE_SECONDS": "2",
     "PALIMPSEST_MAX_ATTEMPTS": str(MAX_ATTEMPTS),
-    "PALIMPSEST_HEARTBEAT_SECONDS": "0.5",
+    "PALIMPSEST_HEARTBEAT_SECONDS": "1",
     "PALIMPSEST_SUMMARIZER": "anthropic",
     "PALIMPSEST_BREAKER_FAILURES": "0",
     "ANTHROPIC_API_KEY": "sk-test",

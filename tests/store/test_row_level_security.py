@@ -30,6 +30,7 @@ from store.operations import operator_actions
 from store.recall import requests as recall_requests
 from store.recall import segments as recall_segments
 from store.runs import batches, runs, waiting_summaries
+from store.runs.runs import LeaseHolder
 from store.tables import metadata
 from store.tenants import api_keys, webhooks
 from tests.conftest import make_tenant
@@ -421,7 +422,7 @@ def test_the_stores_functions_find_nothing_of_anothers(two: Two) -> None:
             assert recall_requests.page(connection, asked, theirs, limit=10) == []
             assert recall_requests.wanted(connection, asked, theirs) == []
             assert recall_requests.regrets(connection, asked, theirs) == []
-            assert runs.claim(connection, run["id"], worker="w", lease_seconds=9, max_attempts=9) is None
+            assert runs.claim(connection, run["id"], holder=LeaseHolder("w"), lease_seconds=9, max_attempts=9) is None
     with transaction(two.a.engine, two.a.tenant_id) as connection:
         assert api_keys.all_of(connection, two.b.tenant_id) == []
         row, made = conversations.create(connection, two.a.tenant_id, {"external_id": "same for both"})

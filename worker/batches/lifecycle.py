@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from compaction.summary.zone import Zone
     from store.conversations.snapshots import Material
     from store.runs.batches import Batch
-    from store.runs.runs import Lease
+    from store.runs.runs import Lease, LeaseHolder
     from worker.batches.provider import AnthropicBatches
     from worker.runs.resources import RunResources
     from worker.summarizers.base import SummaryRequest
@@ -87,11 +87,13 @@ class _Reading(NamedTuple):
 class Lifecycle:
     """Takes batches a step further, one attempt at a time. Safe to use from many threads."""
 
-    def __init__(self, resources: RunResources, defaults: Mapping[str, Any], *, worker: str) -> None:
+    def __init__(
+        self, resources: RunResources, defaults: Mapping[str, Any], *, holder: Callable[[], LeaseHolder]
+    ) -> None:
         self._resources = resources
         self._database = resources.database
         self._defaults = defaults
-        self._worker = worker
+        self._holder = holder
 
     def advance(
         self, tenant_id: UUID, batch_id: UUID, api: AnthropicBatches | None, execute: Callable[[Lease], None]
@@ -282,7 +284,7 @@ class Lifecycle:
                     kind=RunKind.BATCH,
                     trigger=RunTrigger.BATCH,
                     policy=policy,
-                    worker=self._worker,
+                    holder=self._holder(),
                     lease_seconds=self._resources.lease_seconds,
                 )
             # A run that ends without closing the batch counts as a failure; one that is in the way does not.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from compaction.steps.ladder import Result
-    from store.runs.runs import Lease
+    from store.runs.runs import Lease, LeaseHolder
     from worker.batches.provider import AnthropicBatches
     from worker.runs.journal import Reading
     from worker.runs.resources import RunResources
@@ -27,7 +27,7 @@ class MessageBatches:
     """Summaries at half price, made ahead of time. One object a process; safe to use from many threads.
 
     `make_api` is called when a provider is asked for the first time, None where there is none; `wake` tells a worker
-    of (tenant, batch), and is None where no new batch is wished for.
+    of (tenant, batch), and is None where no new batch is wished for. `holder` is whoever claims runs at that moment.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class MessageBatches:
         make_api: Callable[[], AnthropicBatches] | None,
         defaults: Mapping[str, Any],
         *,
-        worker: str,
+        holder: Callable[[], LeaseHolder],
         wake: Callable[[UUID, UUID], None] | None = None,
     ) -> None:
         self._resources = resources
         self._make_api = make_api
         self._wake = wake
-        self._lifecycle = Lifecycle(resources, defaults, worker=worker)
+        self._lifecycle = Lifecycle(resources, defaults, holder=holder)
 
     @cached_property
     def _api(self) -> AnthropicBatches | None:

@@ -26,10 +26,14 @@ from runtime.tracing import TRACING
 from store.operations import processes
 from store.operations.processes import Activity, Process
 from worker.database import Database
+from worker.process import place
 from worker.process.shutdown import leave_in_time, leave_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
 
     from runtime.settings import Settings
     from store.operations.processes import Kind
@@ -59,7 +63,10 @@ class Consumed(NamedTuple):
 
 
 class Heart:
-    """Tells every few seconds that the process is alive, and takes it off when it ends."""
+    """Tells every few seconds that the process is alive, and takes it off when it ends.
+
+    `beside` is called after each beat: what else there is to tell of whoever lives.
+    """
 
     def __init__(
         self,
@@ -70,14 +77,27 @@ class Heart:
         slots: int,
         seconds: float,
         activity: Callable[[], Activity],
+        process_id: UUID | None = None,
         summarizer: tuple[str | None, str | None] = (None, None),
+        beside: Callable[[], None] = lambda: None,
     ) -> None:
         self.process = Process(
-            ids.new_id(), kind, socket.gethostname(), os.getpid(), list(queues), VERSION, slots, *summarizer
+            process_id or ids.new_id(),
+            kind,
+            socket.gethostname(),
+            os.getpid(),
+            list(queues),
+            VERSION,
+            slots,
+            *summarizer,
+            place.here(),
+            place.started(os.getpid()),
+            seconds,
         )
         self._database = database
         self._seconds = seconds
         self._activity = activity
+        self._beside = beside
         self._ended = Event()
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -93,18 +113,22 @@ class Heart:
 
     def _run(self) -> None:
         while True:
-            self._write(lambda connection: processes.beat(connection, self.process, self._activity()))
+            self.write(lambda connection: processes.beat(connection, self.process, self._activity()))
+            self._beside()
             if self._ended.wait(self._seconds):
                 break
-        self._write(lambda connection: processes.leave(connection, self.process.id))
+        self.write(lambda connection: processes.leave(connection, self.process.id))
         self._database.close()
 
-    def _write(self, statement: Callable[..., None]) -> None:
+    def write(self, statement: Callable[[Connection], object]) -> bool:
+        """Write something over the heartbeat's own connection; False if the database does not take it."""
         try:
             with self._database.transaction(None) as connection:
                 statement(connection)
         except SQLAlchemyError as error:
             log.warning("heartbeat.lost", error=type(error).__name__)
+            return False
+        return True
 
 
 class Watch:
@@ -206,7 +230,13 @@ class WorkerLife:
     """The life of a Celery worker, between the start of its pool and its end."""
 
     def __init__(
-        self, settings: Settings, queues: Sequence[str], slots: int, progress: Progress, exposition: Exposition
+        self,
+        settings: Settings,
+        process_id: UUID,
+        queues: Sequence[str],
+        slots: int,
+        progress: Progress,
+        exposition: Exposition,
     ) -> None:
         self.was_given_up = False
         """Whether the worker ends because it was stuck."""
@@ -218,8 +248,12 @@ class WorkerLife:
             slots=slots,
             seconds=settings.heartbeat_seconds,
             activity=lambda: Activity(*consumed()[1:]),
+            process_id=process_id,
             summarizer=(settings.chosen_summarizer, settings.chosen_model),
+            beside=self._bury,
         )
+        self._pool: Any = None
+        self._pool_pids: set[int] = set()
         self._watch = PoolWatch(
             progress,
             settings.task_stuck_seconds,
@@ -251,10 +285,23 @@ class WorkerLife:
         self._exposition.stop()
         self._depths.close()
 
-    def _begin(self, **_: Any) -> None:
+    def _begin(self, sender: Any, **_: Any) -> None:
+        self._pool = sender.pool
         self._heart.start()
         self._watch.start()
         self._exposition.start()
+
+    def _bury(self) -> None:
+        """Have the leases expire of processes of the pool that have ended since the last beat."""
+        of_celery = getattr(self._pool, "_pool", None)  # None for threads, and at the end
+        alive = {child.pid for child in list(getattr(of_celery, "_pool", ()))}
+        if not alive:
+            return
+        workers = [place.worker_name(pid) for pid in self._pool_pids - alive]
+        if not workers or self._heart.write(
+            lambda connection: processes.expire_leases(connection, self._heart.process.id, workers)
+        ):
+            self._pool_pids = alive
 
     def _begin_child(self, **_: Any) -> None:
         self._progress.forget()

@@ -22,6 +22,7 @@ from worker.process.consumer import SteadyConsumer
 from worker.process.exposition import Exposition, ProcessGauges
 from worker.process.liveness import FROZEN_SECONDS, SERVICE, Heart, Watch, WorkerLife, consumed
 from worker.process.shutdown import end_in_time, leave_in_time, leave_now
+from worker.sweeping.missing import Missing
 from worker.sweeping.sweeper import Sweeper
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     exposition = Exposition(settings, pipe=Pipe() if computes else None)
     if not computes:
         TRACING.start(settings, SERVICE)
-    with WorkerLife(settings, queues, slots, services.progress, exposition) as life:
+    with WorkerLife(settings, services.process_id, queues, slots, services.progress, exposition) as life:
         worker.start()
     TRACING.stop()
     return max(int(worker.exitcode or 0), int(life.was_given_up))
@@ -108,13 +109,21 @@ def run_sweeper(settings: Settings) -> int:
         signal.signal(number, end)
     TRACING.start(settings, SWEEPER_SERVICE)
     sweeper = Sweeper(settings, celery_app(settings, "palimpsest-sweeper"))
+    database = Database(settings, "heartbeat")
+    missing = Missing(settings, database)
+
+    def look() -> None:
+        if missing.look():
+            sweeper.hurry()
+
     heart = Heart(
-        Database(settings, "heartbeat"),
+        database,
         "sweeper",
         [],
         slots=1,
         seconds=settings.heartbeat_seconds,
         activity=Activity,
+        beside=look,
     )
     # What it does can be done again at any time: a sweeper that is stuck ends at once.
     watch = Watch(sweeper.progress, settings.task_stuck_seconds, leave_now, frozen=FROZEN_SECONDS)

@@ -5,6 +5,7 @@ It also removes what its time is over for. Any number may run.
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +54,8 @@ log = structlog.get_logger()
 
 CHECKS_LIMIT: Final = 10_000
 """Due checks that one sweep takes on; the next has the rest."""
+HURRY_SECONDS: Final = 0.25
+"""Most seconds until a sweep begins that is wanted at once."""
 LIMIT: Final = 1_000
 """Runs, and rows of one errand, that one sweep takes on."""
 
@@ -79,6 +82,7 @@ class Sweeper:
             "housekeeping": self._housekeeping,
         }
         METRICS.name_parts(self._parts)
+        self._hurry = threading.Event()
 
     @property
     def engine(self) -> Engine:
@@ -91,9 +95,22 @@ class Sweeper:
         while True:
             with self.progress.task("sweep"):
                 self.sweep()
-            if stop.wait(self._settings.sweep_interval_seconds):
+            if self._rest(stop):
                 break
         self.close()
+
+    def hurry(self) -> None:
+        """Have the next sweep begin at once."""
+        self._hurry.set()
+
+    def _rest(self, stop: Event) -> bool:
+        """Wait for the next sweep; True if there is to be none."""
+        until = time.monotonic() + self._settings.sweep_interval_seconds
+        while not self._hurry.is_set() and (left := until - time.monotonic()) > 0:
+            if stop.wait(min(left, HURRY_SECONDS)):
+                return True
+        self._hurry.clear()
+        return stop.is_set()
 
     def close(self) -> None:
         """Close every connection."""

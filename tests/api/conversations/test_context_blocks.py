@@ -18,6 +18,7 @@ from runtime import ids
 from runtime.broker import RUN_TASK
 from store.engine import service_engine, transaction
 from store.runs import runs
+from store.runs.runs import LeaseHolder
 from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.servers.loopback_model import (
@@ -679,7 +680,7 @@ def test_a_dead_block_run_holds_nothing(service: Service) -> None:
     service.append(path, HELLO, context=[LARGE])
     run_id = ids.parse("run", runs_of(service, path)[0]["id"])
     with store_of(service) as store:
-        lease = store(runs.claim, run_id, worker="w", lease_seconds=-1, max_attempts=1)
+        lease = store(runs.claim, run_id, holder=LeaseHolder("w"), lease_seconds=-1, max_attempts=1)
         assert lease.block_id is not None
         assert store(runs.requeue, run_id, 1) == "dead"
     (run,) = runs_of(service, path)
@@ -700,7 +701,7 @@ def test_a_worker_that_lost_its_lease_writes_no_summary(service: Service) -> Non
         with psycopg.connect(service.database_url, autocommit=True) as connection:
             connection.execute("update runs set lease_expires_at = now() - interval '1 s' where id = %s", (run_id,))
         with store_of(service) as store:
-            assert store(runs.claim, run_id, worker="other", lease_seconds=60, max_attempts=9) is not None
+            assert store(runs.claim, run_id, holder=LeaseHolder("other"), lease_seconds=60, max_attempts=9) is not None
         ok("In short: too late.")(answering)
 
     summarize(service, path, take_over)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from store.runs.runs import LeaseHolder
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.in_process import Chat, Workers
 from tests.support.talk import exchanges
@@ -42,11 +43,15 @@ class BatchWorkers(Workers):
             wake=lambda lease: self.woken.append(lease.run_id),
         )
         self.ahead = summaries_ahead(
-            settings, self.resources, worker="test", wake=lambda _, batch: self.asked.append(batch)
+            settings, self.resources, holder=lambda: LeaseHolder("test"), wake=lambda _, batch: self.asked.append(batch)
         )
         self.dispatcher = Dispatcher(self.resources, choose_ways(settings), ahead=self.ahead)
         self.checker = Checker(
-            chat.database, settings.policy, worker="test", lease_seconds=lease_seconds, ahead=self.ahead
+            chat.database,
+            settings.policy,
+            holder=lambda: LeaseHolder("test"),
+            lease_seconds=lease_seconds,
+            ahead=self.ahead,
         )
 
     def advance(self, batch: UUID) -> None:

@@ -23,6 +23,7 @@ from runtime.broker import SUMMARIES
 from store import hot_path
 from store.conversations import conversations, snapshots
 from store.runs import runs
+from store.runs.runs import LeaseHolder
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.messages_api import problems
 from tests.support.stored_turns import stored_turn
@@ -219,7 +220,9 @@ class Workers:
         )
         ways = choose_ways(chat.settings) if isinstance(summarizer, str) else ()
         self.dispatcher = Dispatcher(self.resources, ways)
-        self.checker = Checker(chat.database, chat.settings.policy, worker="test", lease_seconds=lease_seconds)
+        self.checker = Checker(
+            chat.database, chat.settings.policy, holder=lambda: LeaseHolder("test"), lease_seconds=lease_seconds
+        )
 
     def check(self, *conversation_ids: UUID) -> None:
         """Do what the task of a check does."""
@@ -229,7 +232,11 @@ class Workers:
         """Take a queued run, or one whose lease is over."""
         with self.chat.database.transaction(self.chat.tenant_id) as connection:
             return runs.claim(
-                connection, run_id, worker="test", lease_seconds=self.lease_seconds, max_attempts=self.max_attempts
+                connection,
+                run_id,
+                holder=LeaseHolder("test"),
+                lease_seconds=self.lease_seconds,
+                max_attempts=self.max_attempts,
             )
 
     def summarize(self) -> None:

@@ -12,6 +12,7 @@ from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from store.runs import runs
+from store.runs.runs import LeaseHolder
 from tests.support.service.in_process import Workers
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from worker.database import Database
@@ -173,7 +174,11 @@ class SteppedWorkers(Workers):
         """Take a queued run, or one whose lease is over."""
         with self._database.transaction(self.chat.tenant_id) as connection:
             return runs.claim(
-                connection, run_id, worker="test", lease_seconds=self.lease_seconds, max_attempts=self.max_attempts
+                connection,
+                run_id,
+                holder=LeaseHolder("test"),
+                lease_seconds=self.lease_seconds,
+                max_attempts=self.max_attempts,
             )
 
     def carry_out(self, run_id: UUID) -> None:

@@ -12,6 +12,7 @@ from compaction.policy import merge
 from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger
 from store.operations import housekeeping
 from store.runs import runs
+from store.runs.runs import LeaseHolder
 from tests.support.eventually import eventually
 from tests.support.processes import Product, ended, model, product
 from tests.support.servers.loopback_batches import canceled, errored, expired, succeeded
@@ -55,7 +56,7 @@ def begin_run(chat: Chat, conversation: UUID, kind: RunKind) -> Lease:
             kind=kind,
             trigger=RunTrigger.BATCH if kind is RunKind.BATCH else RunTrigger.CHECK,
             policy=merge(SMALL),
-            worker="w",
+            holder=LeaseHolder("w"),
             lease_seconds=60,
         )
     assert lease is not None

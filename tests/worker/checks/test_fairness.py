@@ -20,6 +20,7 @@ from runtime.broker import BATCH, CHECKS, RUN_TASK, SHARE, SUMMARIES
 from store.conversations import conversations
 from store.runs import runs, summary_places
 from store.runs import stranded as stranded_runs
+from store.runs.runs import LeaseHolder
 from store.runs.summary_places import Places
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
@@ -184,7 +185,7 @@ class TestPlaces:
         with chat.database.transaction(chat.tenant_id) as connection:
             if not summary_places.is_free(connection, run_id, places):
                 return None
-            return runs.claim(connection, run_id, worker="test", lease_seconds=60, max_attempts=5)
+            return runs.claim(connection, run_id, holder=LeaseHolder("test"), lease_seconds=60, max_attempts=5)
 
     def offer(self, chat: Chat, places: Places) -> tuple[UUID, UUID] | None:
         with chat.database.transaction(None) as connection:

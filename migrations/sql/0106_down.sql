@@ -1,0 +1,8 @@
+drop function expire_missed_leases;
+drop function expire_leases;
+drop trigger runs_forget_holder on runs;
+drop function forget_holder;
+revoke select (worker) on runs from palimpsest_background;
+revoke select (id, seen_at) on processes from palimpsest_background;
+alter table runs drop column process_id;
+alter table processes drop column place, drop column pid_started, drop column beat_seconds;
