@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is there without servers, in folders where that is most of it.
 UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py
 
-.PHONY: help setup demo serve unit test clients faults check format docs screenshots manual bench scaling reach fidelity fuzz soak audit sbom constraints clean distclean
+.PHONY: help setup demo serve unit test clients faults check format docs screenshots manual bench scaling reach fidelity cost fuzz soak audit sbom constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -112,6 +112,9 @@ reach: $(STAMP) ## Measure what recall gives back, and how fast (ARGS="talk.json
 
 fidelity: $(STAMP) ## Measure what survives compaction: look-ahead recall, rules, drift (bench/fidelity)
 	@$(BIN)/python bench/fidelity/run.py $(ARGS)
+
+cost: $(STAMP) ## Reckon what conversations cost under schedules of compaction, cache included (bench/cost)
+	@$(BIN)/python bench/cost/run.py $(ARGS)
 
 fuzz: $(STAMP) ## Search for inputs that break the API, a turn or the compaction core (minutes to hours: ARGS="--minutes 60")
 	@$(BIN)/python -m tests.fuzz $(ARGS)

@@ -1,0 +1,196 @@
+"""A recorded conversation as the service would hold it, and what the product's own ladder makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from compaction.messages import has_tool_results, is_request
+from compaction.shorten.trimming import drop_oldest
+from compaction.steps import steps
+from compaction.steps.ladder import Load, Result, Step, decide, growth_margin, next_step, prune_threshold
+from compaction.steps.snapshot import Original, Snapshot, build
+from compaction.steps.stage import Stage
+from compaction.tokens import content_tokens
+from compaction.view import ViewMessage, cap_results
+from worker.summarizers.base import SummaryError, SummaryRequest
+from worker.summarizers.extractive import ExtractiveSummarizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compaction.policy import Policy
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A snapshot in force: what its context begins with, and what keeps the ladder from being climbed again at once."""
+
+    snapshot: Snapshot
+    keys: tuple[int, ...]
+    """What each of its messages is known by: its seq where it shows the original, else a hash of what it says."""
+    tokens: tuple[int, ...]
+    """Of all its messages up to each."""
+    summarized: int = 0
+    """Messages when its summary was made."""
+    results_through: int = -1
+    results_hold: int = 0
+    summary_hold: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens of its messages."""
+        return self.tokens[-1] if self.tokens else 0
+
+    @property
+    def covers(self) -> int:
+        """How many messages it stands for."""
+        return self.snapshot.covers_through + 1
+
+
+NO_HEAD = Head(Snapshot(), (), ())
+
+
+@dataclass
+class Recording:
+    """One conversation: its messages, and the calls that they came from; each assistant message is one."""
+
+    name: str
+    messages: Sequence[Message]
+    fixed: int
+    policy: Policy
+    calls: list[int] = field(default_factory=list)
+    """How many messages each call was sent."""
+    _heads: dict[tuple[int, int], tuple[Head, Head]] = field(default_factory=dict)
+    _shared: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.originals = [
+            Original(seq, each["role"], msgspec.json.encode(each["content"]).decode())
+            for seq, each in enumerate(self.messages)
+        ]
+        view = [ViewMessage(each["role"], each["content"], seq) for seq, each in enumerate(self.messages)]
+        self.sizes = [message.tokens for message in cap_results(view, self.policy.max_tool_result_chars)]
+        self.until = [0, *accumulate(self.sizes)]
+        """Tokens of the first so many messages."""
+        self.calls = [at for at, each in enumerate(self.messages) if each["role"] == "assistant" and at]
+        self.results = [at for at, each in enumerate(view) if has_tool_results(each.role, each.content)]
+        asked = [is_request(each.role, each.content) for each in view]
+        before = [0, *self.calls]
+        self.requests = [any(asked[start:end]) for start, end in zip(before, self.calls, strict=False)]
+
+    @property
+    def margin(self) -> int:
+        """Tokens that it grows by before the ladder is climbed again."""
+        return growth_margin(self.policy.input_token_budget or self.policy.compaction_threshold_tokens, self.policy)
+
+    def tokens(self, head: Head, count: int) -> int:
+        """Return the tokens of a call that is sent a head and the messages after it, up to so many."""
+        return self.fixed + head.total + self.until[count] - self.until[min(head.covers, count)]
+
+    def is_due(self, head: Head, count: int) -> bool:
+        """Tell by counters alone, as a check does, whether a step of the ladder is due."""
+        tokens = self.tokens(head, count)
+        newest = next((at for at in reversed(self.results) if at < count), -1)
+        load = Load(
+            tokens,
+            None,
+            has_old_results=newest > head.results_through,
+            tool_results_hold=head.results_hold,
+            summary_hold=head.summary_hold,
+        )
+        return bool(decide(load, self.policy))
+
+    def climb(self, head: Head, count: int) -> Head | None:
+        """Return the head that a run makes of the first `count` messages; None where nothing came of it."""
+        key = (id(head), count)
+        if key not in self._heads:
+            self._heads[key] = head, self._climbed(head, count)  # both, so that no id is given to another
+        _, made = self._heads[key]
+        return None if made.snapshot.version == head.snapshot.version else made
+
+    def _climbed(self, head: Head, count: int) -> Head:
+        policy = self.policy
+        working = build(head.snapshot, self.originals[head.covers : count], policy, pinned=())
+        stage = Stage(working, fixed_tokens=self.fixed)
+        tried: dict[Step, Result] = {}
+        summarized = head.summarized
+        while step := next_step(tried, stage.load, len(stage.view), policy, summaries=True, extracts=True):
+            made = self._summary(stage, step) if step is Step.SUMMARY else steps.take(step, stage, policy)
+            if made is None or made.reason is not None:
+                tried[step] = "skipped"
+                continue
+            stage = stage.after(made.settle(stage, ""), policy)
+            tried[step] = "committed"
+            if step is Step.SUMMARY:
+                summarized = count
+        stored = stage.tokens + self.fixed
+        budget = min(each for each in (policy.input_token_budget, prune_threshold(policy)) if each > 0)
+        cut = not {Step.TOOL_RESULTS, Step.PRUNE}.isdisjoint(tried)
+        snapshot = stage.working.snapshot
+        shown = _keys(self, snapshot)
+        return Head(
+            snapshot,
+            shown,
+            tuple(accumulate(message.tokens for message in snapshot.messages)),
+            summarized,
+            results_through=next((at for at in reversed(self.results) if at < count), -1) if cut else -1,
+            results_hold=stored + growth_margin(budget, policy) if cut else head.results_hold,
+            summary_hold=stored + growth_margin(policy.compaction_threshold_tokens, policy)
+            if Step.SUMMARY in tried
+            else head.summary_hold,
+        )
+
+    def _summary(self, stage: Stage, step: Step) -> steps.Made | None:
+        zone = steps.find_zone(stage, self.policy)
+        if isinstance(zone, str):
+            return None
+        request = SummaryRequest(stage.view[zone.start : zone.stop], stage.previous_summary, self.policy)
+        try:
+            text = ExtractiveSummarizer().summarize(request).text
+        except SummaryError:
+            return None
+        return steps.summarize(stage, zone, text, self.policy)._replace(step=step)
+
+    def shared(self, one: Head, other: Head, count: int) -> int:
+        """Return the tokens that two contexts of `count` messages both begin with."""
+        if one is other:
+            return self.tokens(one, count)
+        key = (id(one), id(other), count)
+        if key not in self._shared:
+            mine = (*one.keys, *range(one.covers, count))
+            theirs = (*other.keys, *range(other.covers, count))
+            alike = next(
+                (at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), len(mine)
+            )
+            common = one.tokens[min(alike, len(one.keys)) - 1] if alike and one.keys else 0
+            if alike > len(one.keys):
+                common += sum(self.sizes[seq] for seq in mine[len(one.keys) : alike])
+            self._shared[key] = self.fixed + common
+        return self._shared[key]
+
+    def newest(self, count: int, most: int) -> tuple[int, int]:
+        """Return from which message on the newest `most` are whole exchanges and rounds, and their tokens."""
+        view = tuple(ViewMessage(each["role"], each["content"], at) for at, each in enumerate(self.messages[:count]))
+        kept = drop_oldest(view, lambda number, _: number <= most).view
+        return (kept[0].seq if kept else 0), sum(self.sizes[each.seq] for each in kept if each.seq >= 0)
+
+
+def _keys(recording: Recording, snapshot: Snapshot) -> tuple[int, ...]:
+    """Return what the messages of a snapshot are known by."""
+    keys: list[int] = []
+    for message in snapshot.messages:
+        seq = message.seq
+        is_whole = 0 <= seq < len(recording.messages) and recording.messages[seq]["content"] == message.content
+        keys.append(seq if is_whole else hash(msgspec.json.encode(message.content)) | 1 << 40)
+    return tuple(keys)
+
+
+def recorded(name: str, messages: Sequence[Message], system: Any, policy: Policy) -> Recording:
+    """Return a recording; the system prompt and tools are sent with every call."""
+    return Recording(name, messages, content_tokens(system) if system else 0, policy)

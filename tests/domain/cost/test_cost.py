@@ -1,0 +1,125 @@
+"""What calls cost, how long conversations go on, and when a snapshot that is ready becomes the head."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
+from compaction.cost.survival import HORIZON, Life, SurvivalCurve, share_of_pauses
+from compaction.cost.swap import Ground, Ready, decide
+
+OPUS = CallPrices(4e-6, 20e-6, 0.2e-6, 5e-6)
+UNCACHED = OPUS._replace(lifetime=NO_CACHE)
+UNWRITTEN = OPUS._replace(cache_write=OPUS.input)
+
+prices = st.builds(
+    CallPrices,
+    *[st.floats(min_value=-1, max_value=1e9) | st.just(math.nan) | st.just(math.inf)] * 4,
+    st.integers(-10, 10**9),
+)
+any_seconds = st.floats()
+tokens = st.integers(-100, 10**7)
+situations = st.builds(Ready, tokens, tokens, tokens, st.integers(1, 10**6), any_seconds, st.booleans(), st.integers())
+
+
+def test_a_call_costs_what_it_reads_writes_and_answers() -> None:
+    assert OPUS.cost(10_000, 8_000, 100) == pytest.approx((8_000 * 0.2 + 2_000 * 5 + 100 * 20) / 1e6)
+    assert UNCACHED.cost(10_000, 8_000) == pytest.approx(10_000 * 4e-6)
+    assert UNWRITTEN.cost(10_000, 0) == pytest.approx(10_000 * 4e-6)
+    # More than the whole is not read from anywhere, whatever a usage says.
+    assert OPUS.cost(1_000, 5_000) == OPUS.cost(1_000, 1_000)
+
+
+def test_a_cache_is_cold_when_its_life_is_over() -> None:
+    assert [OPUS.is_cold(gap) for gap in (0, 300, 301)] == [False, False, True]
+    assert not OPUS._replace(lifetime=ONE_HOUR).is_cold(3_000)
+    assert UNCACHED.is_cold(0)
+    assert not OPUS.is_cold(-5)
+
+
+@given(st.lists(st.builds(Life, st.integers(-5, 500), st.booleans())), st.integers(0, 500))
+def test_a_hazard_is_a_probability_and_more_pauses_are_fewer_turns(lives: list[Life], turns: int) -> None:
+    curve = SurvivalCurve(lives)
+    assert 0 <= curve.hazard(turns) <= 1
+    expected = [curve.expected_turns(turns, pauses) for pauses in (0, 0.1, 0.5, 1)]
+    assert all(one >= other for one, other in pairwise(expected))
+    assert 0 == expected[-1] <= expected[0] <= HORIZON
+
+
+def test_without_others_a_conversation_lasts_longer_the_longer_it_has_lasted() -> None:
+    curve = SurvivalCurve()
+    expected = [curve.expected_turns(turns) for turns in (1, 5, 20, 100)]
+    assert expected == sorted(expected)
+
+
+def test_conversations_that_all_ended_after_ten_turns_are_expected_to() -> None:
+    curve = SurvivalCurve([Life(10, has_ended=True)] * 500)
+    assert curve.expected_turns(4) == pytest.approx(6, abs=0.5)
+    assert curve.expected_turns(10) < 1
+    # Those that go on still have not ended at what they have come to so far.
+    going_on = SurvivalCurve([Life(10, has_ended=False)] * 500)
+    assert going_on.expected_turns(4) > 10
+
+
+def test_few_gaps_say_little_of_pauses() -> None:
+    assert share_of_pauses([], 300) == pytest.approx(0.05)
+    assert share_of_pauses([10.0] * 95, 300) < 0.01
+    assert share_of_pauses([900.0] * 95, 300) > 0.9
+    assert share_of_pauses([-5.0, math.nan], 300) == pytest.approx(0.05)
+
+
+def test_a_snapshot_waits_while_the_cache_is_worth_more() -> None:
+    ready = Ready(before=45_000, after=44_000, shared=2_000, limit=120_000, since=20)
+    waiting = decide(ready, OPUS, 50)
+    assert (waiting.swaps, waiting.ground) == (False, Ground.WARM)
+    assert waiting.saves_usd == pytest.approx(1_000 * 0.2e-6 * 50)
+    assert waiting.costs_usd == pytest.approx(42_000 * 4.8e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "ground"),
+    [
+        ({"before": 120_000}, Ground.LIMIT),
+        ({"gap": 301.0}, Ground.COLD),
+        ({"is_broken": True}, Ground.BROKEN),
+        ({"after": 4_000}, Ground.PAYS),
+        ({"since": 100_000}, Ground.PAYS),
+    ],
+)
+def test_it_becomes_the_head_when_that_is_cheap_or_has_to_be(change: dict[str, int], ground: Ground) -> None:
+    ready = Ready(before=45_000, after=44_000, shared=2_000, limit=120_000, since=20)._replace(**change)
+    decision = decide(ready, OPUS, 50)
+    assert (decision.swaps, decision.ground) == (True, ground)
+
+
+def test_where_nothing_is_cached_it_is_never_waited() -> None:
+    ready = Ready(before=45_000, after=44_000, shared=2_000, limit=120_000)
+    assert decide(ready, UNCACHED, 0).ground is Ground.COLD
+    assert decide(ready, None, 50).ground is Ground.UNPRICED
+
+
+@given(situations, prices | st.none(), st.floats(allow_nan=True))
+def test_nothing_waits_at_the_limit_and_absurd_prices_hold_nothing_back(
+    ready: Ready, known: CallPrices | None, turns: float
+) -> None:
+    decision = decide(ready, known, turns)
+    if ready.before >= ready.limit or known is None or not known.are_known or ready.is_broken:
+        assert decision.swaps
+    assert all(math.isfinite(each) and each >= 0 for each in (decision.saves_usd, decision.costs_usd, decision.turns))
+
+
+@given(st.lists(st.integers(0, 5_000), min_size=1, max_size=200), prices | st.none(), any_seconds)
+def test_a_life_of_waiting_never_passes_the_limit(growth: list[int], known: CallPrices | None, gap: float) -> None:
+    """Whatever is decided on the way, what is over the limit after a turn has become the head before the next."""
+    before, limit = 40_000, 90_000
+    for since, each in enumerate(growth):
+        before += each
+        ready = Ready(before, before // 2, 1_000, limit, gap, since=since)
+        if decide(ready, known, 1e9).swaps:
+            before //= 2
+        assert before < limit
