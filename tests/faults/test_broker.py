@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from compaction.steps.runs import Queue
 from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.servers import OwnRedis, own_redis
 from tests.support.eventually import eventually
+from tests.support.servers.own_servers import OwnRedis, own_redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.servers import TEMPLATE, OwnPostgres, own_postgres, own_redis, query, small_disk
 from tests.support.eventually import eventually
+from tests.support.servers.own_servers import TEMPLATE, OwnPostgres, own_postgres, own_redis, query, small_disk
 from tests.support.service.problem_documents import problem
 from tests.support.talk import answer, request
 

@@ -15,9 +15,9 @@ import redis
 
 from runtime.broker import CHECK_TASK, CHECKS, PREFIX, QUEUES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.servers import own_redis
 from tests.faults.test_broker import envelope, once, refusals, say
 from tests.support.eventually import eventually
+from tests.support.servers.own_servers import own_redis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

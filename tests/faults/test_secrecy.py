@@ -18,10 +18,10 @@ from sqlalchemy import make_url
 
 from runtime.broker import CHECK_TASK, CHECKS
 from tests.faults.installation import installed
-from tests.faults.servers import query
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_model import Answering, garbage, hang_up, html, ok, refusal, status, summary
 from tests.support.servers.otlp_collector import Collector, otlp_collector
+from tests.support.servers.own_servers import query
 from tests.support.servers.webhook_receiver import Receiver
 from tests.support.talk import rounds
 
