@@ -162,7 +162,7 @@ def talk(chat: Product, connection: Connection[dict[str, Any]]) -> Talk:
         made.say()
     made.settle()
     made.say()
-    assert chat.row(made.told.uuid).head_version > 0
+    assert chat.row(made.conversation.uuid).head_version > 0
     return made
 
 
@@ -184,10 +184,10 @@ class TestPlan:
 class TestSpeech:
     @pytest.mark.parametrize("shape", SHAPES)
     def test_what_is_said_is_valid_and_every_message_has_a_mark_of_its_own(self, shape: str) -> None:
-        told, speaker = KnownConversation("conv_1", uuid4(), 0, shape, 3), Speaker(random.Random(2))  # noqa: S311 - texts
+        conversation, speaker = KnownConversation("conv_1", uuid4(), 0, shape, 3), Speaker(random.Random(2))  # noqa: S311 - texts
         said: list[Message] = []
         for _ in range(20):
-            said += speaker.turn(told)
+            said += speaker.turn(conversation)
         assert problems(said) == []
         assert len({message.mark for message in sent(said)}) == len(said)
 
@@ -331,8 +331,8 @@ class TestLoad:
         assert shared == [first]
         while len(conversations.all) < OWN + 1:
             client.pick()
-        for told in conversations.all:
-            told.turns += [Turn((), None, 0.0)] * (MOST_SHARED_TURNS + 1)
+        for conversation in conversations.all:
+            conversation.turns += [Turn((), None, 0.0)] * (MOST_SHARED_TURNS + 1)
         while len(conversations.all) < 2 * (OWN + 1):
             assert client.pick() not in conversations.all[: OWN + 1]
         assert first not in shared
@@ -346,9 +346,9 @@ class TestLoad:
         breaches = Breaches(lambda: 1.0)
         client, conversations, record = self.client(service, breaches, [])
         for action in [*["talk"] * 12, *sorted(ACTIONS), *["talk"] * 3, *sorted(ACTIONS)]:
-            told = client.newest() or client.begin_own(shape)
-            assert told is not None
-            client.do(action, told)
+            conversation = client.newest() or client.begin_own(shape)
+            assert conversation is not None
+            client.do(action, conversation)
         assert breaches.first == []
         kinds = {took.kind for took in record.took}
         assert kinds > {
@@ -363,8 +363,8 @@ class TestLoad:
             "fork",
             "change",
         }
-        for told in conversations.all:
-            Checker(connection, breaches).check(told)
+        for conversation in conversations.all:
+            Checker(connection, breaches).check(conversation)
         assert breaches.first == []
 
 
@@ -432,10 +432,10 @@ class TestReport:
     def test_it_has_everything_and_the_plot_shows_the_faults(self, tmp_path: Path) -> None:
         found = outcome()
         path = write(found, tmp_path)
-        told = path.read_text()
-        assert verdict(found) in told
+        conversation = path.read_text()
+        assert verdict(found) in conversation
         for wanted in ("fresh", "conv_9", "a <long> tale", "seed 77", "crash Redis", "messages", "summaries: status 1"):
-            assert wanted in told
+            assert wanted in conversation
         document = json.loads((tmp_path / "report.json").read_text())
         assert document["options"]["seed"] == 77
         assert document["calls"]["turn"]["statuses"] == {"0": 1, "201": 2}
