@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from bench.reach.baselines import PlainSearch, keep_last
 from bench.reach.talks import Question, made_up, recorded
 from tests.support.places import ROOT
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 def test_it_runs_on_recorded_talk(tmp_path: Path) -> None:
     talk = made_up(1, 120)
     questions = [{"question": each.text, "evidence": sorted(each.evidence), "category": 4} for each in talk.questions]

@@ -159,6 +159,7 @@ def test_an_agents_run_is_compacted_between_its_rounds(client: ServiceClient) ->
     assert_originals(client, conversation, said)
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_now_and_then() -> None:
     with LoopbackModel() as model, asking(model) as service, ServiceClient(service.url, service.api_key) as client:
         policy = SMALL | {"max_conversation_messages": 12}
