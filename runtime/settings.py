@@ -17,6 +17,7 @@ from compaction.policy import FIELDS, Policy, PolicyError, merge
 from runtime.summarizers import (
     ANY_MODEL,
     DEFAULT_MODELS,
+    SUMMARIZERS,
     ModelAccess,
     Price,
     Provider,
@@ -315,7 +316,8 @@ class Settings(BaseSettings):
     @field_validator("summarizer")
     @classmethod
     def _summarizer_is_there(cls, value: str | None) -> str | None:
-        if value is not None and value not in (known := summarizer_names()):
+        # To look for those that are installed beside it reads what every package says of itself.
+        if value is not None and value not in SUMMARIZERS and value not in (known := summarizer_names()):
             raise ValueError(f"there are {', '.join(known)}")
         if value == "openai" and not find_spec("openai"):
             raise ValueError("the extra `openai` is not installed; in a checkout: pip install '.[openai]'")
