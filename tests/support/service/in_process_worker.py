@@ -13,8 +13,12 @@ from worker.app import create_app
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from celery import Celery
+
     from runtime.settings import Settings
 
+_KEPT: list[tuple[Settings, Celery]] = []
+"""The application of the settings that were used last: those of a module, which its tests use again and again."""
 QUEUED = "select tenant_id, id from runs where conversation_id = %s and state = 'queued'"
 
 
@@ -25,11 +29,20 @@ def work(settings: Settings, conversation: UUID | str) -> None:
         assert identifier is not None
     else:
         identifier = conversation
-    app = create_app(settings)
+    app = _app(settings)
     check, run = app.tasks[CHECK_TASK], app.tasks[RUN_TASK]
     check([str(identifier)])
     with psycopg.connect(settings.database_url.get_secret_value(), autocommit=True) as connection:
         for tenant_id, run_id in connection.execute(QUEUED, (identifier,)).fetchall():
             run(str(tenant_id), str(run_id))
-    check.services.database.close()
-    app.close()
+
+
+def _app(settings: Settings) -> Celery:
+    """Return the worker's application, its connections open as a worker's are."""
+    if not _KEPT or _KEPT[0][0] is not settings:
+        while _KEPT:
+            _, other = _KEPT.pop()
+            other.tasks[CHECK_TASK].services.database.close()
+            other.close()
+        _KEPT.append((settings, create_app(settings)))
+    return _KEPT[0][1]
