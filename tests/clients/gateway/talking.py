@@ -60,6 +60,10 @@ class Talk(NamedTuple):
         """Return the conversations, in the order of their first requests."""
         return list(dict.fromkeys(each.conversation for each in self.recorder.asked))
 
+    def said(self, conversation: str) -> str:
+        """Return all that is stored of a conversation, as JSON text."""
+        return json.dumps([each["content"] for each in self.stored(conversation)])
+
     def main(self) -> str:
         """Return the conversation that most requests are of."""
         ((name, _),) = Counter(each.conversation for each in self.recorder.asked).most_common(1)

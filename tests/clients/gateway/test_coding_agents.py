@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pytest
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tests.clients.gateway.talking import Talk
 
 FOLDER: Final = ROOT / "clients/agent/node_modules"
-SECONDS: Final = 120
+SECONDS: Final = 180
 FILES: Final = 20
 """Files that a model may read, each long enough for its result to be cut."""
 POLICY: Final = {
@@ -35,6 +36,11 @@ QUESTIONS: Final = {"Look it up in 3 rounds.": 3, "Again, 2 rounds at once.": 4,
 """Questions, and how many files the model reads for each."""
 
 
+NOTE: Final = re.compile(r"note (\d+), line 1:")
+SENT: Final = "Look it up in 2 rounds, and say what you have."
+"""What a subagent is asked."""
+
+
 class Agent:
     """A coding agent in a home and a folder of its own, which has the files."""
 
@@ -42,6 +48,8 @@ class Agent:
     package = ""
     titles = 0
     """Conversations that are about the title of another."""
+    subagent: ClassVar[tuple[str, dict[str, Any]] | None] = None
+    """The call that has a subagent asked, None for an agent that has none by itself."""
     compacts = False
     """Whether it is known here how to have it compact by itself."""
 
@@ -89,6 +97,7 @@ class ClaudeCode(Agent):
     name = "claude"
     package = "@anthropic-ai/claude-code"
     titles = 1
+    subagent = "Agent", {"description": "Look it up", "prompt": SENT, "subagent_type": "general-purpose"}
     compacts = True
 
     def __init__(self, talked: Talk, folder: Path) -> None:
@@ -162,6 +171,7 @@ class Opencode(Agent):
     name = "opencode"
     package = "opencode-ai"
     titles = 1
+    subagent = "task", {"description": "Look it up", "prompt": SENT, "subagent_type": "general"}
     npm = "@ai-sdk/anthropic"
     model = "anthropic/claude-haiku-4-5"
 
@@ -201,6 +211,7 @@ AGENTS: Final[dict[str, type[Agent]]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", AGENTS)
 def test_a_coding_agent_talks_through_the_gateway(
     module_settings: Settings, tmp_path: Path, client: str, note: Callable[[tuple[str, ...]], None]
@@ -214,13 +225,19 @@ def test_a_coding_agent_talks_through_the_gateway(
         lines = [f"note {number}, line {line}: lorem ipsum dolor sit amet" for line in range(90)]
         (tmp_path / f"notes-{number}.txt").write_text("\n".join(lines))
 
+    files = sum(QUESTIONS.values())
+
     def call(names: list[str], number: int) -> tuple[str, dict[str, Any]] | None:
+        if number == files + 1 and kind.subagent is not None:
+            return kind.subagent if kind.subagent[0] in names else None
         return kind.reads(names, str(tmp_path / f"notes-{number}.txt"))
 
     with talk(module_settings, client, call, is_strict=False, policy=POLICY) as talked:
         agent = kind(talked, tmp_path)
-        for question, files in QUESTIONS.items():
-            assert agent.ask(question) == f"Done after {files}."
+        for question, count in QUESTIONS.items():
+            assert agent.ask(question) == f"Done after {count}."
+        if kind.subagent is not None:
+            assert agent.ask("Have somebody look it up, 1 round.") == "Done after 1."
         agent.compact()
         if kind.compacts:
             assert agent.ask("And now?") == "Done after 0."
@@ -230,19 +247,18 @@ def test_a_coding_agent_talks_through_the_gateway(
         compacted = [
             each for each in talked.recorder.asked if each.conversation == main and each.outcome == "compacted"
         ]
-        assert len(compacted) > sum(QUESTIONS.values()) / 2
-        # Requests for a title have a conversation of their own, and so has what the agent has compacted by itself.
-        assert len(talked.conversations()) == 1 + kind.titles + kind.compacts
-        said = json.dumps([each["content"] for each in talked.stored(main)])
-        for number in range(1, sum(QUESTIONS.values()) + 1):
-            assert f"note {number}, line 1:" in said
+        assert len(compacted) > files / 2
+        # Requests for a title have one of their own, and so have subagents and what the agent has compacted by itself.
+        assert len(talked.conversations()) == 1 + kind.titles + (kind.subagent is not None) + kind.compacts
+        assert set(map(int, NOTE.findall(talked.said(main)))) == set(range(1, files + 1))
         # What it has compacted goes on from a summary, and from files that it reads again by itself.
         last = talked.recorder.asked[-1]
         if kind.compacts:
             assert last.conversation != main
             assert talked.branches()[last.conversation] == main
             assert SUMMARY in json.dumps(last.body)
-        for other in set(talked.conversations()) - {main, last.conversation}:
-            assert "line 1:" not in json.dumps([each["content"] for each in talked.stored(other)])
+        others = [talked.said(each) for each in talked.conversations() if each not in {main, last.conversation}]
+        read = [sorted(set(map(int, NOTE.findall(said)))) for said in others]
+        assert sorted(read) == [[]] * kind.titles + [[files + 2, files + 3]] * (kind.subagent is not None)
         received = json.dumps([each.body for sent, each in talked.pairs() if sent.conversation == main])
         assert not [word for word in ("Write the title", "Generate a title") if word in received]
