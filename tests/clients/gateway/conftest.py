@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.clients.gateway.talking import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+ROWS: Final = pytest.StashKey[list[tuple[str, ...]]]()
 
 
 @pytest.fixture(scope="session")
-def note(request: pytest.FixtureRequest) -> Iterator[Callable[[tuple[str, ...]], None]]:
+def note(request: pytest.FixtureRequest) -> Callable[[tuple[str, ...]], None]:
     """Note a client's row of the table."""
-    rows: list[tuple[str, ...]] = []
-    yield rows.append
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    if rows and terminal is not None:
-        terminal.write_line(f"\n{table(rows)}")
+    return request.config.stash.setdefault(ROWS, []).append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the table."""
+    if rows := terminalreporter.config.stash.get(ROWS, []):
+        terminalreporter.section("clients through the gateway")
+        terminalreporter.write_line(table(rows))
