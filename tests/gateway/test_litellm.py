@@ -41,7 +41,7 @@ class Proxy:
         """The conversation."""
 
     def say(self, input_type: str, **fields: Any) -> dict[str, Any]:
-        about = {
+        about: dict[str, Any] = {
             "input_type": input_type,
             "litellm_call_id": self.call,
             "litellm_trace_id": self.trace,
