@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -61,7 +62,8 @@ COUNT_TOKENS: Final = Door("messages", "/messages/count_tokens", "count_tokens",
 CHAT: Final = Door("chat", "/chat/completions", "chat")
 RESPONSES: Final = Door("responses", "/responses", "responses")
 _POSTED: Final[Mapping[str, Door]] = {f"/v1{door.end}": door for door in (MESSAGES, COUNT_TOKENS, CHAT, RESPONSES)}
-_MODELS: Final = "/v1/models"
+_MODELS: Final = re.compile(r"/v1/models(?:/(?!\.+(?:/|\Z))[\w.:@-]+)*\Z")
+"""The list and single models, whose names have slashes: no way to anything else that a provider's key opens."""
 GUARDRAIL: Final = Door("chat", "/beta/litellm_basic_guardrail_api", "litellm", is_conversation=False)
 COMPRESS: Final = Door("chat", "/v1/compress", "compress", is_conversation=False)
 _ANSWERED: Final[Mapping[str, Door]] = {door.end: door for door in (GUARDRAIL, COMPRESS)}
@@ -75,7 +77,7 @@ def door_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> Door | No
         return _POSTED.get(path) or _ANSWERED.get(path)
     if method == "GET" and path.startswith(RETRIEVE):
         return Door("chat", path, "retrieve", is_conversation=False)
-    if method in {"GET", "HEAD"} and (path == _MODELS or path.startswith(_MODELS + "/")):
+    if method in {"GET", "HEAD"} and _MODELS.match(path):
         of_anthropic = b"anthropic-version" in headers or b"x-api-key" in headers
         return Door("messages" if of_anthropic else "chat", path.removeprefix("/v1"), "models", is_conversation=False)
     return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -107,6 +109,44 @@ def test_other_doors(room: Room) -> None:
     assert 'palimpsest_gateway_requests_total{door="models",outcome="unchanged"}' in room.client.get("/metrics").text
     missing = room.client.post("/v1/embeddings", json={})
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
+
+
+@pytest.mark.parametrize("path", ["/v1/models/org/model-1.5:free", "/v1/models/..model"])
+def test_single_models(room: Room, path: str) -> None:
+    room.client.get(path)
+    assert room.providers.asked[-1].path == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/../files",
+        "/v1/models/%2e%2e/files",
+        "/v1/models/a/%2E%2e/../files",
+        "/v1/models/a%3Flimit=1",
+        "/v1/models/a%23b",
+        "/v1/models/http:%2F%2F127.0.0.1",
+        "/v1/models//127.0.0.1/x",
+        "/v1/models/.",
+        "/v1/modelsx",
+    ],
+)
+def test_nothing_else_of_a_provider_is_to_be_had(room: Room, path: str) -> None:
+    """Paths as they are sent: clients would resolve some of them."""
+    place = urlsplit(room.gateway.url)
+    connection = HTTPConnection(place.hostname or "", place.port)
+    connection.request("GET", path, headers={"authorization": f"Bearer {room.tenant.key}"})
+    assert connection.getresponse().status == 404
+    connection.close()
+    assert not room.providers.asked
+
+
+def test_where_a_request_goes_is_the_settings_alone(room: Room) -> None:
+    headers = {"host": "example.com", "x-forwarded-host": "example.com", "x-upstream": "http://example.com"}
+    body = asking("chat", "go elsewhere", base_url="http://example.com", api_base="http://example.com")
+    answer = room.client.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200
+    assert room.providers.asked[-1].headers["host"] == urlsplit(room.providers.url).netloc
 
 
 @pytest.mark.parametrize("shape", SHAPES)
