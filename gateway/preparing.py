@@ -13,10 +13,10 @@ from compaction.shapes.inner import ShapeError
 from gateway.contexts import shorten
 from gateway.conversations.histories import (
     UNREADABLE,
+    BeginningKeys,
     NotJsonError,
     chain,
     circle_of,
-    keys_in,
     read_history,
     refuse_unreadable,
 )
@@ -32,7 +32,7 @@ from gateway.recalls.thoughts import has_thoughts, without_thoughts
 from runtime import ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from api.actions.caller import Caller
@@ -90,24 +90,25 @@ async def prepare(
         raise DoorError(400, f"The body is no JSON: {error}") from None
     if read is None:
         return PreparedRequest(body, "unchanged")
-    if has_thoughts(body):
-        body = read[0].with_rows(read[0].rows)
+    history, links, body = read
     if caller is None:
         return PreparedRequest(body, "failed_open")
     try:
-        return await _in_place(services, caller, headers, body, *read)
+        return await _in_place(services, caller, headers, body, history, links)
     except AwayError:
         return PreparedRequest(body, "failed_open")
 
 
-def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
+def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes], bytes] | None:
+    """Return the history in a body, what stands for each of its beginnings, and the body as a provider may have it."""
     history = read_history(door.shape, body)
     if history is None:
         return None
     if has_thoughts(body):
         history = history._replace(rows=without_thoughts(history.rows))
+        body = history.with_rows(history.rows)
     try:
-        return history, chain(history.rows, services.digests)
+        return history, chain(history.rows, services.digests), body
     except UNREADABLE:
         refuse_unreadable(body)
         return None
@@ -126,7 +127,7 @@ async def _in_place(
     named = ids.parse("conv", given) if given else None
     external_id = given if named is None else None
     circle = circle_of(history.shape, session=external_id or session.name, user=None if given else session.user)
-    keys = keys_in(circle, links)
+    keys = BeginningKeys(circle, links)
     in_session = given is not None or session.name is not None
     place = await services.patience.within(_recognized(services, caller, history, keys, named, in_session=in_session))
     recalls = caller.principal.policy_of(place.policy, None).policy.gateway_recall
@@ -155,7 +156,7 @@ async def _recognized(
     services: GatewayServices,
     caller: Caller,
     history: ResentHistory,
-    keys: list[bytes],
+    keys: Sequence[bytes],
     named: UUID | None,
     *,
     in_session: bool,

@@ -1,7 +1,7 @@
-"""A provider on loopback that answers at once: `python loopback_provider.py PORT`. Beside a request that says hold, it waits.
+"""A provider on loopback that answers at once: `python loopback_provider.py PORT`.
 
-Every answer is the same stream of the Messages API. Only the end of a request's head is looked for, nothing is parsed, so
-that what is measured is what stands before it.
+Every answer is the same stream of the Messages API; after the header `x-hold` its end is kept back. Only the
+end of a request's head is looked for, nothing is parsed, so that what is measured is what stands before it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import asyncio
 import sys
 from typing import Final
 
-_EVENTS: Final = (
+_BEGINS: Final = (
     b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant",'
-    b'"model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":10,"output_tokens":1}}}\n\n',
+    b'"model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":10,"output_tokens":1}}}'
+    b"\n\n"
+)
+_GOES_ON: Final = (
     b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
     b'"content_block":{"type":"text","text":""}}\n\n'
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
@@ -20,7 +23,7 @@ _EVENTS: Final = (
     b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
     b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},'
     b'"usage":{"output_tokens":6}}\n\n'
-    b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 )
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _HELD: Final = b"x-hold:"
@@ -35,12 +38,11 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             _, _, rest = head.partition(b"content-length:")
             await reader.readexactly(int(rest.split(b"\r\n")[0]))
-            first, others = _EVENTS
-            writer.write(_HEAD + _chunk(first))
+            writer.write(_HEAD + _chunk(_BEGINS))
             if _HELD in head:
                 await asyncio.wait_for(reader.read(1), HELD_SECONDS)
                 return
-            writer.write(_chunk(others) + b"0\r\n\r\n")
+            writer.write(_chunk(_GOES_ON) + b"0\r\n\r\n")
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
         return

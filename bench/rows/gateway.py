@@ -133,7 +133,8 @@ class _Line:
         """Return milliseconds from a request's first byte to its answer's first."""
         head = (
             f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nx-api-key: {self._way.key}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{'x-hold: 1' if held else 'x-go: 1'}\r\n\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"{'x-hold: 1' if held else 'x-go: 1'}\r\n\r\n"
         ).encode()
         began = time.perf_counter()
         self._socket.sendall(head + body)

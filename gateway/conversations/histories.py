@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 import msgspec
 
 from compaction.messages import CACHE_MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from compaction.shapes.inner import Shape
 
@@ -146,9 +147,29 @@ def chain(rows: Sequence[bytes], digests: RowDigests) -> list[bytes]:
     return links
 
 
-def keys_in(circle: bytes, links: Sequence[bytes]) -> list[bytes]:
-    """Return the keys of beginnings within a circle."""
-    return [hashlib.sha256(circle + link).digest()[:KEY_BYTES] for link in links]
+class BeginningKeys(Sequence[bytes]):
+    """The keys of beginnings within a circle, worked out as they are asked for: of a long history few are."""
+
+    def __init__(self, circle: bytes, links: Sequence[bytes]) -> None:
+        self._circle = circle
+        self._links = links
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        if isinstance(place, slice):
+            return [self._key(link) for link in self._links[place]]
+        return self._key(self._links[place])
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def _key(self, link: bytes) -> bytes:
+        return hashlib.sha256(self._circle + link).digest()[:KEY_BYTES]
 
 
 def canonical(row: Any, *, marked: bool = True) -> Any:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from store.gateway.histories import AnsweredRecall, Beginning, Head, StoredRow
     from store.hot_path import Pool
 
+NEWEST: Final = 64
+"""Beginnings that are looked up first, of a long history: a request goes on from one of them."""
 _NOTHING: Final[tuple[str, list[bytes]]] = ("", [])
 """What a row says that is reasoning and nothing else."""
 _sorted: Final = msgspec.json.Encoder(order="sorted").encode
@@ -84,9 +86,9 @@ async def recognize(
     pool: Pool, tenant_id: UUID, history: ResentHistory, keys: Sequence[bytes], *, only: UUID | None = None
 ) -> Recognized:
     """Return where a request stands in what its tenant has stored; a new place where nothing is recognized."""
-    beginning = await stored.find(pool, tenant_id, keys, only=only)
+    beginning = await _longest(pool, tenant_id, keys, only)
     if beginning is None and only is not None:
-        beginning = await stored.find(pool, tenant_id, keys)
+        beginning = await _longest(pool, tenant_id, keys, None)
     if beginning is None:
         return new_place(branch_of=only)
     if beginning.is_superseded:
@@ -103,6 +105,15 @@ async def recognize(
         recalls = tuple(each._replace(messages=texts[each.seq]) for each in place.recalls if each.seq in texts)
         place = place._replace(strip_thinking_through=place.last_seq, recalls=recalls)
     return place._replace(head=head)
+
+
+async def _longest(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], only: UUID | None) -> Beginning | None:
+    """Return the longest beginning that is stored; nearly always it is one of the newest."""
+    older = max(0, len(keys) - NEWEST)
+    beginning = await stored.find(pool, tenant_id, keys[older:], only=only)
+    if beginning is not None:
+        return beginning._replace(place=beginning.place + older)
+    return await stored.find(pool, tenant_id, keys[:older], only=only) if older else None
 
 
 def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None:

@@ -55,7 +55,7 @@ class Learned(NamedTuple):
     history: ResentHistory
     """Its rows, those before `first` empty: a long history is not kept in memory while it is answered."""
     first: int
-    keys: list[bytes]
+    keys: Sequence[bytes]
     place: Recognized
     circle: bytes
     session: Session
