@@ -15,6 +15,7 @@ from api.actions.caller import Caller
 from api.http.bytes_under_way import BusyError, HeldBytes
 from api.http.problems import ProblemError
 from gateway import refusals
+from gateway.answers.beginnings import look_at
 from gateway.answers.reading import Answered, AnswerReader
 from gateway.conversations.turns import LostTurnError, learn
 from gateway.doors import DoorError, error_body, error_headers
@@ -42,6 +43,8 @@ _OK: Final = 200
 _TRIES: Final = 3
 """Times that a turn is tried to be stored while the database does not answer."""
 _RETRY_SECONDS: Final = 0.5
+_LEAST_REFUSED_BYTES: Final = 32 * 1024
+"""Bytes of a request that may be too long for a model; the answer to a shorter one is passed on as it begins."""
 
 
 class _StoppedReadingError(Exception):
@@ -158,6 +161,8 @@ class PassedRequest:
         """Return the answer to a request; where it is refused as too long, that to a smaller one."""
         response = await self._send(known, prepared)
         may_be_smaller = self._door.is_conversation and self._caller is not None and prepared.learned is not None
+        if may_be_smaller and response.status_code == _OK:
+            return await self._unless_refused_within(known, prepared, response)
         if response.status_code not in refusals.STATUSES or not may_be_smaller:
             return response, prepared
         refusal = await _read_all(response)
@@ -172,6 +177,22 @@ class PassedRequest:
             return await self._send(known, plain), plain
         read = httpx2.Response(response.status_code, headers=response.headers.raw, stream=_Whole(refusal))
         return read, prepared
+
+    async def _unless_refused_within(
+        self, known: Known, prepared: PreparedRequest, response: httpx2.Response
+    ) -> tuple[httpx2.Response, PreparedRequest]:
+        """Return an answer; where it begins with a refusal as too long, that to a smaller request."""
+        if self._door.shape != "responses" or len(prepared.body) < _LEAST_REFUSED_BYTES or self._caller is None:
+            return response, prepared
+        error, response = await look_at(response)
+        if not error or not refusals.is_too_long(error):
+            return response, prepared
+        shorter = await refusals.smaller(self._services, self._caller, prepared, error)
+        if shorter is None:
+            return response, prepared
+        await response.aclose()
+        self._services.metrics.retries.inc()
+        return await self._send(known, shorter), shorter
 
     async def _send(self, known: Known, prepared: PreparedRequest) -> httpx2.Response:
         self._services.metrics.added_seconds.observe(time.perf_counter() - self._began)

@@ -164,6 +164,34 @@ def test_refusal_as_too_long_is_answered_with_less(room: Room, shape: str, is_st
     room.eventually_stored(answer.headers["x-palimpsest-conversation"], len(chat.rows) + 1)
 
 
+@pytest.mark.parametrize("can_be_smaller", [True, False])
+def test_refusal_within_a_stream(room: Room, can_be_smaller: bool) -> None:
+    limit = 60_000 if can_be_smaller else 0
+
+    def refuses(asked: Asked) -> Says | Fails:
+        if len(asked.raw) <= limit:
+            return calls_a_tool(asked)
+        tokens = f"maximum context length is {limit // 5} tokens. However, your messages resulted in"
+        message = f"This model's {tokens} {len(asked.raw) // 4} tokens."
+        return Fails(200, {"error": {"code": "context_length_exceeded", "message": message}}, within=True)
+
+    chat = Chatter(room, "responses", **{"x-session-id": f"within {can_be_smaller}"})
+    room.providers.model = calls_a_tool
+    talk(chat, 6, f"within {can_be_smaller}")
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.providers.model = refuses
+    rows = [*chat.rows, {"role": "user", "content": "one too many"}]
+    before = len(room.providers.asked)
+    fields = {"model": "m", "input": rows, "stream": True}
+    answer = room.client.post("/v1/responses", json=fields, headers=chat.headers)
+    asked = room.providers.asked[before:]
+    assert answer.status_code == 200
+    assert answer.content == asked[-1].answered
+    assert ("context_length_exceeded" in answer.text) is not can_be_smaller
+    assert len(asked) == 2
+    assert len(asked[1].raw) < len(asked[0].raw)
+
+
 def test_refusal_of_what_cannot_be_smaller_comes_back(room: Room) -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 > 8"}}
     room.providers.model = lambda _: Fails(400, body)

@@ -36,6 +36,8 @@ class Fails(NamedTuple):
 
     status: int
     body: dict[str, Any]
+    within: bool = False
+    """Whether it comes within a stream of the Responses API, after it has begun."""
 
 
 @dataclass
@@ -147,13 +149,21 @@ class _Handler(BaseHTTPRequestHandler):
         if shape is None or asked.body is None:
             return self._whole(asked, 400, {"error": {"type": "invalid_request_error", "message": "not understood"}})
         says = self.server.providers.model(asked)
-        if isinstance(says, Fails):
-            return self._whole(asked, says.status, says.body)
         number = len(self.server.providers.asked)
+        if isinstance(says, Fails):
+            return self._refuse(asked, says, number)
         message, events = shape(asked, says, number)
         if not asked.body.get("stream"):
             return self._whole(asked, 200, message)
         return self._stream(asked, events)
+
+    def _refuse(self, asked: Asked, says: Fails, number: int) -> None:
+        if not says.within:
+            return self._whole(asked, says.status, says.body)
+        _, events = _responses(asked, Says(), number)
+        failed = {"id": f"resp_{number}", "object": "response", "status": "failed", "output": [], **says.body}
+        value = {"type": "response.failed", "response": failed, "sequence_number": 2}
+        return self._stream(asked, [*events[:2], _event(value, "response.failed")])
 
     def _whole(self, asked: Asked, status: int, value: Mapping[str, Any]) -> None:
         asked.answered = json.dumps(value).encode()
