@@ -129,7 +129,9 @@ async def _in_place(
     circle = circle_of(history.shape, session=external_id or session.name, user=None if given else session.user)
     keys = BeginningKeys(circle, links)
     in_session = given is not None or session.name is not None
-    place = await services.patience.within(_recognized(services, caller, history, keys, named, in_session=in_session))
+    place = await services.patience.within(
+        _recognized(services, caller, history, keys, (named, external_id), in_session=in_session)
+    )
     recalls = caller.principal.policy_of(place.policy, None).policy.gateway_recall
     with_tool = declared(history) if recalls else None
     history = with_tool or history
@@ -157,14 +159,14 @@ async def _recognized(
     caller: Caller,
     history: ResentHistory,
     keys: Sequence[bytes],
-    named: UUID | None,
+    named: tuple[UUID | None, str | None],
     *,
     in_session: bool,
 ) -> Recognized:
     if not may_go_on(history, in_session=in_session):
         return new_place()
     await services.learning.settled(caller.tenant_id, keys)
-    return await recognize(services.core.pool, caller.tenant_id, history, keys, only=named)
+    return await recognize(services.core.pool, caller.tenant_id, history, keys, only=named[0], external_id=named[1])
 
 
 async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Recognized) -> PreparedRequest:

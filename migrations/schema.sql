@@ -1777,25 +1777,33 @@ begin
     return p_id;
 end $$;
 
-create function gateway_find(p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer, OUT place integer, OUT conversation_id uuid, OUT seq integer, OUT is_superseded boolean, OUT next_seq integer, OUT after text, OUT removed integer[], OUT strip_thinking_through integer, OUT broken_through integer, OUT policy text, OUT model text, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint, OUT recalls text)
+create function gateway_find(p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer, p_external_id text, OUT place integer, OUT conversation_id uuid, OUT seq integer, OUT is_superseded boolean, OUT next_seq integer, OUT after text, OUT removed integer[], OUT strip_thinking_through integer, OUT broken_through integer, OUT policy text, OUT model text, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint, OUT recalls text)
 language plpgsql stable as $$
 declare
     c record;
 begin
     perform set_config('app.tenant_id', p_tenant::text, true);
-    select k.place, f.conversation_id, f.seq, f.is_superseded
-    into place, conversation_id, seq, is_superseded
-    from (select each.key, each.place::integer as place
-          from unnest(p_keys) with ordinality as each (key, place) order by each.place desc) as k
-        cross join lateral (
-            select n.conversation_id, n.seq, m.superseded_at is not null as is_superseded
-            from (select p.conversation_id, p.seq from public.gateway_prefixes as p
-                  where p.tenant_id = p_tenant and p.key = k.key and (p_only is null or p.conversation_id = p_only)
-                  order by p.conversation_id desc limit 8) as n
-                join public.messages as m on m.conversation_id = n.conversation_id and m.seq = n.seq
-            order by m.superseded_at is not null, n.conversation_id desc limit 1) as f
-    order by k.place desc limit 1;
-    if not found or is_superseded then
+    if p_keys = '{}' then
+        select 0, r.id, -1, false into place, conversation_id, seq, is_superseded
+        from public.conversations as r
+        where r.tenant_id = p_tenant and (r.id = p_only or r.external_id = p_external_id) and r.next_seq > 0
+            and not exists (select from public.gateway_prefixes as p where p.conversation_id = r.id)
+        limit 1;
+    else
+        select k.place, f.conversation_id, f.seq, f.is_superseded
+        into place, conversation_id, seq, is_superseded
+        from (select each.key, each.place::integer as place
+              from unnest(p_keys) with ordinality as each (key, place) order by each.place desc) as k
+            cross join lateral (
+                select n.conversation_id, n.seq, m.superseded_at is not null as is_superseded
+                from (select p.conversation_id, p.seq from public.gateway_prefixes as p
+                      where p.tenant_id = p_tenant and p.key = k.key and (p_only is null or p.conversation_id = p_only)
+                      order by p.conversation_id desc limit 8) as n
+                    join public.messages as m on m.conversation_id = n.conversation_id and m.seq = n.seq
+                order by m.superseded_at is not null, n.conversation_id desc limit 1) as f
+        order by k.place desc limit 1;
+    end if;
+    if place is null or is_superseded then
         return;
     end if;
     select r.* into c from public.conversations as r where r.id = gateway_find.conversation_id;

@@ -83,12 +83,25 @@ def may_go_on(history: ResentHistory, *, in_session: bool) -> bool:
 
 
 async def recognize(
-    pool: Pool, tenant_id: UUID, history: ResentHistory, keys: Sequence[bytes], *, only: UUID | None = None
+    pool: Pool,
+    tenant_id: UUID,
+    history: ResentHistory,
+    keys: Sequence[bytes],
+    *,
+    only: UUID | None = None,
+    external_id: str | None = None,
 ) -> Recognized:
-    """Return where a request stands in what its tenant has stored; a new place where nothing is recognized."""
+    """Return where a request stands in what its tenant has stored; a new place where nothing is recognized.
+
+    `only` or `external_id` is the conversation that the request names.
+    """
     beginning = await _longest(pool, tenant_id, keys, only)
     if beginning is None and only is not None:
         beginning = await _longest(pool, tenant_id, keys, None)
+    if beginning is None and (only is not None or external_id is not None):
+        beginning = await stored.named(pool, tenant_id, only, external_id)
+        if beginning is not None and not _is_whole(beginning, history):
+            return new_place(branch_of=beginning.conversation_id)
     if beginning is None:
         return new_place(branch_of=only)
     if beginning.is_superseded:
@@ -105,6 +118,12 @@ async def recognize(
         recalls = tuple(each._replace(messages=texts[each.seq]) for each in place.recalls if each.seq in texts)
         place = place._replace(strip_thinking_through=place.last_seq, recalls=recalls)
     return place._replace(head=head)
+
+
+def _is_whole(beginning: Beginning, history: ResentHistory) -> bool:
+    """Tell whether a request has the whole of what is stored in the conversation that it names."""
+    place = _compared(beginning, history)
+    return place is not None and not place.is_edit
 
 
 async def _longest(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], only: UUID | None) -> Beginning | None:

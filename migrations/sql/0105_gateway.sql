@@ -152,8 +152,9 @@ end $$;
 -- The conversation whose stored history is the longest beginning of a request's: p_keys are those of its beginnings, the
 -- shortest first; where p_only is not null, in that conversation alone. What stands there after the beginning comes with it,
 -- p_rows messages at most, and the head. A beginning that an edit has replaced is found too, where nothing else has it.
+-- Without keys it is the conversation p_only or p_external_id from its first message on, where no gateway has stored in it.
 create function gateway_find(
-    p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer,
+    p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer, p_external_id text,
     out place integer, out conversation_id uuid, out seq integer, out is_superseded boolean, out next_seq integer,
     out after text, out removed integer[], out strip_thinking_through integer, out broken_through integer,
     out policy text, out model text,
@@ -164,19 +165,27 @@ declare
     c record;
 begin
     perform set_config('app.tenant_id', p_tenant::text, true);
-    select k.place, f.conversation_id, f.seq, f.is_superseded
-    into place, conversation_id, seq, is_superseded
-    from (select each.key, each.place::integer as place
-          from unnest(p_keys) with ordinality as each (key, place) order by each.place desc) as k
-        cross join lateral (
-            select n.conversation_id, n.seq, m.superseded_at is not null as is_superseded
-            from (select p.conversation_id, p.seq from public.gateway_prefixes as p
-                  where p.tenant_id = p_tenant and p.key = k.key and (p_only is null or p.conversation_id = p_only)
-                  order by p.conversation_id desc limit 8) as n
-                join public.messages as m on m.conversation_id = n.conversation_id and m.seq = n.seq
-            order by m.superseded_at is not null, n.conversation_id desc limit 1) as f
-    order by k.place desc limit 1;
-    if not found or is_superseded then
+    if p_keys = '{}' then
+        select 0, r.id, -1, false into place, conversation_id, seq, is_superseded
+        from public.conversations as r
+        where r.tenant_id = p_tenant and (r.id = p_only or r.external_id = p_external_id) and r.next_seq > 0
+            and not exists (select from public.gateway_prefixes as p where p.conversation_id = r.id)
+        limit 1;
+    else
+        select k.place, f.conversation_id, f.seq, f.is_superseded
+        into place, conversation_id, seq, is_superseded
+        from (select each.key, each.place::integer as place
+              from unnest(p_keys) with ordinality as each (key, place) order by each.place desc) as k
+            cross join lateral (
+                select n.conversation_id, n.seq, m.superseded_at is not null as is_superseded
+                from (select p.conversation_id, p.seq from public.gateway_prefixes as p
+                      where p.tenant_id = p_tenant and p.key = k.key and (p_only is null or p.conversation_id = p_only)
+                      order by p.conversation_id desc limit 8) as n
+                    join public.messages as m on m.conversation_id = n.conversation_id and m.seq = n.seq
+                order by m.superseded_at is not null, n.conversation_id desc limit 1) as f
+        order by k.place desc limit 1;
+    end if;
+    if place is null or is_superseded then
         return;
     end if;
     select r.* into c from public.conversations as r where r.id = gateway_find.conversation_id;

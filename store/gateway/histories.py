@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS: Final = 64
 """Messages after a recognized beginning that are read to be compared; an answer has a few."""
-_FIND: Final = "select * from gateway_find($1, $2, $3, $4)"
+MOST_NAMED_ROWS: Final = 1_000
+"""Messages of a conversation that is named, and that no gateway has stored in: all are compared, once."""
+_FIND: Final = "select * from gateway_find($1, $2, $3, $4, $5)"
 _HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
 _NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
@@ -114,7 +116,17 @@ async def find(
     pool: Pool, tenant_id: UUID, keys: Sequence[bytes], *, only: UUID | None = None, rows: int = MOST_ROWS
 ) -> Beginning | None:
     """Return the longest of the beginnings that `keys` stand for, the shortest first; of `only`, if it is given."""
-    row = await pool.fetchrow(_FIND, tenant_id, keys, only, max(1, min(rows, MOST_ROWS)))
+    return _beginning(await pool.fetchrow(_FIND, tenant_id, keys, only, max(1, min(rows, MOST_ROWS)), None))
+
+
+async def named(pool: Pool, tenant_id: UUID, conversation_id: UUID | None, external_id: str | None) -> Beginning | None:
+    """Return a conversation from its first message on; None where a gateway has stored in it, or it has too many."""
+    row = await pool.fetchrow(_FIND, tenant_id, [], conversation_id, MOST_NAMED_ROWS, external_id)
+    beginning = _beginning(row)
+    return beginning if beginning is not None and len(beginning.after) < MOST_NAMED_ROWS else None
+
+
+def _beginning(row: Any) -> Beginning | None:
     if row is None or row["place"] is None:
         return None
     head = _head(row) if row["version"] else None

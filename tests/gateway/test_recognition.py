@@ -15,6 +15,7 @@ from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Says
+from tests.support.service.running_api import running_api
 
 if TYPE_CHECKING:
     from tests.gateway.conftest import Room
@@ -277,3 +278,30 @@ def test_what_became_of_requests_is_exported_and_goes_with_the_conversation(room
     name = chat.name
     chat.ask("exported 2")
     assert chat.name != name
+
+
+@pytest.mark.parametrize("by", ["id", "name"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_conversation_of_the_api_is_gone_on_with_where_it_is_named(room: Room, shape: str, by: str) -> None:
+    path = "/v1/conversations"
+    rows: list[dict[str, object]] = [
+        {"role": "user", "content": "begun elsewhere"},
+        {"role": "assistant", "content": "answered elsewhere"},
+        {"role": "user", "content": "asked elsewhere"},
+        {"role": "assistant", "content": "answered again"},
+    ]
+    name = f"begun elsewhere {shape} {by}"
+    with running_api(room.settings) as served, served.client(room.tenant.key) as api:
+        made = api.post(path, json={"external_id": name}).json()["id"]
+        api.post(f"{path}/{made}/turns", json={"messages": rows, "shape": shape}).raise_for_status()
+    chat = Chatter(room, shape, **{"x-palimpsest-conversation": made if by == "id" else name})
+    chat.rows = [{**rows[0], "content": "another beginning"}, *rows[1:]]
+    chat.ask("is it that one?")
+    assert chat.name != made
+    chat.rows = list(rows)
+    chat.ask("go on")
+    assert chat.name == made
+    assert len(room.eventually_stored(made, 6)) == 6
+    chat.ask("and on")
+    assert chat.name == made
+    room.eventually_stored(made, 8)
