@@ -15,6 +15,7 @@ from rich.text import Text
 from cli.doctor.broker import broker_findings
 from cli.doctor.database import database_findings
 from cli.doctor.findings import ok, problem, warning
+from cli.doctor.gateway import gateway_findings
 from cli.doctor.summarizer import summarizer_findings
 from cli.local.installations import POSTGRES_VARIABLE, REDIS_VARIABLE
 from cli.options import settings_as_far_as_they_go
@@ -84,6 +85,8 @@ def _findings(*, ask_model: bool, url: str | None) -> Iterator[Finding]:
             yield from broker_findings(settings)
         if not {"database_url", "broker_url", "summarizer"} & fields:
             yield from summarizer_findings(settings)
+        if not {"gateway_upstreams", "gateway_tenants"} & fields:
+            yield from gateway_findings(settings)
         if ask_model:
             yield _model(settings)
     if url is not None:
