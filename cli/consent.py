@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -58,6 +55,10 @@ def agree_to_stores(environ: Mapping[str, str], command: str, *, yes: bool) -> N
 
 def place_of(url: str) -> str:
     """Return where a URL leads, without its password."""
+    # Only where there is a URL: nothing else of what starts by this needs it.
+    from sqlalchemy import make_url  # noqa: PLC0415
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
     try:
         known = make_url(url)
     except (ArgumentError, ValueError):

@@ -158,7 +158,7 @@ def worker(
 @app.command(rich_help_panel=RUN)
 def sweeper(metrics_port: MetricsPort = None) -> None:
     """Find lost wake-ups and stranded runs, again and again."""
-    from worker.process.start import run_sweeper  # noqa: PLC0415
+    from worker.sweeping.start import run_sweeper  # noqa: PLC0415
 
     raise typer.Exit(run_sweeper(_scraped_at(metrics_port)))
 

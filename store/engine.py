@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from uuid import UUID
 
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
     from sqlalchemy.pool import ConnectionPoolEntry
 
     from runtime.settings import Settings
@@ -73,6 +73,9 @@ def service_engine(settings: Settings, name: str) -> Engine:
 
 def service_async_engine(settings: Settings) -> AsyncEngine:
     """Return the API's engine for everything but the two hot calls."""
+    # Only the API has it; workers would load the ORM with it.
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
+
     engine = create_async_engine(
         "postgresql+asyncpg://",
         hide_parameters=True,

@@ -14,6 +14,7 @@ from compaction.tokens import CHARS_PER_TOKEN
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES
 from store.engine import asyncpg_dsn, server_settings
 from store.hot_pool import HotPool
+from store.turn_context import TurnContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,17 +49,6 @@ class Usage(NamedTuple):
     input_tokens: int | None
     output_tokens: int
     version: int | None
-
-
-class TurnContext(NamedTuple):
-    """The context of a turn; see the database function add_context_blocks."""
-
-    blocks: str | None
-    """The blocks as JSON text."""
-    carried_max_tokens: int | None
-    """Tokens of blocks that are carried over, as outlines."""
-    policy: str | None
-    """The policy of the runs that summarize them, as JSON text."""
 
 
 class SentTurn(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
 
@@ -28,7 +29,6 @@ from worker.process.progress import Progress
 from worker.runs.budgets import Budgets
 from worker.runs.dispatch import Dispatcher
 from worker.runs.resources import RunResources
-from worker.sweeping.webhooks import Courier
 from worker.tracing import traced_task
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from store.runs.runs import Lease
+    from worker.sweeping.webhooks import Courier
 
 log = structlog.get_logger()
 
@@ -71,7 +72,13 @@ class TaskServices:
             ahead=self.ahead,
         )
         self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
-        self.courier = Courier(self.database, private_addresses=settings.webhook_private_addresses)
+
+    @cached_property
+    def courier(self) -> Courier:
+        """What delivers webhooks, loaded with its HTTP client when there is one to deliver."""
+        from worker.sweeping.webhooks import Courier  # noqa: PLC0415
+
+        return Courier(self.database, private_addresses=self.settings.webhook_private_addresses)
 
     def holder(self) -> LeaseHolder:
         """Return whom a lease is given to now; the processes of a pool are forked off after the start."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from runtime.broker import BATCH_TASK, DELIVER_TASK
 from runtime.summarizers import SUMMARIZER_GROUP
-from store.runs import batches
-from store.tenants import webhooks
 from worker.batches.part import MessageBatches
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.native_step import NativeStep
-from worker.sweeping.resending import Errand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,27 +26,6 @@ if TYPE_CHECKING:
     from worker.summarizers.native import AnthropicNative
     from worker.summarizers.openai import OpenAIModel
     from worker.summarizers.staged import StagedSummarizer
-
-
-ERRANDS: Final = (
-    Errand(
-        "webhooks",
-        "webhook_deliveries",
-        DELIVER_TASK,
-        webhooks.due,
-        webhooks.expire,
-        lambda settings: settings.webhook_delivery_retention_days,
-    ),
-    Errand(
-        "batches",
-        "model_batches",
-        BATCH_TASK,
-        batches.due,
-        batches.expire,
-        lambda settings: settings.batch_retention_days,
-    ),
-)
-"""What waits in rows of its own, for sweepers and housekeeping."""
 
 
 def choose_summarizer(settings: Settings) -> Callable[[], Summarizer] | None:

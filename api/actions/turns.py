@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from api.actions.caller import Caller
     from api.http.turn_bodies import Turn
     from store.conversations.context_blocks import NewBlocks
-    from store.hot_path import Appended, TurnContext
+    from store.hot_path import Appended
+    from store.turn_context import TurnContext
 
 
 async def append_turn(

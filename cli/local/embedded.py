@@ -7,15 +7,13 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import psycopg
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from cli.local.embedded_server import POLL_SECONDS, START_SECONDS, EmbeddedServer, free_port, server_environment
 from cli.local.installations import EmbeddedError, PostgresInstallation, can_enter, postgres_installations, redis_server
@@ -220,24 +218,19 @@ class EmbeddedRedis(EmbeddedServer):
                 # Not in argv, which every user can read. A broken pipe: it ended, and its log says why.
                 with contextlib.suppress(BrokenPipeError), process.stdin:
                     process.stdin.write("\n".join(lines).encode())
-            client = redis.Redis(
-                host="127.0.0.1",
-                port=port,
-                password=password,
-                socket_timeout=2.0,
-                retry=Retry(NoBackoff(), 0),
-            )
-            with contextlib.closing(client):
-                self._wait_until(lambda: _answers(client))
+            self._wait_until(lambda: _answers(port, password))
 
         port = self._start_on_free_port(start)
         return f"redis://:{password}@127.0.0.1:{port}/0"
 
 
-def _answers(client: redis.Redis) -> bool:
+def _answers(port: int, password: str) -> bool:
+    """Ask by hand whether Redis is ready: its client is larger than all else that waits for it here."""
     try:
-        return bool(client.ping())
-    except redis.RedisError:
+        with socket.create_connection(("127.0.0.1", port), 2.0) as connection, connection.makefile("rb") as answers:
+            connection.sendall(f"AUTH {password}\r\nPING\r\n".encode())
+            return [answers.readline(), answers.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
+    except OSError:
         return False
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli.local.embedded_server import open_no_link
+from cli.local.preparation import ServiceError, one_line
 from cli.output import noted
 from runtime import ids
 from runtime.settings import Settings
@@ -28,20 +29,14 @@ if TYPE_CHECKING:
 
 TENANT: Final = "local"
 """The tenant whose key `serve` hands out."""
-ROLE: Final[str] = Settings.model_fields["database_role"].default
-"""What the parts act as in a database of their own."""
 _KEY_FILE: Final = "api-key"
-
-
-class ServiceError(Exception):
-    """The service cannot start or cannot go on; the message is one line for people."""
 
 
 def service_url(database_url: str) -> str:
     """Return the URL that the parts get: a login of theirs that is no superuser, with a password of this very start."""
     password = secrets.token_urlsafe(24)
     with _administration(database_url) as (connection, _):
-        keep_login(connection, SERVICE_LOGIN, password, ROLE)
+        keep_login(connection, SERVICE_LOGIN, password, Settings.model_fields["database_role"].default)
     return make_url(database_url).set(username=SERVICE_LOGIN, password=password).render_as_string(hide_password=False)
 
 
@@ -119,8 +114,3 @@ def _is_in_force(connection: Connection, tenant: tenants.Tenant, key: str) -> bo
     parts, now = api_keys.split(key), datetime.now(UTC)
     known = api_keys.all_of(connection, tenant.id)
     return parts is not None and any(row.id == parts[0] and row.in_force(now) for row in known)
-
-
-def one_line(error: Exception) -> str:
-    """Return an error's message without line breaks, its kind where it has none."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -14,20 +14,15 @@ import threading
 import time
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TextIO
-
-from alembic.util import CommandError
-from sqlalchemy.exc import SQLAlchemyError
+from typing import TYPE_CHECKING, Final, TextIO
 
 from cli.consent import RefusedError, agree_to_stores
 from cli.local.embedded import EmbeddedError, EmbeddedStack, free_port
-from cli.local.local_tenant import ROLE, ServiceError, api_key, console_ticket, one_line, revoke, service_url
+from cli.local.preparation import ServiceError, one_line, prepare, revoke
 from cli.local.processes import Supervisor
 from cli.output import failed
-from migrations.run import upgrade
 from runtime.settings import Settings
 from runtime.summarizers import DEFAULT_MODELS, provider_of
-from store.tenants.logins import LoginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunningService", "ServiceError", "ServiceStoppedError", "run_serve", "running_service"]
 
+ROLE: Final[str] = Settings.model_fields["database_role"].default
+"""What the parts act as in a database of their own."""
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, not bound
 """Where a server that listens on all addresses of a kind is asked from here."""
 _READY_SECONDS = 60.0
@@ -68,6 +65,8 @@ class RunningService:
     host: str
     """The address that it listens on."""
     api_key: str
+    console_ticket: str
+    """What signs a browser in once, with the key; it is not good for long."""
     database_url: str
     broker_url: str
     summarizer: str
@@ -112,20 +111,15 @@ def running_service(
     with contextlib.ExitStack() as running:
         stack = running.enter_context(EmbeddedStack.from_environment(data_dir, durable=durable, environ=given))
         _check(stopping)
-        try:
-            upgrade(stack.database_url)
-            _check(stopping)
-            key = api_key(stack.database_url, data_dir)
-            is_own = not given.get("PALIMPSEST_DATABASE_URL")
-            parts_url = service_url(stack.database_url) if is_own else stack.database_url
-            if data_dir is None and not is_own:
-                # The database stays, and nobody could find a key again that opens everything.
-                running.callback(revoke, stack.database_url, key)
-        except (SQLAlchemyError, CommandError, LoginError) as error:
-            raise ServiceError(f"the database cannot be prepared: {one_line(error)}") from error
+        is_own = not given.get("PALIMPSEST_DATABASE_URL")
+        prepared = prepare(stack.database_url, data_dir, is_own=is_own)
+        if data_dir is None and not is_own:
+            # The database stays, and nobody could find a key again that opens everything.
+            running.callback(revoke, stack.database_url, prepared.api_key)
+        _check(stopping)
         name = summarizer or given.get("PALIMPSEST_SUMMARIZER") or _default_summarizer(given)
         env = given | {
-            "PALIMPSEST_DATABASE_URL": parts_url,
+            "PALIMPSEST_DATABASE_URL": prepared.parts_url,
             **({"PALIMPSEST_DATABASE_ROLE": ROLE} if is_own else {}),
             "PALIMPSEST_BROKER_URL": stack.broker_url,
             "PALIMPSEST_SUMMARIZER": name,
@@ -147,7 +141,8 @@ def running_service(
             url=_url(reachable, chosen_port),
             gateway_url=_url(reachable, ports["gateway"]),
             host=host,
-            api_key=key,
+            api_key=prepared.api_key,
+            console_ticket=prepared.console_ticket,
             database_url=stack.database_url,
             broker_url=stack.broker_url,
             summarizer=name,
@@ -198,7 +193,7 @@ def _announce(service: RunningService) -> None:
     sys.stdout.flush()
     lines = {
         "API": f"{service.url}  ({_describe_reach(service.host)})",
-        "Console": f"{service.url}/console/sign-in?ticket={console_ticket(service.database_url, service.api_key)}",
+        "Console": f"{service.url}/console/sign-in?ticket={service.console_ticket}",
         "Gateway": f"{service.gateway_url}  (base URL for clients of Messages; with /v1 for those of OpenAI's APIs)",
         "Docs": f"{service.url}/docs, metrics: {service.url}/metrics",
         "Store": service.store,

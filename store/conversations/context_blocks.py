@@ -12,8 +12,8 @@ from compaction.recall.handles import of_context_block
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.bytes_held import announce
-from store.hot_path import TurnContext
 from store.tables import context_blocks, messages, runs
+from store.turn_context import TurnContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

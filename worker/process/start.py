@@ -1,10 +1,8 @@
-"""Starting a worker process and a sweeper."""
+"""Starting a worker process."""
 
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,18 +10,15 @@ import structlog
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging
 
-from runtime.broker import CHECK_TASK, CHECKS, QUEUES, celery_app
+from runtime.broker import CHECK_TASK, CHECKS, QUEUES
 from runtime.tracing import TRACING
 from store.operations.processes import Activity
 from worker.app import create_app
-from worker.database import Database
 from worker.metrics import METRICS, Pipe
 from worker.process.consumer import SteadyConsumer
 from worker.process.exposition import Exposition, ProcessGauges
-from worker.process.liveness import FROZEN_SECONDS, SERVICE, Heart, Watch, WorkerLife, consumed
-from worker.process.shutdown import end_in_time, leave_in_time, leave_now
-from worker.sweeping.missing import Missing
-from worker.sweeping.sweeper import Sweeper
+from worker.process.shutdown import end_in_time
+from worker.process.worker_life import SERVICE, WorkerLife, consumed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +31,6 @@ FROZEN_FACTOR: Final = 3
 """Times the bound for a stuck task after which a whole task may be over: it is no bound on its progress."""
 LOST_SECONDS: Final = 60.0
 """Seconds on top, in which the worker finds a process that has ended by itself; its message would be lost otherwise."""
-SWEEPER_SERVICE: Final = "palimpsest-sweeper"
-"""What traces call a sweeper, unless OTEL_SERVICE_NAME does."""
 
 
 def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | None) -> int:
@@ -95,46 +88,3 @@ def _quieten() -> None:
 
 def _logging_is_set_up(**_: Any) -> None:
     """Do nothing."""
-
-
-def run_sweeper(settings: Settings) -> int:
-    """Sweep until SIGTERM or SIGINT; return the exit code."""
-    stop = threading.Event()
-
-    def end(*_: object) -> None:
-        leave_in_time()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    TRACING.start(settings, SWEEPER_SERVICE)
-    sweeper = Sweeper(settings, celery_app(settings, "palimpsest-sweeper"))
-    database = Database(settings, "heartbeat")
-    missing = Missing(settings, database)
-
-    def look() -> None:
-        if missing.look():
-            sweeper.hurry()
-
-    heart = Heart(
-        database,
-        "sweeper",
-        [],
-        slots=1,
-        seconds=settings.heartbeat_seconds,
-        activity=Activity,
-        beside=look,
-    )
-    # What it does can be done again at any time: a sweeper that is stuck ends at once.
-    watch = Watch(sweeper.progress, settings.task_stuck_seconds, leave_now, frozen=FROZEN_SECONDS)
-    METRICS.registry.register(ProcessGauges(Activity, {"sweeper": sweeper.engine}))
-    exposition = Exposition(settings)
-    heart.start()
-    watch.start()
-    exposition.start()
-    sweeper.run(stop)
-    TRACING.stop()
-    exposition.stop()
-    watch.stop()
-    heart.stop()
-    return 0

@@ -12,7 +12,7 @@ from store.operations.housekeeping import FIRST, Pass
 from store.operations.processes import FORGOTTEN_SECONDS
 from store.recall import requests
 from worker.metrics import METRICS
-from worker.parts import ERRANDS
+from worker.sweeping.errands import ERRANDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,8 +31,8 @@ from store.runs import runs
 from store.runs import stranded as stranded_runs
 from worker.database import Database
 from worker.metrics import METRICS
-from worker.parts import ERRANDS
 from worker.process.progress import Progress
+from worker.sweeping.errands import ERRANDS
 from worker.sweeping.housekeeping import Housekeeper
 from worker.sweeping.resending import Sent
 from worker.sweeping.resuming import Resuming

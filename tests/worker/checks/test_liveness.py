@@ -25,8 +25,9 @@ from tests.support.processes import Product, ended, long_talk, model, product
 from tests.support.service.in_process import Chat, Workers, chat
 from tests.support.service.running_api import RunningApi, running_api
 from tests.support.talk import exchanges, request, rounds
-from worker.process.liveness import Consumed, PoolWatch, Watch
+from worker.process.liveness import Watch
 from worker.process.progress import Progress
+from worker.process.worker_life import Consumed, PoolWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,43 @@
+"""What each role loads when it starts: what only others need would be held in memory by each of its processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+WEB: Final = ("litestar", "uvicorn", "jinja2")
+MODELS: Final = ("anthropic", "openai", "httpx2")
+ASYNCHRONOUS: Final = ("asyncpg", "sqlalchemy.orm", "sqlalchemy.ext.asyncio")
+
+ABSENT: Final = {
+    "worker.process.start": (*WEB, *MODELS, *ASYNCHRONOUS, "alembic", "worker.sweeping.webhooks", "gateway"),
+    "worker.sweeping.start": (
+        *WEB,
+        *MODELS,
+        *ASYNCHRONOUS,
+        "alembic",
+        "celery.worker.consumer",
+        "worker.app",
+        "worker.parts",
+        "worker.runs",
+        "worker.batches",
+        "worker.summarizers.staged",
+        "worker.sweeping.webhooks",
+        "compaction.recall.passages",
+    ),
+    "cli.local.serve": (*WEB, *MODELS, "asyncpg", "alembic", "sqlalchemy", "redis", "celery", "store", "worker", "api"),
+    "api.start": ("anthropic", "openai", "alembic", "celery.worker.consumer", "worker", "gateway"),
+}
+
+
+@pytest.mark.parametrize("entry", ABSENT)
+def test_a_role_loads_nothing_of_the_others(entry: str) -> None:
+    look = f"import json, sys, cli.main, {entry}; print(json.dumps(sorted(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120).stdout
+    loaded = set(json.loads(told))
+    assert entry in loaded
+    assert sorted(loaded & set(ABSENT[entry])) == []
