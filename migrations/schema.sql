@@ -1,4 +1,4 @@
--- The whole schema at revision 0106, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0107, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -240,6 +240,7 @@ CREATE TRIGGER conversations_forget_gateway AFTER UPDATE OF erased_at ON public.
 CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
 CREATE TRIGGER conversations_forget_sent_messages AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_sent_messages();
+CREATE TRIGGER conversations_forget_waiting_snapshots AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_waiting_snapshots();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
 grant select (id, tenant_id, model, policy, revision, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
 grant insert, select, update on conversations to palimpsest_service;
@@ -775,6 +776,27 @@ create policy tenant on tenants for all to public using ((id = (NULLIF(current_s
 grant select (id, name) on tenants to palimpsest_auditor;
 grant select (id, name, policy, rate_limit_key, rate_limit_tenant, limits_changed_at) on tenants to palimpsest_background;
 grant insert, select, update (name, policy) on tenants to palimpsest_service;
+
+create table waiting_snapshots (
+    conversation_id uuid not null,
+    tenant_id uuid not null,
+    version integer,
+    head_version integer not null,
+    edits integer not null,
+    pins uuid[] not null,
+    lifetime integer not null,
+    cold_at timestamp with time zone not null,
+    constraint pk_waiting_snapshots PRIMARY KEY (conversation_id),
+    constraint fk_waiting_snapshots_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+CREATE INDEX ix_waiting_snapshots_cold_at ON public.waiting_snapshots USING btree (cold_at);
+alter table waiting_snapshots enable row level security;
+alter table waiting_snapshots force row level security;
+create policy background_erases on waiting_snapshots for all to palimpsest_background using (true) with check (true);
+create policy tenant on waiting_snapshots for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER waiting_snapshots_not_erased AFTER INSERT ON public.waiting_snapshots FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant delete, select (conversation_id, tenant_id, cold_at) on waiting_snapshots to palimpsest_background;
+grant insert, select, update on waiting_snapshots to palimpsest_service;
 
 create table waiting_summaries (
     run_id uuid not null,
@@ -1334,6 +1356,15 @@ alter function clear_checks(uuid[],bigint[]) owner to palimpsest_background;
 revoke execute on function clear_checks(uuid[],bigint[]) from public;
 grant execute on function clear_checks(uuid[],bigint[]) to palimpsest_service;
 
+create function cold_snapshots(p_limit integer) returns TABLE(conversation_id uuid, tenant_id uuid)
+language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
+    select w.conversation_id, w.tenant_id from public.waiting_snapshots as w
+    where w.cold_at < now() order by w.cold_at limit p_limit
+$$;
+alter function cold_snapshots(integer) owner to palimpsest_background;
+revoke execute on function cold_snapshots(integer) from public;
+grant execute on function cold_snapshots(integer) to palimpsest_service;
+
 create function count_model_usage() returns trigger
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -1733,6 +1764,13 @@ begin
     perform set_config('palimpsest.erasure', new.id::text, true);
     delete from public.sent_messages as s where s.conversation_id = new.id;
     perform set_config('palimpsest.erasure', '', true);
+    return new;
+end $$;
+
+create function forget_waiting_snapshots() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    delete from public.waiting_snapshots as w where w.conversation_id = new.id;
     return new;
 end $$;
 

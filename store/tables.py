@@ -465,6 +465,20 @@ recall_segments = Table(
 )
 
 
+waiting_snapshots = Table(
+    "waiting_snapshots",
+    metadata,
+    Column("conversation_id", Uuid, ForeignKey("conversations.id"), primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("version", Integer),
+    Column("head_version", Integer, nullable=False),
+    Column("edits", Integer, nullable=False),
+    Column("pins", ARRAY(Uuid), nullable=False),
+    Column("lifetime", Integer, nullable=False),
+    Column("cold_at", TIME, nullable=False),
+    Index(None, "cold_at"),
+)
+
 recall_requests = Table(
     "recall_requests",
     metadata,

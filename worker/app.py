@@ -29,6 +29,7 @@ from worker.process.progress import Progress
 from worker.runs.budgets import Budgets
 from worker.runs.dispatch import Dispatcher
 from worker.runs.resources import RunResources
+from worker.runs.swapping import Swapping
 from worker.tracing import traced_task
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class TaskServices:
             limit_seconds=settings.summary_limit_seconds,
             wake=self._wake,
             budgets=Budgets(self.database, settings),
+            swapping=Swapping(settings, self.database),
         )
         self.ahead = summaries_ahead(settings, self.resources, holder=self.holder, wake=self._wake_ahead)
         self.dispatcher = Dispatcher(self.resources, choose_ways(settings), ahead=self.ahead)

@@ -120,7 +120,7 @@ class Recording:
         stage = Stage(working, fixed_tokens=self.fixed)
         tried: dict[Step, Result] = {}
         summarized = head.summarized
-        while step := next_step(tried, stage.load, len(stage.view), policy, summaries=True, extracts=True):
+        while step := next_step(tried, stage.load, stage.count(stage.view), policy, summaries=True, extracts=True):
             made = self._summary(stage, step) if step is Step.SUMMARY else steps.take(step, stage, policy)
             if made is None or made.reason is not None:
                 tried[step] = "skipped"
@@ -146,7 +146,7 @@ class Recording:
             else head.summary_hold,
         )
 
-    def _summary(self, stage: Stage, step: Step) -> steps.Made | None:
+    def _summary(self, stage: Stage, step: Step) -> steps.StepOutcome | None:
         zone = steps.find_zone(stage, self.policy)
         if isinstance(zone, str):
             return None

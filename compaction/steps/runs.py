@@ -131,5 +131,6 @@ class RunReason(StrEnum):
     SUPERSEDED = "superseded"
     UNDER_BUDGET = "under_budget"
     WAITS_FOR_TOOL_LOOP = "waits_for_tool_loop"
+    WAITS_UNTIL_IT_PAYS = "waits_until_it_pays"
     WORKER_STOPPED = "worker_stopped"
     ZONE_TOO_SMALL = "zone_too_small"

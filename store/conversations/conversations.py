@@ -279,6 +279,8 @@ class Hold(NamedTuple):
     above: int = -1
     share: float = 0.0
     """By this share of what it has at least."""
+    most: int | None = None
+    """Tokens of input at which it ends, however little has come."""
 
     def after(self, newer: ColumnElement[Any], hold_before: Column[int]) -> ColumnElement[Any]:
         """Return the hold on a conversation, `newer` of whose stored tokens have not been tried yet.
@@ -290,6 +292,10 @@ class Hold(NamedTuple):
         if self.growth:
             growth = func.greatest(self.growth, func.floor(held * literal(self.share, Double)))
             grown = grown + func.floor(growth / cast(_c.token_ratio, Double))
+        if self.most is not None:
+            # In the measure of what is stored, as if it went on to be counted as it is now.
+            grown = func.least(grown, STORED_TOKENS * self.most / func.greatest(1, cast(INPUT_TOKENS, Double)) - 1)
+            grown = func.greatest(1, func.floor(grown))
         return case((held > self.above, grown), else_=func.least(hold_before, grown))
 
 

@@ -31,7 +31,7 @@ from compaction.steps.runs import RunReason, RunState
 from compaction.steps.snapshot import UNREAD, Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
 from store.bytes_held import MOST_READ_BYTES, announce
-from store.conversations import pins
+from store.conversations import pins, waiting
 from store.tables import conversations, messages, runs, snapshots
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ class Outcome(NamedTuple):
     version: int | None
     pending: bool = False
     lost: str | None = None
+    until_it_pays: bool = False
+    """Whether it waits for that instead."""
 
 
 def load(
@@ -288,13 +290,14 @@ def commit(
     step: Step,
     summarizer: str | None,
     policy: Policy,
+    waits_for_cache: int | None = None,
 ) -> Outcome:
     """Make a new snapshot the head, if nothing it was made from has changed.
 
     The lease has to be held still, the head to be where it was, no message of the prefix superseded, and no pin put on
     or taken off what it covers; otherwise nothing is written. Messages that came meanwhile are the tail. While a tool
     loop with signed thinking is running the snapshot waits as pending, unless the context is too large for that; see
-    must_wait.
+    must_wait. With `waits_for_cache` it waits until a prompt cache that lives so many seconds is cold.
     """
     row = connection.execute(
         select(
@@ -343,6 +346,16 @@ def commit(
             .where(_c.id == lease.conversation_id)
             .values(pending_version=version, last_version=version)
         )
+    elif waits_for_cache is not None:
+        waiting.wait(
+            connection,
+            lease.tenant_id,
+            lease.conversation_id,
+            version,
+            head_version=row.head_version,
+            lifetime=waits_for_cache,
+        )
+        return Outcome(version, pending=True, until_it_pays=True)
     else:
         move_head(connection, lease.conversation_id, version)
     return Outcome(version, pending=waits)

@@ -21,7 +21,7 @@ from runtime import ids
 from store import hot_path
 from store.archive import erasures
 from store.console import sessions
-from store.conversations import assemblies, context_blocks, conversations, messages, pins, snapshots
+from store.conversations import assemblies, context_blocks, conversations, messages, pins, snapshots, waiting
 from store.conversations.context_blocks import Exchange
 from store.engine import transaction
 from store.gateway import histories
@@ -47,6 +47,7 @@ SERVICE, BACKGROUND, AUDITOR = "palimpsest_service", "palimpsest_background", "p
 TENANT_SETTING = "current_setting('app.tenant_id'"
 DEFINERS = {
     "due_states",
+    "cold_snapshots",
     "over_by_fixed",
     "clear_checks",
     "due_deliveries",
@@ -177,6 +178,7 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         )
         runs.add_step(connection, lease, runs.StepRecord("summary", StepState.FAILED, 1, 1, 1, 1, 1, model_calls=1))
         waiting_summaries.remember(connection, lease, 0)
+        waiting.wait(connection, calls.tenant_id, conversation, 1, head_version=0, lifetime=300)
         (key,) = api_keys.all_of(connection, calls.tenant_id)
         sessions.begin(connection, calls.tenant_id, key.id)
         operator = operator_actions.Operator(calls.tenant_id, key.id, ids.new_id())
@@ -304,6 +306,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "console_sessions",
         "model_usage",
         "waiting_summaries",
+        "waiting_snapshots",
     }
     assert [row for row in readable if row["attname"] in CONTENT.get(row["relname"], ())] == []
 

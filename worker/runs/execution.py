@@ -19,13 +19,15 @@ from worker.runs.summarizing import Summarizing
 from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from compaction.steps.steps import StepOutcome
     from compaction.view import View
     from store.runs.runs import Lease
     from worker.runs.journal import Reading
     from worker.runs.resources import RunResources
     from worker.runs.summarizing import Way
+    from worker.runs.swapping import Verdict
 
 log = structlog.get_logger()
 
@@ -37,6 +39,7 @@ class Execution:
         self._resources = resources
         self._lease = lease
         self._journal = Journal(resources.database, lease)
+        self._journal.verdict_of = self._verdict
         self._summarizing = Summarizing(resources, lease, self._journal, ways)
         self._tried: dict[Step, Result] = {}
         self._failure: SummaryError | None = None
@@ -65,6 +68,16 @@ class Execution:
                 now = self._journal.read()
         return self._end()
 
+    def _verdict(self, made: StepOutcome, now: Reading) -> Verdict | None:
+        """Return whether what a step made waits until it pays: the run's last alone, where no limit is passed."""
+        swapping = self._resources.swapping
+        if swapping is None or self._committed is not None or decide(now.stage.load, self._lease.policy).trim:
+            return None
+        tried = self._tried | {made.step: "committed"}
+        if any(done == "committed" for done in self._tried.values()) or self._next(now, made.view, tried):
+            return None
+        return swapping.verdict(self._lease, now.stage, made)
+
     def _is_summary_alone(self, now: Reading) -> bool:
         """Tell whether a summary is due and tool results are held back: their next cut would soon be followed by it."""
         load = now.stage.load
@@ -81,12 +94,12 @@ class Execution:
         view, self._committed = self._committed, None
         return view is not None and self._next(now, view) is None
 
-    def _next(self, now: Reading, made: View | None = None) -> Step | None:
-        """Return the next step, with `made` in force where that is given."""
+    def _next(self, now: Reading, made: View | None = None, tried: Mapping[Step, Result] | None = None) -> Step | None:
+        """Return the next step, with `made` in force where that is given, and after others than those of this run."""
         view = now.stage.view if made is None else made
         newer = steps.newer_messages(view, self._read_through)
         return next_step(
-            self._tried,
+            self._tried if tried is None else tried,
             now.stage.load if made is None else now.stage.load_of(made),
             now.stage.count(view[: len(view) - newer]) + newer,
             self._lease.policy,

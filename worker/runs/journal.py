@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease, StepRecord
     from store.tables import AnyRow
     from worker.database import Database
+    from worker.runs.swapping import Verdict
 
 log = structlog.get_logger()
 
 _VOID: Final = frozenset({RunReason.HEAD_MOVED, RunReason.WORKER_STOPPED, RunReason.LEASE_LOST})
 """Reasons of steps that say nothing about whether another try would do."""
 _SUMMARIZING: Final = frozenset({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP})
+_WAITING: Final = frozenset({RunReason.WAITS_FOR_TOOL_LOOP, RunReason.WAITS_UNTIL_IT_PAYS})
 _AT_ONCE: Final = frozenset({RunReason.NOTHING_TO_CUT, RunReason.NOTHING_TO_PRUNE, RunReason.NOTHING_TO_SHORTEN})
 
 
@@ -79,6 +81,8 @@ class Journal:
         self._started = time.monotonic()
         self._seen: int | None = None
         self._fixed_tokens = 0
+        self.verdict_of: Callable[[StepOutcome, Reading], Verdict | None] = lambda _outcome, _reading: None
+        """Says of what a step made whether it waits until it pays; None for what does not wait."""
         self.results_through: int | None = None
         """Seq of the newest tool-result message that was checked."""
 
@@ -146,9 +150,22 @@ class Journal:
         record = record or self.record(outcome, reading.stage)
         if outcome.reason is not None:
             return self.skip(record, outcome.reason)
-        return self.commit(reading.material, outcome.settle(reading.stage, str(self._lease.run_id)), record, also)
+        verdict = self.verdict_of(outcome, reading)
+        if verdict is not None:
+            record = record._replace(detail="; ".join(filter(None, (record.detail, verdict.note))))
+        new = outcome.settle(reading.stage, str(self._lease.run_id))
+        lifetime = verdict.lifetime if verdict is not None and verdict.waits else None
+        return self.commit(reading.material, new, record, also, waits_for_cache=lifetime)
 
-    def commit(self, material: Material, new: NewSnapshot, record: StepRecord, also: AlsoWrite | None = None) -> Result:
+    def commit(
+        self,
+        material: Material,
+        new: NewSnapshot,
+        record: StepRecord,
+        also: AlsoWrite | None = None,
+        *,
+        waits_for_cache: int | None = None,
+    ) -> Result:
         """Write the snapshot and its step; a pending one has to wait for the end of a tool loop.
 
         `also` is written in the same transaction; see AlsoWrite. Raises RunLostError if it comes too late.
@@ -158,9 +175,7 @@ class Journal:
         def write(connection: Connection) -> snapshots.Outcome:
             written = runs.written_step(connection, self._lease, record.name, after_version=material.last_version)
             if written is not None:
-                return snapshots.Outcome(
-                    written.snapshot_version, pending=written.reason == RunReason.WAITS_FOR_TOOL_LOOP
-                )
+                return snapshots.Outcome(written.snapshot_version, pending=written.reason in _WAITING)
             outcome = snapshots.commit(
                 connection,
                 self._lease,
@@ -169,9 +184,11 @@ class Journal:
                 step=Step(record.name),
                 summarizer=record.summarizer,
                 policy=self._policy,
+                waits_for_cache=waits_for_cache,
             )
             if outcome.version is not None:
-                reason = RunReason.WAITS_FOR_TOOL_LOOP if outcome.pending else None
+                waits = RunReason.WAITS_UNTIL_IT_PAYS if outcome.until_it_pays else RunReason.WAITS_FOR_TOOL_LOOP
+                reason = waits if outcome.pending else None
                 step = record._replace(snapshot_version=outcome.version, reason=reason)
                 recorded[:] = [self._add(connection, step, also)]
                 pause_for_test("snapshot.written")
@@ -215,7 +232,7 @@ class Journal:
             steps = runs.steps_of(connection, [self._lease.run_id])
             done = any(step.state == StepState.COMMITTED for step in steps)
             last = steps[-1].reason if steps else RunReason.UNDER_BUDGET
-            if last != RunReason.WAITS_FOR_TOOL_LOOP and self._is_over_by_fixed(steps):
+            if last not in _WAITING and self._is_over_by_fixed(steps):
                 last = RunReason.FIXED_TOKENS_OVER_THRESHOLD
             self._hold(connection, steps)
             conversations.mark_due(connection, self._lease.conversation_id)
@@ -263,6 +280,7 @@ class Journal:
         if any(step.reason == RunReason.WAITS_FOR_TOOL_LOOP for step in steps):
             return  # Nothing begins while it waits, and the counters will be others when it is over.
         policy = self._policy
+        waits = any(step.reason == RunReason.WAITS_UNTIL_IT_PAYS for step in steps)
 
         def held(names: Collection[str], threshold: int) -> conversations.Hold | None:
             reasons = {step.reason for step in steps if step.name in names}
@@ -274,6 +292,7 @@ class Journal:
                 0 if at_once else growth_margin(threshold, policy),
                 above=-1 if reasons else threshold,
                 share=policy.tool_results_growth_ratio if names is BEFORE_SUMMARY and None in reasons else 0,
+                most=policy.pending_limit_tokens if waits else None,
             )
 
         budgets = [budget for budget in (policy.input_token_budget, prune_threshold(policy)) if budget > 0]
@@ -283,7 +302,8 @@ class Journal:
             tool_results=held(BEFORE_SUMMARY, min(budgets, default=0)),
             summary=held(_SUMMARIZING, policy.compaction_threshold_tokens),
             trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
-            results_through=self.results_through,
+            # What waits is made anew when it may not wait any longer, whatever has come.
+            results_through=None if waits else self.results_through,
             seen=self._seen,
         )
 

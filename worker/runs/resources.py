@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease
     from worker.database import Database
     from worker.runs.budgets import Budgets
+    from worker.runs.swapping import Swapping
     from worker.summarizers.base import Model, Summarizer
     from worker.summarizers.paying import Purse
 
@@ -114,7 +115,7 @@ class RunResources:
     `make_summarizer` and `make_model` are called when the first summary is made, of a conversation and of a context
     block, and are None where there are none; `wake` tells a worker of a run that is queued. A lease is kept alive for
     `limit_seconds` of waiting for a model at most. `budgets` are those that calls are paid from, None for as much as it
-    takes.
+    takes; `swapping` decides whether snapshots wait until they pay, None that they never do.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class RunResources:
         limit_seconds: float = math.inf,
         wake: Callable[[Lease], None],
         budgets: Budgets | None = None,
+        swapping: Swapping | None = None,
     ) -> None:
         self.database = database
         self._make_summarizer = make_summarizer
@@ -135,6 +137,7 @@ class RunResources:
         self._limit_seconds = limit_seconds
         self.wake = wake
         self.budgets = budgets
+        self.swapping = swapping
         self.calls = Calls()
         """The model calls under way."""
 

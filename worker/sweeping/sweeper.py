@@ -32,6 +32,7 @@ from store.runs import stranded as stranded_runs
 from worker.database import Database
 from worker.metrics import METRICS
 from worker.process.progress import Progress
+from worker.sweeping.cold import promote_cold
 from worker.sweeping.errands import ERRANDS
 from worker.sweeping.housekeeping import Housekeeper
 from worker.sweeping.resending import Sent
@@ -76,6 +77,7 @@ class Sweeper:
         self._sent_runs = {queue: Sent(absent_count=True) for queue in QUEUES}
         self._parts: dict[str, Callable[[], int]] = {
             "waiting": self._waiting,
+            "cold": partial(promote_cold, self._database),
             "runs": self._runs,
             "checks": self._checks,
             **{errand.name: partial(self._errand, errand, Sent()) for errand in ERRANDS},

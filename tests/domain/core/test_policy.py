@@ -53,6 +53,8 @@ DEFAULTS = {
     "gateway_recall": False,
     "summarizer_model": "",
     "model_prices": {},
+    "swap": "when_it_pays",
+    "prompt_cache_seconds": 300,
 }
 PATTERNS = st.lists(st.sampled_from(["look", "web_*", "a?c"]), max_size=3).map(tuple)
 LATER = st.fixed_dictionaries(
@@ -73,6 +75,8 @@ LATER = st.fixed_dictionaries(
         "batch_threshold_ratio": st.floats(0.01, 1),
         "recall_handles": st.booleans(),
         "gateway_recall": st.booleans(),
+        "swap": st.sampled_from(["at_once", "when_it_pays"]),
+        "prompt_cache_seconds": st.integers(0, 604_800),
         "summarizer_model": st.sampled_from(["", "gpt-6-luna", "ours"]),
     },
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,7 +92,7 @@ def test_a_snapshot_waits_while_the_cache_is_worth_more() -> None:
         ({"since": 100_000}, Ground.PAYS),
     ],
 )
-def test_it_becomes_the_head_when_that_is_cheap_or_has_to_be(change: dict[str, int], ground: Ground) -> None:
+def test_it_becomes_the_head_when_that_is_cheap_or_has_to_be(change: dict[str, Any], ground: Ground) -> None:
     ready = Ready(before=45_000, after=44_000, shared=2_000, limit=120_000, since=20)._replace(**change)
     decision = decide(ready, OPUS, 50)
     assert (decision.swaps, decision.ground) == (True, ground)
