@@ -128,9 +128,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 
     swap: Literal["when_it_pays", "at_once"] = "when_it_pays"
-    """When a snapshot that answers a threshold becomes the head: at once, or once the prompt cache is cold, what it saves
-    is worth writing the prefix anew, or a limit presses. Where the price of the conversation's `model` is not known, at
-    once."""
+    """When a snapshot that answers a threshold becomes the head: at once, or once the prompt cache is cold, what it
+    saves is worth writing the prefix anew, or a limit presses. At once where nobody knows the price of the
+    conversation's `model`."""
     prompt_cache_seconds: Annotated[int, Meta(ge=0, le=604_800)] = 300
     """Seconds that the prompt cache of the model that the chat product calls lives: 3600 for the hour's, 0 for none."""
 

@@ -796,7 +796,7 @@ create policy background_erases on waiting_snapshots for all to palimpsest_backg
 create policy tenant on waiting_snapshots for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
 CREATE TRIGGER waiting_snapshots_not_erased AFTER INSERT ON public.waiting_snapshots FOR EACH ROW EXECUTE FUNCTION guard_erased();
 grant delete, select (conversation_id, tenant_id, cold_at) on waiting_snapshots to palimpsest_background;
-grant insert, select, update on waiting_snapshots to palimpsest_service;
+grant insert, select, update (version, head_version, edits, pins, lifetime, cold_at) on waiting_snapshots to palimpsest_service;
 
 create table waiting_summaries (
     run_id uuid not null,

@@ -21,7 +21,8 @@ alter table waiting_snapshots force row level security;
 create policy tenant on waiting_snapshots
     using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
     with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
-grant select, insert, update on waiting_snapshots to palimpsest_service;
+grant select, insert, update (version, head_version, edits, pins, lifetime, cold_at) on waiting_snapshots
+    to palimpsest_service;
 
 create trigger waiting_snapshots_not_erased after insert on waiting_snapshots
     for each row execute function guard_erased();

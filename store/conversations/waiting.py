@@ -86,7 +86,6 @@ def wait(
     edits = select(_c.edits).where(_c.id == conversation_id).scalar_subquery()
     lasts = func.make_interval(0, 0, 0, 0, 0, 0, lifetime)
     values: dict[str, Any] = {
-        "tenant_id": tenant_id,
         "version": version,
         "head_version": head_version,
         "edits": edits,
@@ -94,7 +93,7 @@ def wait(
         "lifetime": lifetime,
         "cold_at": func.coalesce(_newest_of(conversation_id), func.now()) + lasts,
     }
-    statement = upsert(waiting_snapshots).values(conversation_id=conversation_id, **values)
+    statement = upsert(waiting_snapshots).values(conversation_id=conversation_id, tenant_id=tenant_id, **values)
     connection.execute(statement.on_conflict_do_update(index_elements=[_w.conversation_id], set_=values))
     connection.execute(
         update(conversations)

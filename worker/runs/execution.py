@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from worker.runs.journal import Reading
     from worker.runs.resources import RunResources
     from worker.runs.summarizing import Way
-    from worker.runs.swapping import Verdict
+    from worker.runs.swapping import SwapVerdict
 
 log = structlog.get_logger()
 
@@ -68,7 +68,7 @@ class Execution:
                 now = self._journal.read()
         return self._end()
 
-    def _verdict(self, made: StepOutcome, now: Reading) -> Verdict | None:
+    def _verdict(self, made: StepOutcome, now: Reading) -> SwapVerdict | None:
         """Return whether what a step made waits until it pays: the run's last alone, where no limit is passed."""
         swapping = self._resources.swapping
         if swapping is None or self._committed is not None or decide(now.stage.load, self._lease.policy).trim:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease, StepRecord
     from store.tables import AnyRow
     from worker.database import Database
-    from worker.runs.swapping import Verdict
+    from worker.runs.swapping import SwapVerdict
 
 log = structlog.get_logger()
 
@@ -81,7 +81,7 @@ class Journal:
         self._started = time.monotonic()
         self._seen: int | None = None
         self._fixed_tokens = 0
-        self.verdict_of: Callable[[StepOutcome, Reading], Verdict | None] = lambda _outcome, _reading: None
+        self.verdict_of: Callable[[StepOutcome, Reading], SwapVerdict | None] = lambda _outcome, _reading: None
         """Says of what a step made whether it waits until it pays; None for what does not wait."""
         self.results_through: int | None = None
         """Seq of the newest tool-result message that was checked."""

@@ -29,7 +29,7 @@ _MAY_WAIT: Final = frozenset({Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES, St
 _MILLION: Final = 1_000_000
 
 
-class Verdict(NamedTuple):
+class SwapVerdict(NamedTuple):
     """Whether a snapshot waits, for a cache that lives so many seconds, and what its step says of that."""
 
     waits: bool
@@ -44,7 +44,7 @@ class Swapping:
         self._settings = settings
         self._database = database
 
-    def verdict(self, lease: Lease, stage: Stage, made: StepOutcome) -> Verdict | None:
+    def verdict(self, lease: Lease, stage: Stage, made: StepOutcome) -> SwapVerdict | None:
         """Return whether what a step made waits; None where that is no question of price."""
         policy = lease.policy
         if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or made.step not in _MAY_WAIT:
@@ -57,7 +57,7 @@ class Swapping:
         ready = ready_of(stage, made, policy, course)
         pauses = share_of_pauses(course.gaps, prices.lifetime)
         decision = decide(ready, prices, SurvivalCurve(course.others).expected_turns(course.turns, pauses))
-        return Verdict(not decision.swaps, prices.lifetime, note_of(decision, prices, course))
+        return SwapVerdict(not decision.swaps, prices.lifetime, note_of(decision, prices, course))
 
     def prices(self, model: str | None, policy: Policy) -> CallPrices | None:
         """Return what a token costs in calls of a conversation's model, None where nobody knows."""
