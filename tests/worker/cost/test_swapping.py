@@ -31,7 +31,7 @@ READY: Final[list[Message]] = [request("go", 100), *rounds(7, 400)]
 
 
 def begin(chat: Chat, policy: Mapping[str, Any] | None = None, model: str | None = MODEL) -> UUID:
-    conversation = chat.begin(policy)
+    conversation = chat.begin({"swap": "when_it_pays", **(policy or {})})
     chat.query("update conversations set model = :m where id = :c", m=model, c=conversation)
     return conversation
 
