@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 STRATEGIES: Final = ("none", "keep_last", "thresholds", "break_even", "best")
 HALVES: Final = {"all": (0, 1), "tuned": (0,), "held_out": (1,)}
-"""Conversations by their place in a file, even or odd: the constants were chosen with both in sight, most of it on the even ones."""
+"""Conversations by their place in a file, even or odd: the constants were chosen with both in sight."""
 
 
 class Row(NamedTuple):
