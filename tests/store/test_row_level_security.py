@@ -48,6 +48,8 @@ TENANT_SETTING = "current_setting('app.tenant_id'"
 DEFINERS = {
     "due_states",
     "cold_snapshots",
+    "expire_leases",
+    "expire_missed_leases",
     "over_by_fixed",
     "clear_checks",
     "due_deliveries",
