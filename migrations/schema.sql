@@ -709,7 +709,6 @@ create policy background_erases on sent_messages for all to palimpsest_backgroun
 create policy tenant on sent_messages for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
 CREATE TRIGGER sent_messages_append_only BEFORE DELETE OR UPDATE ON public.sent_messages FOR EACH ROW EXECUTE FUNCTION guard_sent_messages();
 CREATE TRIGGER sent_messages_no_truncate BEFORE TRUNCATE ON public.sent_messages FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
-CREATE TRIGGER sent_messages_not_erased AFTER INSERT ON public.sent_messages FOR EACH ROW EXECUTE FUNCTION guard_erased();
 grant delete, select (conversation_id) on sent_messages to palimpsest_background;
 grant insert, select on sent_messages to palimpsest_service;
 

@@ -24,7 +24,7 @@ alter table conversations add column shape text, add column mixed_shapes boolean
     add column other_model_through integer not null default -1;
 alter table conversations add constraint ck_conversations_shape check (shape in ('chat', 'responses')) not valid;
 
-create trigger sent_messages_not_erased after insert on sent_messages for each row execute function guard_erased();
+-- Written like messages: by who holds the conversation, or is just making it, so that nothing is written of an erased one.
 create function guard_sent_messages() returns trigger language plpgsql
 set search_path = pg_catalog, public, pg_temp as $$
 begin
