@@ -260,7 +260,7 @@ class _Encoder:
         """Return an answer and, if it is as it was sent, that; None where nothing of it can be said."""
         sent = self._sent.get(message.seq)
         if sent is not None and sent.decoded.content == message.content:
-            return ({**sent.value, "content": ""}, None) if says_nothing(sent.value) else (sent.value, sent)
+            return ({**sent.value, "content": ""}, None) if _says_nothing(sent.value) else (sent.value, sent)
         own = dict(sent.value) if sent is not None and sent.value.get("role") == "assistant" else {}
         was = blocks(sent.decoded.content) if own and sent is not None else []
         now = blocks(message.content)
@@ -303,7 +303,7 @@ def _as_one(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**other_fields, "content": "\n\n".join(texts) or None, **({"tool_calls": calls} if calls else {})}
 
 
-def says_nothing(message: Mapping[str, Any]) -> bool:
+def _says_nothing(message: Mapping[str, Any]) -> bool:
     """Tell whether an answer has reasoning alone: its content is required then, and null is none."""
     return (
         message.get("role") == "assistant"

@@ -8,8 +8,9 @@ import socket
 import sys
 import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import httpx2
 import uvicorn
@@ -21,26 +22,22 @@ from tests.support.service import documented_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
     from uuid import UUID
 
     from runtime.settings import Settings
 
 TIMEOUT = 30.0
+S = TypeVar("S", bound="RunningServer")
 
 
-class RunningApi(NamedTuple):
-    """A server that answers."""
+@dataclass
+class RunningServer:
+    """An application that answers."""
 
     url: str
     server: uvicorn.Server
     thread: Thread
-
-    def client(self, key: str | None = None, **options: Any) -> httpx2.Client:
-        """Return a client that presents `key`; what it is answered has to be documented."""
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        documented_answers.operations()  # here, once: threads that share a client would each begin to make them
-        hooks = {"response": [documented_answers.check]}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, event_hooks=hooks, **options)
 
     def stop(self) -> None:
         """End as SIGTERM would end it, and wait until it has."""
@@ -50,12 +47,23 @@ class RunningApi(NamedTuple):
 
     def _whereabouts(self) -> str:
         """Return what the thread and the tasks of its loop are at."""
-        told = io.StringIO()
+        stacks = io.StringIO()
         frame = sys._current_frames().get(self.thread.ident or 0)
-        traceback.print_stack(frame, file=told)
+        traceback.print_stack(frame, file=stacks)
         for task in asyncio.all_tasks(self.server.servers[0].get_loop()):
-            task.print_stack(file=told)
-        return told.getvalue()
+            task.print_stack(file=stacks)
+        return stacks.getvalue()
+
+
+class RunningApi(RunningServer):
+    """An API that answers."""
+
+    def client(self, key: str | None = None, **options: Any) -> httpx2.Client:
+        """Return a client that presents `key`; what it is answered has to be documented."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        documented_answers.operations()  # here, once: threads that share a client would each begin to make them
+        hooks = {"response": [documented_answers.check]}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, event_hooks=hooks, **options)
 
 
 class Service(NamedTuple):
@@ -84,10 +92,9 @@ class Service(NamedTuple):
 
 
 @contextmanager
-def running_api(settings: Settings) -> Iterator[RunningApi]:
-    """Serve the API on a free port, as `api.start` does."""
-    config = uvicorn.Config(create_app(settings), lifespan="on", **server_options(settings))
-    server = uvicorn.Server(config)
+def running(kind: type[S], app: Any, options: Mapping[str, Any]) -> Iterator[S]:
+    """Serve an application on a free port, as its own start does."""
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", **options))
     listener = socket.create_server(("127.0.0.1", 0))
     ended = Event()
 
@@ -97,13 +104,18 @@ def running_api(settings: Settings) -> Iterator[RunningApi]:
         finally:
             ended.set()
 
-    thread = Thread(target=serve, name="api", daemon=True)
+    thread = Thread(target=serve, name=kind.__name__, daemon=True)
     thread.start()
-    api = RunningApi(f"http://127.0.0.1:{listener.getsockname()[1]}", server, thread)
+    serving = kind(f"http://127.0.0.1:{listener.getsockname()[1]}", server, thread)
     try:
         eventually(lambda: server.started or ended.is_set())
-        assert not ended.is_set(), "the API did not start"
-        yield api
+        assert not ended.is_set(), f"{kind.__name__} did not start"
+        yield serving
     finally:
-        api.stop()
+        serving.stop()
         listener.close()
+
+
+def running_api(settings: Settings) -> AbstractContextManager[RunningApi]:
+    """Serve the API on a free port, as `api.start` does."""
+    return running(RunningApi, create_app(settings), server_options(settings))
