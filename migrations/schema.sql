@@ -1,4 +1,4 @@
--- The whole schema at revision 0107, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0108, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -239,7 +239,6 @@ create policy tenant on conversations for all to public using (((tenant_id = (NU
 CREATE TRIGGER conversations_forget_gateway AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_gateway();
 CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
-CREATE TRIGGER conversations_forget_sent_messages AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_sent_messages();
 CREATE TRIGGER conversations_forget_waiting_snapshots AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_waiting_snapshots();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
 grant select (id, tenant_id, model, policy, revision, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
@@ -377,9 +376,13 @@ create table messages (
     has_thinking boolean not null,
     created_at timestamp with time zone not null default now(),
     superseded_at timestamp with time zone,
+    shape text,
+    sent json,
     constraint pk_messages PRIMARY KEY (conversation_id, seq),
-    constraint ck_messages_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text])))
+    constraint ck_messages_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text]))),
+    constraint ck_messages_shape CHECK (COALESCE((shape = ANY (ARRAY['chat'::text, 'responses'::text])), (sent IS NULL)))
 );
+alter table messages alter column sent set statistics 0;
 alter table messages enable row level security;
 alter table messages force row level security;
 create policy auditor on messages for select to palimpsest_auditor using (true);
@@ -389,7 +392,7 @@ CREATE TRIGGER messages_append_only BEFORE DELETE OR UPDATE ON public.messages F
 CREATE TRIGGER messages_no_truncate BEFORE TRUNCATE ON public.messages FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
 grant select (tenant_id, conversation_id, seq, role, tokens, created_at, superseded_at) on messages to palimpsest_auditor;
 grant delete, select (conversation_id) on messages to palimpsest_background;
-grant insert, select, update (superseded_at) on messages to palimpsest_service;
+grant insert, select, update (superseded_at, shape, sent) on messages to palimpsest_service;
 
 create table model_batches (
     id uuid not null,
@@ -692,25 +695,6 @@ CREATE TRIGGER runs_not_erased BEFORE INSERT ON public.runs FOR EACH ROW EXECUTE
 grant select (id, tenant_id, conversation_id, trigger, state, reason, request_id, attempts, worker, tokens_before, tokens_after, messages_before, messages_after, created_at, started_at, finished_at) on runs to palimpsest_auditor;
 grant delete, select (id, tenant_id, conversation_id, state, queue, reason, policy, attempts, lease_expires_at, worker, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd, process_id), update (state, reason, error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens, reserved_cost_usd) on runs to palimpsest_background;
 grant insert, select, update on runs to palimpsest_service;
-
-create table sent_messages (
-    tenant_id uuid not null,
-    conversation_id uuid not null,
-    seq integer not null,
-    shape text not null,
-    sent json not null,
-    constraint pk_sent_messages PRIMARY KEY (conversation_id, seq),
-    constraint ck_sent_messages_shape CHECK ((shape = ANY (ARRAY['chat'::text, 'responses'::text])))
-);
-alter table sent_messages alter column sent set statistics 0;
-alter table sent_messages enable row level security;
-alter table sent_messages force row level security;
-create policy background_erases on sent_messages for all to palimpsest_background using (true) with check (true);
-create policy tenant on sent_messages for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
-CREATE TRIGGER sent_messages_append_only BEFORE DELETE OR UPDATE ON public.sent_messages FOR EACH ROW EXECUTE FUNCTION guard_sent_messages();
-CREATE TRIGGER sent_messages_no_truncate BEFORE TRUNCATE ON public.sent_messages FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
-grant delete, select (conversation_id) on sent_messages to palimpsest_background;
-grant insert, select on sent_messages to palimpsest_service;
 
 create table snapshot_parts (
     tenant_id uuid not null,
@@ -1059,6 +1043,17 @@ create view recalls with (security_invoker=true) as
      JOIN tenants t ON t.id = r.tenant_id;
 grant select on recalls to palimpsest_auditor;
 
+create view sent_messages with (security_invoker=true) as
+ SELECT m.tenant_id,
+    m.conversation_id,
+    m.seq,
+    m.shape,
+    as_sent(m.role, m.content, m.sent)::json AS sent
+   FROM messages m
+  WHERE m.shape IS NOT NULL;
+CREATE TRIGGER sent_messages_are_messages INSTEAD OF INSERT ON public.sent_messages FOR EACH ROW EXECUTE FUNCTION write_sent_message();
+grant insert, select on sent_messages to palimpsest_service;
+
 create view snapshots with (security_invoker=true) as
  SELECT p.tenant_id,
     p.conversation_id,
@@ -1129,26 +1124,18 @@ begin
 end $$;
 
 create function append_sent_turn(p_shape text, p_sent json[], p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
-language plpgsql as $$
-begin
-    select a.* into outcome, first_seq, last_seq, context_tokens, queued
-    from public.append_turn(p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from, p_key, p_body_hash,
-                            p_messages, p_facts, p_usage, p_context, p_limits) as a;
-    if outcome <> 'appended' then
-        return;
-    end if;
-    insert into public.sent_messages (tenant_id, conversation_id, seq, shape, sent)
-    select p_tenant, p_conversation, append_sent_turn.first_seq + m.place::integer - 1, p_shape, m.sent
-    from unnest(p_sent) with ordinality as m (sent, place);
-    if first_seq = 0 then
-        update public.conversations as c set shape = p_shape where c.id = p_conversation;
-    else
-        update public.conversations as c set mixed_shapes = true
-            where c.id = p_conversation and not c.mixed_shapes and c.shape is distinct from p_shape;
-    end if;
-end $$;
+language sql as $$
+    select * from public.append_turn(p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from, p_key, p_body_hash,
+                                     p_messages, p_facts, p_usage, p_context, p_limits, p_shape, p_sent)
+$$;
 
 create function append_turn(p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
+language sql as $$
+    select * from public.append_turn(p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from, p_key, p_body_hash,
+                                     p_messages, p_facts, p_usage, p_context, p_limits, null, null)
+$$;
+
+create function append_turn(p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, p_shape text, p_sent json[], OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
 language plpgsql as $$
 declare
     v_count constant integer := cardinality(p_messages.roles);
@@ -1275,7 +1262,9 @@ begin
             then c.next_seq + v_count - 1 else c.strip_thinking_through end,
         check_due_at = coalesce(c.check_due_at, now()),
         check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end,
-        counted_cap = coalesce(c.counted_cap, c.result_cap, p_limits.result_cap)
+        counted_cap = coalesce(c.counted_cap, c.result_cap, p_limits.result_cap),
+        shape = case when c.next_seq = 0 then p_shape else c.shape end,
+        mixed_shapes = c.mixed_shapes or (c.next_seq > 0 and c.shape is distinct from p_shape)
     where c.id = p_conversation and c.tenant_id = p_tenant
       and (p_expected_seq is null or c.next_seq = p_expected_seq)
     returning c.next_seq as next_seq, c.check_due_at = now() as queued,
@@ -1299,15 +1288,15 @@ begin
     context_tokens := v.context_tokens;
     queued := v.queued;
     insert into public.messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, bytes,
-                                 result_chars, is_request, has_thinking)
+                                 result_chars, is_request, has_thinking, shape, sent)
     select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens,
            m.tokens - coalesce(p_messages.hidden[m.place], 0)
                - case when p_facts.longest_result <= v.cap or m.chars is null then 0
                       else public.tokens_over_cap(array[m.chars], v.cap) end,
-           m.bytes, m.chars::integer[], m.request, m.thinking
+           m.bytes, m.chars::integer[], m.request, m.thinking, p_shape, m.sent
     from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
-                p_messages.requests, p_messages.thinking)
-        with ordinality as m (role, content, tokens, bytes, chars, request, thinking, place);
+                p_messages.requests, p_messages.thinking, p_sent)
+        with ordinality as m (role, content, tokens, bytes, chars, request, thinking, sent, place);
     if v.pending_version is not null and not v.needs_its_prefix then
         perform public.move_head(p_conversation, v.pending_version);
         select ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio) + c.unstored_tokens into context_tokens
@@ -1327,6 +1316,11 @@ begin
                 context_tokens, v.queued);
     end if;
 end $$;
+
+create function as_sent(p_role text, p_content json, p_sent json) returns text
+language sql stable as $$
+    select coalesce(p_sent::text, '{"role":"' || p_role || '","content":' || p_content::text || '}')
+$$;
 
 create function backlog() returns TABLE(due_checks bigint, oldest_due_check_seconds double precision, queued_runs bigint, running_runs bigint, expired_leases bigint, dead_runs bigint)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -1757,15 +1751,6 @@ begin
     return new;
 end $$;
 
-create function forget_sent_messages() returns trigger
-language plpgsql set search_path = pg_catalog, public, pg_temp as $$
-begin
-    perform set_config('palimpsest.erasure', new.id::text, true);
-    delete from public.sent_messages as s where s.conversation_id = new.id;
-    perform set_config('palimpsest.erasure', '', true);
-    return new;
-end $$;
-
 create function forget_waiting_snapshots() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
@@ -1927,10 +1912,9 @@ begin
                 select bool_or(m.superseded_at is not null) as superseded,
                        '[' || string_agg(case
                            when m.seq <= p_covers and m.seq <> all (p_head_seqs) then 'null'
-                           else coalesce(s.sent::text, '{"role":"' || m.role || '","content":' || m.content || '}')
+                           else public.as_sent(m.role, m.content, m.sent)
                            end, ',' order by m.seq) || ']' as messages
                 from public.messages as m
-                    left join public.sent_messages as s on s.conversation_id = m.conversation_id and s.seq = m.seq
                 where m.conversation_id = r.conversation_id and m.seq between r.seq and r.through_seq) as e
         where r.conversation_id = p_conversation and not e.superseded);
 end $$;
@@ -2007,7 +1991,10 @@ begin
                 new.view_tokens, new.bytes, new.result_chars, new.is_request, new.has_thinking, new.created_at)
             is not distinct from
             row(old.tenant_id, old.conversation_id, old.seq, old.role, old.content::text, old.tokens,
-                old.view_tokens, old.bytes, old.result_chars, old.is_request, old.has_thinking, old.created_at) then
+                old.view_tokens, old.bytes, old.result_chars, old.is_request, old.has_thinking, old.created_at)
+        -- What was sent may still be added by the transaction that wrote the message.
+        and (row(new.shape, new.sent::text) is not distinct from row(old.shape, old.sent::text)
+             or old.shape is null and old.xmin = pg_current_xact_id()::xid) then
         return new;
     end if;
     if tg_op = 'DELETE' and current_user = 'palimpsest_background'
@@ -2015,16 +2002,6 @@ begin
         return old;
     end if;
     raise exception 'messages are append-only' using errcode = 'restrict_violation';
-end $$;
-
-create function guard_sent_messages() returns trigger
-language plpgsql set search_path = pg_catalog, public, pg_temp as $$
-begin
-    if tg_op = 'DELETE' and current_user = 'palimpsest_background'
-        and current_setting('palimpsest.erasure', true) = old.conversation_id::text then
-        return old;
-    end if;
-    raise exception 'sent messages are append-only' using errcode = 'restrict_violation';
 end $$;
 
 create function guard_sessions() returns trigger
@@ -2375,16 +2352,14 @@ begin
     if plain and v_served <> 'messages' then
         -- As it came, if all of it came so: then the messages' own texts are not read. Refused are reasoning alone by Chat
         -- Completions, reasoning that nothing follows yet by Responses.
-        select string_agg(s.sent::text, ',' order by m.seq),
-               coalesce(bool_and(s.seq is not null
+        select string_agg(public.as_sent(m.role, m.content, m.sent), ',' order by m.seq),
+               coalesce(bool_and(coalesce(m.shape = v_served, false)
                                  and not (m.has_thinking and (v_served = 'chat' or m.seq = c.next_seq - 1)
                                           and public.is_reasoning_alone(p_conversation, m.seq))
                                  and (m.result_chars is null or read_context_in_shape.result_cap >= all (m.result_chars))
                                  and (not m.has_thinking or m.seq > c.strip_thinking_through)), true)
         into sent, plain
         from public.messages as m
-            left join public.sent_messages as s
-                on s.conversation_id = m.conversation_id and s.seq = m.seq and s.shape = v_served
         where m.conversation_id = p_conversation and m.superseded_at is null;
     elsif plain then
         select string_agg('{"role":"' || m.role || '","content":' || m.content::text || '}', ',' order by m.seq),
@@ -2488,19 +2463,14 @@ language sql as $$
 $$;
 
 create function sent_of_context(p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], OUT sent text, OUT is_whole boolean)
-language plpgsql stable as $$
-begin
-    select '[' || string_agg('[' || s.seq || ',' || s.sent::text || ']', ',' order by s.seq) || ']' into sent
-    from public.sent_messages as s
-        join public.messages as m on m.conversation_id = s.conversation_id and m.seq = s.seq and m.superseded_at is null
-    where s.conversation_id = p_conversation and s.shape = p_shape
-      and (s.seq > p_covers_through or s.seq = any (p_head_seqs));
-    is_whole := not exists (
-        select from public.messages as m
-        where m.conversation_id = p_conversation and m.seq > p_covers_through and m.superseded_at is null
-          and not exists (select from public.sent_messages as s
-                          where s.conversation_id = p_conversation and s.seq = m.seq and s.shape = p_shape));
-end $$;
+language sql stable as $$
+    select '[' || string_agg('[' || m.seq || ',' || public.as_sent(m.role, m.content, m.sent) || ']', ',' order by m.seq)
+                      filter (where m.shape = p_shape) || ']',
+           coalesce(bool_and(coalesce(m.shape = p_shape, false)) filter (where m.seq > p_covers_through), true)
+    from public.messages as m
+    where m.conversation_id = p_conversation and m.superseded_at is null
+      and (m.seq > p_covers_through or m.seq = any (p_head_seqs))
+$$;
 
 create function shown_tokens(p_tokens integer, p_view_tokens integer, p_result_chars integer[], p_cap integer) returns integer
 language sql stable as $$
@@ -2745,5 +2715,15 @@ begin
         when new.trigger = 'check' then 'ladder'
         else 'request'
     end;
+    return new;
+end $$;
+
+create function write_sent_message() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    update public.messages as m
+    set shape = new.shape,
+        sent = case when new.sent::text <> public.as_sent(m.role, m.content, null) then new.sent end
+    where m.conversation_id = new.conversation_id and m.seq = new.seq and m.tenant_id = new.tenant_id;
     return new;
 end $$;

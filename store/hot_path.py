@@ -130,9 +130,10 @@ _TURN: Final[Mapping[str, str | None]] = {
     "usage": "turn_usage",
     "context": "turn_context",
     "limits": "context_limits",
+    "shape": None,
+    "sent": None,
 }
 _APPEND: Final = _call("append_turn", **_TURN)
-_APPEND_SENT: Final = _call("append_sent_turn", **_TURN, shape=None, sent=None)
 _READ: Final = _call(
     "read_context_in_shape",
     tenant=None,
@@ -313,18 +314,16 @@ async def append_turn(
             total_token_budget=policy.total_token_budget if policy else None,
             reserved_output_tokens=policy.reserved_output_tokens if policy else None,
         ),
+        *((sent.shape, _unlike_messages(sent, facts, contents)) if sent else (None, None)),
     )
-    call = _APPEND
-    if sent is not None:
-        call, arguments = _APPEND_SENT, (*arguments, *sent)
     try:
-        done = Appended(*await pool.fetchrow(call, *arguments))
+        done = Appended(*await pool.fetchrow(_APPEND, *arguments))
     except asyncpg.UniqueViolationError:
         may_be_stored = True
     else:
         may_be_stored = idempotency_key is not None and done.outcome == "out_of_order"
     # A request with the same idempotency key may have committed in between: this time its answer is found.
-    return Appended(*await pool.fetchrow(call, *arguments)) if may_be_stored else done
+    return Appended(*await pool.fetchrow(_APPEND, *arguments)) if may_be_stored else done
 
 
 async def read_context(
@@ -377,6 +376,12 @@ async def find_tenant(pool: Pool, *, tenant_id: UUID | None, name: str | None) -
     """Return the tenant of that id or, where it is None, of that name."""
     row = await pool.fetchrow(_FIND_TENANT, tenant_id, name)
     return TenantRow(*row) if row else None
+
+
+def _unlike_messages(sent: SentTurn, facts: TurnFacts, contents: Sequence[str]) -> list[str | None]:
+    """Return what each message was sent as, None for one that is no more than its role and its content."""
+    plain = (f'{{"role":"{each.role}","content":{text}}}' for each, text in zip(facts.messages, contents, strict=True))
+    return [None if text == same else text for text, same in zip(sent.messages, plain, strict=True)]
 
 
 def _array(values: Sequence[int]) -> str | None:

@@ -223,20 +223,11 @@ messages = Table(
     Column("has_thinking", Boolean, nullable=False),
     Column("created_at", TIME, nullable=False, server_default=NOW),
     Column("superseded_at", TIME),
+    Column("shape", Text),
+    Column("sent", JSONText),
     PrimaryKeyConstraint("conversation_id", "seq"),
     CheckConstraint("role in ('user', 'assistant')", name="role"),
-)
-
-sent_messages = Table(
-    "sent_messages",
-    metadata,
-    Column("tenant_id", Uuid, nullable=False),
-    Column("conversation_id", Uuid),
-    Column("seq", Integer),
-    Column("shape", Text, nullable=False),
-    Column("sent", JSONText, nullable=False),
-    PrimaryKeyConstraint("conversation_id", "seq"),
-    CheckConstraint("shape in ('chat', 'responses')", name="shape"),
+    CheckConstraint("coalesce(shape in ('chat', 'responses'), sent is null)", name="shape"),
 )
 
 gateway_conversations = Table(

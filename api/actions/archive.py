@@ -35,7 +35,7 @@ _NAMED: Final[Mapping[str, ids.Prefix]] = {
     "left_in": "run",
 }
 _BREAK: Final = re.compile(r"[\r\n]")
-_RAW: Final = {("message", "content"), ("sent_message", "sent"), ("snapshot", "messages")}
+_RAW: Final = {("message", "content"), ("message", "sent"), ("snapshot", "messages")}
 """Columns that hold JSON as the text it came as."""
 
 
@@ -89,13 +89,13 @@ def line(kind: str, row: Mapping[str, Any]) -> bytes:
     """
     fields = {name: _as_json(kind, name, value) for name, value in row.items()}
     for name, value in row.items():
-        if (kind, name) in _RAW and _BREAK.search(value):
+        if (kind, name) in _RAW and value is not None and _BREAK.search(value):
             fields[f"{name}_text"] = value
     return msgspec.json.encode({"type": kind, **fields}) + b"\n"
 
 
 def _as_json(kind: str, name: str, value: Any) -> Any:
-    if (kind, name) in _RAW:
+    if (kind, name) in _RAW and value is not None:
         # Within JSON's strings line breaks are escaped: these are between tokens and mean nothing.
         return msgspec.Raw(value.replace("\r", " ").replace("\n", " ").encode())
     if isinstance(value, list):

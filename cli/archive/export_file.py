@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from compaction.messages import MessageFacts
 
-KINDS: Final = ("message", "sent_message", "snapshot", "context_block", "pin", "run", "run_step")
+KINDS: Final = ("message", "snapshot", "context_block", "pin", "run", "run_step")
 STAYS_BEHIND: Final = frozenset({"recall", "gateway_request"})
 """The kind of rows that are not taken over: who asked what back is the audit of where it was asked."""
-_ORDER: Final[Mapping[str, str]] = {"message": "seq", "sent_message": "seq", "snapshot": "version"}
+_ORDER: Final[Mapping[str, str]] = {"message": "seq", "snapshot": "version"}
 """What rows of a kind ascend by."""
 
 Row = dict[str, Any]
@@ -108,7 +108,6 @@ class _Reader:
         self._ids: dict[str, dict[UUID, Row]] = {kind: {} for kind in ("run", "context_block", "pin")}
         self._steps: list[Row] = []
         self._facts: list[MessageFacts] = []
-        self._inner: dict[int, bytes] = {}
         """What a message is to every step, hashed, by seq."""
         self._named: list[tuple[int, str, UUID]] = []
         """References that may be to a later row: where, to what kind, and to which."""
@@ -190,7 +189,6 @@ class _Reader:
             self._last[kind] = row[by]
         checks: Mapping[str, Callable[[Row], None]] = {
             "message": self._message,
-            "sent_message": self._sent_message,
             "snapshot": self._snapshot,
         }
         if kind in checks:
@@ -211,17 +209,20 @@ class _Reader:
             raise self._error(f"seq {row['seq']} follows a message that is missing")
         decoded = Decoded(row["role"], msgspec.json.decode(row["content"]))
         facts = self._facts_of(decoded._asdict())
-        self._inner[row["seq"]] = _digest(decoded)
+        if row.get("sent") is not None:
+            self._check_sent(row, decoded)
         if row.get("superseded_at") is None:
             self._facts.append(facts)
 
-    def _sent_message(self, row: Row) -> None:
+    def _check_sent(self, row: Row, stored: Decoded) -> None:
         """Check what came in another shape: every step works on what it is, and it is served as it came."""
+        if row.get("shape") is None:
+            raise self._error("sent: the shape is missing")
         try:
             decoded = codecs.decode(row["shape"], msgspec.json.decode(row["sent"]))
         except ShapeError as error:
             raise self._error(f"sent: {error.detail}") from None
-        if self._inner.get(row["seq"]) != _digest(decoded):
+        if json_text(decoded) != json_text(stored):
             raise self._error(f"this is not message {row['seq']} as it was sent")
 
     def _facts_of(self, message: Any) -> MessageFacts:
@@ -252,7 +253,3 @@ class _Reader:
 
     def _error(self, detail: str) -> ExportFileError:
         return ExportFileError(self.number, detail)
-
-
-def _digest(message: Decoded) -> bytes:
-    return hashlib.sha256(json_text([message.role, message.content]).encode()).digest()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from store.tenants.tenants import Tenant
 
 FORMAT: Final = "palimpsest.conversation"
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the format; a number over it is of a later release, and is not read."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
@@ -89,6 +89,8 @@ def read_sent(text: str, shape: Shape) -> SentMessage:
 def facts_of(turn: Sequence[Decoded]) -> TurnFacts:
     """Return the facts of a turn in which neighbours of one role belong together: items of an answer, its results."""
     facts = turn_facts([message_facts(role, content) for role, content in turn])
+    if all(before.role != after.role for before, after in pairwise(turn)):
+        return facts
     runs = [_facts_together(list(run)) for _, run in groupby(turn, key=lambda message: message.role)]
     together = turn_facts(runs)
     return facts._replace(

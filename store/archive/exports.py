@@ -16,7 +16,6 @@ from store.tables import (
     recall_requests,
     run_steps,
     runs,
-    sent_messages,
     snapshots,
 )
 
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-Kind = Literal[
-    "message", "sent_message", "snapshot", "context_block", "pin", "run", "run_step", "recall", "gateway_request"
-]
+Kind = Literal["message", "snapshot", "context_block", "pin", "run", "run_step", "recall", "gateway_request"]
 
 
 class _Source(NamedTuple):
@@ -42,8 +39,11 @@ class _Source(NamedTuple):
 
 
 _SOURCES: Final[Mapping[Kind, _Source]] = {
-    "message": _Source(messages, messages.c.seq, messages.c.bytes),
-    "sent_message": _Source(sent_messages, sent_messages.c.seq, func.octet_length(cast(sent_messages.c.sent, Text))),
+    "message": _Source(
+        messages,
+        messages.c.seq,
+        messages.c.bytes + func.coalesce(func.octet_length(cast(messages.c.sent, Text)), 0),
+    ),
     "snapshot": _Source(snapshots, snapshots.c.version, snapshots.c.bytes),
     "context_block": _Source(context_blocks, context_blocks.c.id, func.octet_length(context_blocks.c.text)),
     "pin": _Source(pins, pins.c.id, func.octet_length(pins.c.text)),

@@ -23,7 +23,6 @@ from store.tables import (
     pins,
     run_steps,
     runs,
-    sent_messages,
     snapshots,
 )
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 TABLES: Final[Mapping[str, Table]] = {
     "conversation": conversations,
     "message": messages,
-    "sent_message": sent_messages,
     "snapshot": snapshots,
     "context_block": context_blocks,
     "pin": pins,
@@ -53,7 +51,7 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("run", "policy"): _Object,
     ("conversation", "shape"): Literal["chat", "responses"],
     ("message", "role"): Literal["user", "assistant"],
-    ("sent_message", "shape"): Literal["chat", "responses"],
+    ("message", "shape"): Literal["chat", "responses"],
     ("run", "state"): RunState,
     ("run", "queue"): Queue,
     ("run", "kind"): RunKind,
@@ -107,6 +105,8 @@ def _value(column: Column[Any], value: Any, exact: str | None) -> Any:
         case LargeBinary():
             return bytes.fromhex(value)
         case JSONText():
+            if column.nullable and bytes(value) == b"null":
+                return None
             return _same(exact, bytes(value)) if exact is not None else bytes(value).decode()
         case _:
             return msgspec.to_builtins(value) if column.name in {"coverage", "pins"} else value
@@ -125,7 +125,7 @@ def _struct(kind: str, table: Table) -> type[msgspec.Struct]:
         if column.name in _GIVEN_ANEW or column.computed is not None:
             continue
         taken = _NARROWER.get((kind, column.name)) or _taken(column.type)
-        if column.nullable:
+        if column.nullable and taken is not msgspec.Raw:  # which takes null as it is, and stands in no union with it
             taken |= None
         name = str.__str__(column.name)  # SQLAlchemy has names of a class of its own
         optional = column.nullable or column.server_default is not None

@@ -13,7 +13,7 @@ from store.conversations import context_blocks, pins
 from store.conversations.conversations import ESTIMATED_TOKENS, STORED_TOKENS, restored_hold
 from store.conversations.snapshots import move_head
 from store.runs.requested import overtake, record
-from store.tables import conversations, messages, sent_messages, snapshots
+from store.tables import conversations, messages, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ HOLD_FACTOR: Final = 10
 
 _MOST_BYTES: Final = 2**31 - 1
 
-_c, _m, _s, _sent = conversations.c, messages.c, snapshots.c, sent_messages.c
+_c, _m, _s = conversations.c, messages.c, snapshots.c
 _KEPT: Final = (
     "user_ref",
     "model",
@@ -192,13 +192,6 @@ def fork(
     if not inserted.rowcount:
         raise ExternalIdTakenError
     _copy(connection, messages, [*live, _m.seq <= through_seq], {"conversation_id": new})
-    copied = select(_m.seq).where(*live, _m.seq <= through_seq)
-    _copy(
-        connection,
-        sent_messages,
-        [_sent.conversation_id == conversation_id, _sent.seq.in_(copied)],
-        {"conversation_id": new},
-    )
     context_blocks.copy(connection, conversation_id, new, through_seq)
     pins.copy(connection, conversation_id, new, through_seq)
     snapshot_rows = connection.execute(_FOR_FORK, {"conversation": conversation_id, "through": through_seq}).all()

@@ -6,10 +6,10 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, case, func, select
 
 from store.bytes_held import MOST_READ_BYTES, announce, page_of_sizes
-from store.tables import messages, sent_messages
+from store.tables import messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 _m = messages.c
-_sent = sent_messages.c
-_ORIGINAL = (_m.seq, _m.role, _m.content, _m.tokens, _m.created_at, _m.superseded_at, _sent.shape, _sent.sent)
-_BESIDE = messages.outerjoin(sent_messages, and_(_sent.conversation_id == _m.conversation_id, _sent.seq == _m.seq))
+_SENT = case((_m.shape.is_not(None), func.as_sent(_m.role, _m.content, _m.sent))).label("sent")
+_ORIGINAL = (_m.seq, _m.role, _m.content, _m.tokens, _m.created_at, _m.superseded_at, _m.shape, _SENT)
 
 
 def page(
@@ -36,7 +35,7 @@ def page(
     chosen = page_of_sizes(rows, limit)
     if not chosen:
         return (), False
-    originals = select(*_ORIGINAL).select_from(_BESIDE).where(*own, _m.seq.between(chosen[0].seq, chosen[-1].seq))
+    originals = select(*_ORIGINAL).where(*own, _m.seq.between(chosen[0].seq, chosen[-1].seq))
     return connection.execute(originals.order_by(_m.seq)).all(), len(chosen) < len(rows)
 
 
@@ -63,4 +62,4 @@ def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, seq: int
     """Return one original."""
     own = (_m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.seq == seq)
     announce(connection.scalar(select(_m.bytes).where(*own)) or 0)
-    return connection.execute(select(*_ORIGINAL).select_from(_BESIDE).where(*own)).one_or_none()
+    return connection.execute(select(*_ORIGINAL).where(*own)).one_or_none()

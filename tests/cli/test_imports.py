@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from cli.archive.export_file import ExportFileError, check
-from cli.archive.exports import run_export
+from cli.archive.exports import VERSION, run_export
 from cli.archive.exports import write as export
 from cli.archive.imports import run_import
 from cli.archive.imports import write as import_
@@ -34,7 +34,9 @@ from store.recall import requests
 from store.runs import runs
 from store.tables import messages as messages_table
 from tests.conftest import make_tenant
+from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process import Workers
+from tests.support.service.shaped_turns import three_shapes
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, call, request, result
 from tests.support.truth.model import Product, TrackedConversation, Usage
@@ -55,6 +57,7 @@ POLICY: Final[dict[str, Any]] = {
     "min_savings_tokens": 20,
 }
 ACTS: Final = ("exchange", "tools", "thinking", "edit", "settle", "restore", "pin", "context", "queue", "measured")
+AS_CHAT: Final = {"role": "user", "name": "ann", "content": "Said by nobody."}
 OF_HERE: Final = {"check_due_at", "check_request_id", "external_id"}
 """Columns of a conversation that an import makes anew."""
 
@@ -241,6 +244,15 @@ def test_content_comes_back_byte_for_byte(desk: Desk) -> None:
     assert desk.elsewhere.originals(copy) == [(0, "user", odd)]
 
 
+def test_what_came_in_other_shapes_comes_back_as_it_was_sent(desk: Desk) -> None:
+    with hot_calls(desk.product.settings, desk.product.tenant_id) as calls:
+        there = three_shapes(calls)
+    here = imported(desk.elsewhere, exported(desk.product, there))
+    columns = "select seq, shape, as_sent(role, content, sent) as sent, sent is null as plain from messages"
+    assert desk.elsewhere.query(columns) == desk.product.query(columns)
+    assert desk.elsewhere.row(here).mixed_shapes
+
+
 def test_imported_ids_sort_by_the_times_of_the_old_ones(desk: Desk) -> None:
     tracked = long_conversation(desk)
     copy = imported(desk.elsewhere, exported(desk.product, tracked.id))
@@ -364,7 +376,14 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
         (snapshot + 1, "begin with the user", put(snapshot, changed(lines[snapshot], **begun_by_the_assistant))),
         (len(lines) + 2, "after the end", data + b"{}\n"),
         (1, "header", resealed(lines[1:])),
-        (1, "version 3", put(0, changed(lines[0], version=3))),
+        (1, f"version {VERSION + 1}", put(0, changed(lines[0], version=VERSION + 1))),
+        (message + 1, "shape is missing", put(message, changed(lines[message], sent=AS_CHAT))),
+        (message + 1, "as it was sent", put(message, changed(lines[message], shape="chat", sent=AS_CHAT))),
+        (
+            message + 1,
+            "sent: ",
+            put(message, changed(lines[message], shape="responses", sent=AS_CHAT | {"role": "judge"})),
+        ),
         (1, "'other'", put(0, changed(lines[0], format="other"))),
         (2, "conversation is expected", resealed([lines[0], *lines[2:]])),
         (2, "head_version", put(1, changed(lines[1], head_version=99))),

@@ -1,7 +1,7 @@
 """Processes of a release on the schema of the one before, and while `palimpsest migrate` brings it up to date.
 
-The release is the next one, see tests/store/next_release.py; one of its workers is still of this one. What this one
-calls on the next one's schema: tests/store/test_migrations_under_load.py.
+The release is the next one, see tests/store/schema/next_release.py; one of its workers is still of this one. What this
+one calls on the next one's schema: tests/store/schema/test_migrations_under_load.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.faults.installation import installed
-from tests.store.next_release import NEXT, write_next_release
+from tests.store.schema.next_release import NEXT, write_next_release
 from tests.support.eventually import eventually
 from tests.support.talk import answer, request
 

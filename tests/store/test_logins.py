@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from migrations.revisions import FIRST, HEAD
-from tests.store.next_release import NEXT, next_release
+from tests.store.schema.next_release import NEXT, next_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -84,8 +84,7 @@ DEFINERS = {
 OF_NO_TENANT = {"processes"}
 TABLES = sorted(set(metadata.tables) - OF_NO_TENANT)
 CONTENT = {
-    "messages": {"content"},
-    "sent_messages": {"sent"},
+    "messages": {"content", "sent"},
     "snapshot_parts": {"messages", "part", "summary", "coverage"},
     "conversations": {"system", "tools", "metadata", "external_id", "user_ref"},
     "idempotency_keys": {"key", "body_hash"},
@@ -295,7 +294,6 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "webhook_deliveries",
         "model_batches",
         "messages",
-        "sent_messages",
         "gateway_conversations",
         "gateway_prefixes",
         "gateway_recalls",

@@ -40,7 +40,6 @@ POLICY: Final = {
 }
 REMOVED: Final = {
     "messages",
-    "sent_messages",
     "snapshot_parts",
     "context_blocks",
     "pins",
@@ -113,7 +112,7 @@ OUR_WORDS: Final = {
     ("gateway_prefixes", "key"),
     ("gateway_prefixes", "outcome"),
     ("messages", "role"),
-    ("sent_messages", "shape"),
+    ("messages", "shape"),
     ("operator_actions", "action"),
     ("operator_actions", "outcome"),
     ("processes", "host"),
