@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from compaction.messages import message_facts
 from compaction.policy import Policy
 from compaction.shapes import codecs
+from compaction.shapes.inner import Decoded
 from compaction.shorten.fitting import fit_history
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.steps.snapshot import Original, Snapshot, build
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from random import Random
 
-    from compaction.shapes.inner import Decoded, SentMessage, Shape
+    from compaction.shapes.inner import SentMessage, Shape
     from compaction.view import View
 
 _CONVERSATIONS: Final[Mapping[Shape, st.SearchStrategy[list[Message]]]] = {
@@ -141,6 +142,57 @@ def test_conversations_that_mix_shapes_are_accepted_in_every_shape(data: st.Data
     for target in codecs.SHAPES:
         served_messages, _ = served(target, view, sent.get(target, {}))
         assert problems(target, served_messages) == []
+
+
+@pytest.mark.parametrize("second", codecs.SHAPES)
+@pytest.mark.parametrize("first", ["chat", "responses"])
+@pytest.mark.parametrize("identifier", ["functions.search:0", "call with spaces", "a", "é"])
+def test_a_call_and_a_result_that_came_in_another_shape_stay_a_pair(
+    first: Shape, second: Shape, identifier: str
+) -> None:
+    """Some providers' ids are none to the Messages API: the next model answers by the id that it is shown."""
+    turn, sent = stored(first, [{"role": "user", "content": "Search."}, _called(first, identifier)])
+    shown, _ = served(second, view_of(turn), sent if first == second else {})
+    answer = _answered(second, _id_of_call(second, shown[-1]))
+    results: dict[Shape, dict[int, SentMessage]] = {first: sent}
+    if second == "messages":
+        turn.append(Decoded("user", answer["content"]))
+    else:
+        turn.append(codecs.decode(second, answer))
+        results[second] = results.get(second, {}) | {2: codecs.read_sent(json.dumps(answer), second)}
+    assert codecs.facts_of(turn).sound
+    for target in codecs.SHAPES:
+        messages, left_out = served(target, view_of(turn), results.get(target, {}))
+        assert problems(target, messages) == []
+        assert left_out == []
+        assert "Found it." in json.dumps(messages[-1])
+
+
+def _called(shape: Shape, identifier: str) -> Message:
+    if shape == "responses":
+        return {"type": "function_call", "call_id": identifier, "name": "search", "arguments": "{}"}
+    function = {"name": "search", "arguments": "{}"}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": identifier, "type": "function", "function": function}],
+    }
+
+
+def _id_of_call(shape: Shape, message: Message) -> str:
+    call = message if shape == "responses" else message["tool_calls" if shape == "chat" else "content"][0]
+    return str(call["call_id" if shape == "responses" else "id"])
+
+
+def _answered(shape: Shape, identifier: str) -> Message:
+    if shape == "chat":
+        return {"role": "tool", "tool_call_id": identifier, "content": "Found it."}
+    if shape == "responses":
+        return {"type": "function_call_output", "call_id": identifier, "output": "Found it."}
+    return {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": identifier, "content": "Found it."}],
+    }
 
 
 @pytest.mark.parametrize("content", [{"content": None}, {"content": []}, {}])
