@@ -130,7 +130,7 @@ def _stand_in(newest: ViewMessage, mended: View) -> str | None:
         return f"{ORPHANED}\n{said}"
     if results and not orphaned:
         return LATE
-    if not mended or mended[-1].role == "user" or any(block["type"] == "tool_use" for block in _blocks(mended[-1])):
+    if mended and (mended[-1].role == "user" or any(block["type"] == "tool_use" for block in _blocks(mended[-1]))):
         return None
     return NOTHING
 

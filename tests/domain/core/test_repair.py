@@ -369,7 +369,9 @@ def test_a_conversation_begins_with_the_user() -> None:
 @pytest.mark.parametrize("role", ["user", "assistant"])
 def test_empty_messages_are_left_out(role: str, blank: Any) -> None:
     assert repaired(OPEN, (role, blank), ("assistant", "hello")) == [OPEN, ("assistant", "hello")]
-    assert repair(view_of((role, blank)))[0] == ()
+    alone, _ = repair(view_of((role, blank)))
+    # A list without messages is refused as well: of the user's, a text stands for what was said.
+    assert [message.content for message in alone] == ([NOTHING] if role == "user" else [])
 
 
 def test_blocks_in_the_wrong_role_are_left_out() -> None:
