@@ -78,10 +78,20 @@ def demo(
     url: Annotated[str | None, typer.Option(help="An API to play it through, instead of one of its own.")] = None,
     key: Key = None,
     shape: AnyShape = "messages",
+    gateway: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option("--gateway", help="A client of the SDK, its base URL changed: what its provider received."),
+    ] = False,
 ) -> None:
     """Play a long tool-heavy conversation and watch it being compacted, on servers of its own."""
-    from cli.demo.command import run_demo  # noqa: PLC0415
+    from cli.demo.command import own_environment, run_demo  # noqa: PLC0415
 
+    if gateway:
+        from cli.demo.through_gateway import run_gateway_demo  # noqa: PLC0415 - needs the SDK
+
+        if url is not None or shape != "messages":
+            raise typer.BadParameter("is a client of the Messages API on servers of its own", param_hint="--gateway")
+        raise typer.Exit(run_gateway_demo(as_json=as_json, keep=keep, environ=own_environment()))
     raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key, shape=shape))
 
 

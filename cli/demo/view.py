@@ -242,7 +242,7 @@ def _print_recollection(console: Console, asked: Recollection) -> None:
 
 
 def _print_where_next(console: Console, conversation: str, service: Endpoint, *, keep: bool) -> None:
-    url, key, database_url = service
+    url, key, database_url, _ = service
     lines = [
         f"palimpsest inspect {conversation} --url {shlex.quote(url)} --key {key}",
         f"curl -H 'authorization: Bearer {key}' {shlex.quote(f'{url}/v1/conversations/{conversation}/context')}",

@@ -16,11 +16,12 @@ LOG_LINES: Final = 20
 
 
 class Endpoint(NamedTuple):
-    """Where a service is; the database is known only of one's own."""
+    """Where a service is; the database and the gateway are known only of one's own."""
 
     url: str
     key: str
     database_url: str | None = None
+    gateway_url: str = ""
 
 
 class UnavailableError(Exception):
@@ -49,4 +50,4 @@ def service_at(url: str | None, key: str | None, environ: Mapping[str, str] | No
             log.seek(0)
             tail = "".join(log.readlines()[-LOG_LINES:])
             raise UnavailableError(f"{error}\n{tail}".rstrip()) from error
-        yield Endpoint(service.url, service.api_key, service.database_url)
+        yield Endpoint(service.url, service.api_key, service.database_url, service.gateway_url)
