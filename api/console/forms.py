@@ -36,17 +36,20 @@ def without_blanks(app: ASGIApp) -> ASGIApp:
 
 Day = Annotated[date | None, QueryParameter()]
 User = Annotated[str | None, QueryParameter(max_length=512, pattern=r"^[^\x00]*$")]
+Client = Annotated[str | None, QueryParameter(max_length=200, pattern=r"^[^\x00]*$")]
 Cost = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,7}(\.[0-9]{1,6})?$")]
 _FIRST_YEAR, _LAST_YEAR = 2000, 2999
 """Days that ids can be of, with some to spare."""
 
 
-def narrowed(since: date | None, until: date | None, user: str | None, cost: str | None) -> Narrowed:
+def narrowed(
+    since: date | None, until: date | None, user: str | None, cost: str | None, client: str | None = None
+) -> Narrowed:
     """Return what a list is narrowed to; raise the problem of a day that nothing can be of."""
     for name, day in (("since", since), ("until", until)):
         if day is not None and not _FIRST_YEAR <= day.year <= _LAST_YEAR:
             raise invalid("Expected a day of these centuries.", name)
-    return Narrowed(since, until, user or None, None if cost is None else Decimal(cost))
+    return Narrowed(since, until, user or None, None if cost is None else Decimal(cost), client or None)
 
 
 async def read_form(request: Request[Any, Any, Any]) -> FormMultiDict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -40,6 +41,14 @@ _CLIENTS: Final = (
     ("openai/", "openai-sdk"),
 )
 """What stands in a client's user-agent, and what it is called here."""
+_BY_HEADER: Final = (
+    (b"x-claude-code-session-id", "claude-code"),
+    (b"x-litellm-session-id", "litellm"),
+    (b"x-litellm-trace-id", "litellm"),
+)
+"""Session headers that one client alone has, for user-agents that do not say."""
+_PRODUCT: Final = re.compile(r"[a-z][a-z0-9._-]{0,39}(?=/|\Z)")
+"""What any other user-agent begins with (RFC 9110, 10.1.5); its version changes."""
 _json: Final = msgspec.json.Decoder().decode
 
 
@@ -49,6 +58,7 @@ class Session(NamedTuple):
     name: str | None
     user: str | None
     client: str | None
+    """What it is called here, else the product that its user-agent begins with."""
 
 
 def session_of(headers: Mapping[bytes, bytes], fields: Mapping[str, msgspec.Raw]) -> Session:
@@ -80,7 +90,10 @@ def _inside(user_id: Any) -> dict[str, Any]:
 
 def _client(headers: Mapping[bytes, bytes]) -> str | None:
     agent = headers.get(b"user-agent", b"").decode("latin-1").lower()
-    return next((name for part, name in _CLIENTS if part in agent), None)
+    known = next((name for part, name in _CLIENTS if part in agent), None)
+    known = known or next((name for header, name in _BY_HEADER if header in headers), None)
+    product = _PRODUCT.match(agent)
+    return known or (product[0] if product else None)
 
 
 def _value(raw: msgspec.Raw | None) -> Any:

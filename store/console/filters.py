@@ -1,9 +1,9 @@
-"""What the console's lists are narrowed to: a time, a user, a cost."""
+"""What the console's lists are narrowed to: a time, a user, a cost, a client."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import func, select
 
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select
 
 _c, _r = conversations.c, runs.c
+CLIENT: Final = _c.metadata["gateway", "client"].astext
+"""What the gateway calls the client whose first request a conversation began with; null for others."""
 
 
 class Narrowed(NamedTuple):
-    """Days (UTC), both inclusive, on which a conversation was begun or a run asked for; a user; USD at least."""
+    """Days (UTC), inclusive, on which a conversation was begun or a run asked for; a user; USD at least; a client."""
 
     since: date | None = None
     until: date | None = None
     user: str | None = None
     cost_usd: Decimal | None = None
+    client: str | None = None
 
     def conversations(self, query: Select[Any]) -> Select[Any]:
         """Return a query of conversations with what it is narrowed to."""
@@ -35,7 +38,7 @@ class Narrowed(NamedTuple):
                 .where(_r.conversation_id == _c.id)
             )
             query = query.where(spent.scalar_subquery() >= self.cost_usd)
-        return query
+        return query if self.client is None else query.where(self.client == CLIENT)
 
     def runs(self, query: Select[Any], cost: ColumnElement[Any]) -> Select[Any]:
         """Return a query of runs and their conversations with what it is narrowed to; `cost` is a run's."""

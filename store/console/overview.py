@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, Select, func, lateral, or_, select, text, true
 
-from store.console.filters import Narrowed
+from store.console.filters import CLIENT, Narrowed
 from store.conversations.conversations import INPUT_TOKENS
 from store.operations.statistics import FIRST_DAY, daily
 from store.tables import conversations, messages, run_steps, runs
@@ -78,6 +78,7 @@ def conversation_page(
             _c.next_seq,
             _c.head_version,
             _c.check_due_at,
+            CLIENT.label("client"),
             INPUT_TOKENS.label("context_tokens"),
             activity.c.last_message_at,
             run.c.run_id,

@@ -408,3 +408,25 @@ def test_ten_thousand_messages(service: Service, client: httpx2.Client) -> None:
     assert show(client, f"{page}/context", show="all").count('class="row-link') == 100
     assert "no longer shown" in show(client, f"{page}/diff")
     assert len(show(client, f"{page}/restore", version=0)) < 300_000
+
+
+def test_conversations_of_the_gateway_have_their_clients_name_and_are_listed_by_it(
+    service: Service, client: httpx2.Client
+) -> None:
+    of_codex = service.conversation(external_id="by codex", metadata={"gateway": {"client": "codex", "shape": "chat"}})
+    hostile = "<b>&a=1"
+    service.conversation(external_id="by another", metadata={"gateway": {"client": hostile}})
+    service.conversation(external_id="by none", metadata={"gateway": ["client"]})
+    every = show(client, "/console/conversations", sort="created")
+    assert 'href="/console/conversations?client=codex"' in every
+    assert html.escape(hostile) in every
+    assert hostile not in every
+    listed = text_of(show(client, "/console/conversations?client=codex"))
+    assert "by codex" in listed
+    assert "by another" not in listed
+    assert "by none" not in listed
+    (to_hostile,) = {each for each in links(every) if "client=%3Cb" in each}
+    assert "by another" in text_of(show(client, html.unescape(to_hostile)))
+    assert "No conversation matches" in text_of(show(client, "/console/conversations?client=nobody"))
+    own = show(client, f"/console{of_codex.removeprefix('/v1')}")
+    assert 'href="/console/conversations?client=codex"' in own

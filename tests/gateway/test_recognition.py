@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from api.actions.archive import line
+from gateway.conversations.sessions import session_of
 from runtime import ids
 from store.archive import exports
 from store.engine import service_engine, transaction
@@ -22,6 +23,24 @@ if TYPE_CHECKING:
 
 SHAPES: Final = tuple(PATHS)
 MARK: Final = {"type": "ephemeral"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "client"),
+    [
+        ({b"user-agent": b"claude-cli/2.1.0 (external, cli)"}, "claude-code"),
+        ({b"user-agent": b"codex_exec/0.169.0 (Debian)"}, "codex"),
+        ({b"user-agent": b"Agents/Python 0.24"}, "openai-agents"),
+        ({b"user-agent": b"node", b"x-claude-code-session-id": b"s"}, "claude-code"),
+        ({b"user-agent": b"My-App/1.2 (x86)"}, "my-app"),
+        ({b"user-agent": b"curl"}, "curl"),
+        ({b"user-agent": b"<b>\xff/1"}, None),
+        ({b"user-agent": b"a" * 41 + b"/1"}, None),
+        ({}, None),
+    ],
+)
+def test_client_is_what_its_first_request_says(headers: dict[bytes, bytes], client: str | None) -> None:
+    assert session_of(headers, {}).client == client
 
 
 def texts(room: Room, conversation: str) -> list[str]:

@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 
 from api.auth.principals import Principal
 from api.console.demo.player import is_cut_off
-from api.console.forms import Cost, Day, User, narrowed
+from api.console.forms import Client, Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
 from api.console.routes.find import lead_to
 from api.console.sessions import READ, may
@@ -59,6 +59,7 @@ async def list_conversations(
     until: Day = None,
     user: User = None,
     cost: Cost = None,
+    client: Client = None,
 ) -> Response[bytes]:
     """Show conversations; `q` is an id, or a part of external_id or user_ref. Another thing's id leads to that."""
     services: Services = request.app.state.services
@@ -66,7 +67,7 @@ async def list_conversations(
     identifier = ids.parse("conv", words)
     if identifier is None and (other := await lead_to(request, words)) is not None:
         return other
-    only = narrowed(since, until, user, cost)
+    only = narrowed(since, until, user, cost, client)
     matches = await services.run(
         request.user.tenant_id,
         overview.conversation_page,
@@ -78,7 +79,7 @@ async def list_conversations(
         skip=(number - 1) * ON_A_PAGE,
         narrowed=only,
     )
-    filters = {"since": since, "until": until, "user": user, "cost": cost}
+    filters = {"since": since, "until": until, "user": user, "cost": cost, "client": client}
     asked = {"q": words, "sort": sort, **{name: value for name, value in filters.items() if value is not None}}
     return page(
         request,

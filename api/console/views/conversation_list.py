@@ -34,6 +34,8 @@ class Listed(NamedTuple):
     external_id: str | None
     user_ref: str | None
     model: str | None
+    client: str | None
+    """What the gateway calls the client that it was begun by; None for others."""
     messages: int
     version: int
     fill: Fill
@@ -50,6 +52,7 @@ def listed(rows: Sequence[AnyRow], principal: Principal) -> list[Listed]:
             external_id=row.external_id,
             user_ref=row.user_ref,
             model=row.model,
+            client=row.client,
             messages=row.next_seq,
             version=row.head_version,
             fill=fill(row.context_tokens, principal.policy_for(row.policy, row.model)),
