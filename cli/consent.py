@@ -59,8 +59,11 @@ def place_of(url: str) -> str:
     from sqlalchemy import make_url  # noqa: PLC0415
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 
+    from runtime.database_url import hosts_of  # noqa: PLC0415
+
     try:
-        known = make_url(url)
+        places = hosts_of(url) if url.startswith("postgres") else (make_url(url),)
     except (ArgumentError, ValueError):
         return "of a URL that cannot be read"
-    return known.set(query={}).render_as_string(hide_password=True).partition("://")[2].replace(":***@", "@")
+    shown = [each.set(query={}).render_as_string(hide_password=True).partition("://")[2] for each in places]
+    return " or ".join(shown).replace(":***@", "@")

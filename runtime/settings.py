@@ -78,7 +78,8 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr = SecretStr("postgresql://localhost/palimpsest")
-    """Any login that may take on `database_role`; migrations use it as it is."""
+    """Any login that may take on `database_role`; migrations use it as it is. Several hosts, of which whichever is the
+    primary is used: `postgresql://login@one:5432,two:5432/palimpsest`."""
     database_password: SecretStr | None = None
     """Password of that login where the URL has none, so that the file with it holds nothing else."""
     database_role: str = "palimpsest_service"
@@ -289,16 +290,9 @@ class Settings(BaseSettings):
     @classmethod
     def _database_url_can_be_read(cls, value: SecretStr) -> SecretStr:
         # Whoever reads settings alone need not load the library.
-        from sqlalchemy import make_url  # noqa: PLC0415
-        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+        from runtime.database_url import hosts_of  # noqa: PLC0415
 
-        try:
-            url = make_url(value.get_secret_value())
-            is_one = url.drivername.startswith("postgres") and (url.port or 0) <= LAST_PORT
-        except (ArgumentError, ValueError):
-            is_one = False
-        if not is_one:
-            raise ValueError("expected postgresql://login:password@host:port/database")
+        hosts_of(value.get_secret_value())
         return value
 
     @field_validator("broker_url")

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import InvalidatePoolError, OperationalError
+
+from store.hosts import (
+    READ_ONLY,
+    Hosts,
+    asyncpg_connector,
+    has_become_read_only,
+    is_one_of_several,
+    tells_read_only,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from uuid import UUID
 
+    from sqlalchemy import URL, ExceptionContext
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
     from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -28,24 +39,26 @@ COMMAND_SECONDS: Final = 10.0
 """Seconds that a statement of a request may take."""
 TRUSTED_SECONDS: Final = 5.0
 """Seconds for which a connection that answered is taken to answer again, unless it was closed."""
+_HOST_SECONDS: Final = 10
+"""Seconds that a worker or a command waits for a host."""
+_HOST_OF_SEVERAL_SECONDS: Final = 2
+"""The same where there are others to ask; psycopg knows no shorter wait."""
+_KEEPALIVE: Final = {
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "20000",
+}
+"""A host that is gone without a word counts as away after 20 s; the kernel by itself waits for a quarter of an hour."""
 
 _USED: Final = "used"
 _ONE_MOMENT = text("set transaction isolation level repeatable read, read only")
 _SET_TENANT = text("select set_config('app.tenant_id', :tenant, true)")
 
 
-def _url(database_url: str, driver: str) -> URL:
-    return make_url(database_url).set(drivername=f"postgresql+{driver}")
-
-
 def owner_engine(database_url: str) -> Engine:
     """Return an engine that acts as the URL's own login: for migrations and administration."""
-    return create_engine(
-        _url(database_url, "psycopg"),
-        hide_parameters=True,
-        pool_size=1,
-        connect_args={"application_name": "palimpsest-admin", "connect_timeout": 10},
-    )
+    return _psycopg_engine(database_url, "palimpsest-admin", pool_size=1)
 
 
 def service_engine(settings: Settings, name: str) -> Engine:
@@ -53,22 +66,50 @@ def service_engine(settings: Settings, name: str) -> Engine:
 
     `name` shows as application_name in pg_stat_activity.
     """
-    options = f"-c role={settings.database_role}" if settings.database_role else ""
-    return create_engine(
-        _url(settings.database_url.get_secret_value(), "psycopg"),
-        hide_parameters=True,
+    return _psycopg_engine(
+        settings.database_url.get_secret_value(),
+        f"palimpsest-{name}",
         pool_pre_ping=True,
         pool_size=settings.database_pool_size,
         max_overflow=0,
         pool_timeout=30,
         connect_args={
-            "application_name": f"palimpsest-{name}",
-            "connect_timeout": 10,
-            "options": options,
+            "options": f"-c role={settings.database_role}" if settings.database_role else "",
             # Poolers in transaction mode hand every transaction another server connection.
             "prepare_threshold": None,
         },
     )
+
+
+def _psycopg_engine(
+    database_url: str, application: str, *, connect_args: Mapping[str, Any] = MappingProxyType({}), **options: Any
+) -> Engine:
+    hosts = Hosts(database_url)
+    patience = _HOST_SECONDS if len(hosts.urls) == 1 else _HOST_OF_SEVERAL_SECONDS
+    given = {key: value for key, value in _KEEPALIVE.items() if key not in hosts.urls[0].query}
+    engine = create_engine(
+        hosts.urls[0].set(drivername="postgresql+psycopg"),
+        hide_parameters=True,
+        connect_args={"application_name": application, "connect_timeout": patience, **given, **connect_args},
+        **options,
+    )
+    event.listen(engine, "handle_error", _leave_read_only)
+    if len(hosts.urls) > 1:
+
+        @event.listens_for(engine, "do_connect")
+        def connect(dialect: Any, _: Any, places: Any, arguments: dict[str, Any]) -> Any:
+            def connect_to(url: URL) -> Any:
+                return dialect.connect(*places, **{**arguments, **dialect.create_connect_args(url)[1]})
+
+            return hosts.connect(connect_to, dialect.loaded_dbapi.Error)
+
+        @event.listens_for(engine, "checkout")
+        def refuse_read_only(connection: Any, *_: Any) -> None:
+            # The ping before it has brought what the server says of itself.
+            if tells_read_only(connection.info.parameter_status):
+                raise InvalidatePoolError
+
+    return engine
 
 
 def service_async_engine(settings: Settings) -> AsyncEngine:
@@ -82,17 +123,29 @@ def service_async_engine(settings: Settings) -> AsyncEngine:
         pool_size=settings.database_pool_size,
         max_overflow=0,
         pool_timeout=CONNECT_SECONDS,
-        connect_args={
-            # The driver reads the URL by itself: SQLAlchemy would hand it `sslmode` under a name it does not know.
-            "dsn": asyncpg_dsn(settings),
-            "server_settings": server_settings(settings, "api"),
-            "timeout": CONNECT_SECONDS,
-            "command_timeout": COMMAND_SECONDS,
-        },
+        async_creator=asyncpg_connector(
+            settings,
+            timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            server_settings=server_settings(settings, "api"),
+        ),
     )
     event.listen(engine.sync_engine, "checkin", _note_use)
     event.listen(engine.sync_engine, "checkout", _refuse_dead)
+    if is_one_of_several(settings):
+        event.listen(engine.sync_engine, "checkout", _refuse_read_only)
+    event.listen(engine.sync_engine, "handle_error", _leave_read_only)
     return engine
+
+
+def _leave_read_only(context: ExceptionContext) -> OperationalError | None:
+    """Take a server that takes no writes any more for one that is away: none of the connections to it is kept."""
+    if getattr(context.original_exception, "sqlstate", None) != READ_ONLY or context.connection is None:
+        return None
+    context.is_disconnect = True
+    return OperationalError(
+        context.statement, None, context.original_exception, hide_parameters=True, connection_invalidated=True
+    )
 
 
 def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
@@ -112,6 +165,11 @@ def _refuse_dead(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
             connection.ping()
         except (connection.dbapi.Error, OSError):
             raise InvalidatePoolError from None
+
+
+def _refuse_read_only(connection: Any, *_: Any) -> None:
+    if has_become_read_only(connection.driver_connection):
+        raise InvalidatePoolError
 
 
 def server_settings(settings: Settings, name: str) -> dict[str, str]:
@@ -147,12 +205,3 @@ async def async_transaction(engine: AsyncEngine, tenant_id: UUID) -> AsyncIterat
     async with engine.begin() as connection:
         await connection.execute(_SET_TENANT, {"tenant": str(tenant_id)})
         yield connection
-
-
-def asyncpg_dsn(settings: Settings) -> str:
-    """Return the database's URL as asyncpg takes it."""
-    return (
-        _url(settings.database_url.get_secret_value(), "x")
-        .set(drivername="postgresql")
-        .render_as_string(hide_password=False)
-    )

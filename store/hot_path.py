@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -12,7 +11,8 @@ import msgspec
 from compaction.shorten.fitting import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES
-from store.engine import asyncpg_dsn, server_settings
+from store.engine import server_settings
+from store.hosts import asyncpg_connector, has_become_read_only, is_one_of_several
 from store.hot_pool import HotPool
 from store.turn_context import TurnContext
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from runtime.settings import Settings
 
+_REPLICATED = "select pg_logical_emit_message(true, 'palimpsest', '')"
+"""Writes to the log and nowhere else, so that its commit waits for whatever commits wait for."""
 _FIND_KEY = "select * from key_in_force($1)"
 _FIND_TENANT = "select * from tenant_of_token($1, $2)"
 
@@ -231,14 +233,18 @@ class TenantRow(NamedTuple):
 
 async def open_pool(settings: Settings) -> HotPool:
     """Return the pool of the hot calls; connections open as they are needed."""
-    connect = partial(
-        asyncpg.connect,
-        asyncpg_dsn(settings),
-        server_settings=server_settings(settings, "api-hot"),
-        command_timeout=COMMAND_SECONDS,
+    connect = asyncpg_connector(
+        settings,
         timeout=ACQUIRE_SECONDS,
+        command_timeout=COMMAND_SECONDS,
+        server_settings=server_settings(settings, "api-hot"),
     )
-    return HotPool(connect, size=settings.database_pool_size, patience=ACQUIRE_SECONDS)
+    return HotPool(
+        connect,
+        size=settings.database_pool_size,
+        patience=ACQUIRE_SECONDS,
+        is_over=has_become_read_only if is_one_of_several(settings) else None,
+    )
 
 
 async def append_turn(
@@ -322,8 +328,13 @@ async def append_turn(
         may_be_stored = True
     else:
         may_be_stored = idempotency_key is not None and done.outcome == "out_of_order"
-    # A request with the same idempotency key may have committed in between: this time its answer is found.
-    return Appended(*await pool.fetchrow(_APPEND, *arguments)) if may_be_stored else done
+    if may_be_stored:
+        # A request with the same idempotency key may have committed in between: this time its answer is found.
+        done = Appended(*await pool.fetchrow(_APPEND, *arguments))
+    if done.outcome == "replayed":
+        # What gave up waiting for a synchronous standby is here, and may not be there: this waits for it again.
+        await pool.fetchrow(_REPLICATED)
+    return done
 
 
 async def read_context(

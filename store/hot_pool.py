@@ -36,9 +36,20 @@ class _Lane:
 class HotPool:
     """Connections that are opened as they are needed and lent for one call each, the last used first."""
 
-    def __init__(self, connect: Callable[[], Awaitable[asyncpg.Connection]], *, size: int, patience: float) -> None:
-        """Take at most `size` connections; a call waits `patience` seconds for one, opening included."""
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[asyncpg.Connection]],
+        *,
+        size: int,
+        patience: float,
+        is_over: Callable[[asyncpg.Connection], bool] | None = None,
+    ) -> None:
+        """Take at most `size` connections; a call waits `patience` seconds for one, opening included.
+
+        is_over: tells of a connection that has just been used whether it is to be used no more.
+        """
         self._connect = connect
+        self._is_over = is_over
         self._size = size
         self._patience = patience
         self._loop = asyncio.get_running_loop()
@@ -60,8 +71,20 @@ class HotPool:
         Raises TimeoutError when no connection comes free or the call takes too long, and what asyncpg raises.
         """
         lane = await self._take()
+        began = self._loop.time()
         try:
             row = await lane.connection.fetchrow(query, *arguments)
+        except asyncpg.ReadOnlySQLTransactionError:
+            # No primary any more: the next calls go where there is one.
+            self._discard(lane)
+            self._discard_idle(self._loop.time())
+            self._wake(None)
+            raise
+        except TimeoutError:
+            # A host that is gone without a word: whoever has heard of it since then may go on.
+            self._retire(lane)
+            self._discard_idle(began)
+            raise
         except asyncpg.PostgresError:
             # The server has answered: the connection goes on unless that was a farewell.
             self._give_back(lane)
@@ -149,7 +172,7 @@ class HotPool:
     def _give_back(self, lane: _Lane) -> bool:
         """Lend a connection to whoever has waited longest, or keep it; return whether anybody waits."""
         lane.calls += 1
-        if self._closed or lane.calls >= MAX_CALLS or lane.connection.is_closed():
+        if self._closed or lane.calls >= MAX_CALLS or lane.connection.is_closed() or self._ends(lane):
             self._discard(lane)
             return self._wake(None)
         if self._wake(lane):
@@ -157,6 +180,9 @@ class HotPool:
         lane.used = self._loop.time()
         self._idle.append(lane)
         return False
+
+    def _ends(self, lane: _Lane) -> bool:
+        return self._is_over is not None and self._is_over(lane.connection)
 
     def _wake(self, lane: _Lane | None) -> bool:
         """Give whoever has waited longest a connection, or the room for one; return whether anybody waits."""
@@ -184,14 +210,20 @@ class HotPool:
         lane.connection.terminate()
         self._count_out()
 
+    def _discard_idle(self, since: float) -> None:
+        """Close the idle connections that no call has ended on since then; the last used are last."""
+        kept = next((place for place, lane in enumerate(self._idle) if lane.used >= since), len(self._idle))
+        unheard, self._idle = self._idle[:kept], self._idle[kept:]
+        for lane in unheard:
+            self._discard(lane)
+
     def _count_out(self) -> None:
         self._open -= 1
         if self._closed and not self._open:
             self._ended.set()
 
     def _close_idle(self) -> None:
-        while self._idle and self._idle[0].used < self._loop.time() - MAX_IDLE_SECONDS:
-            self._discard(self._idle.pop(0))
+        self._discard_idle(self._loop.time() - MAX_IDLE_SECONDS)
         self._sweep = self._loop.call_later(MAX_IDLE_SECONDS / 5, self._close_idle)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from cli.doctor.findings import ok, problem, warning
@@ -13,6 +12,7 @@ from compaction.policy import merge
 from migrations.revisions import FIRST, HEAD, is_enough
 from migrations.run import current_revision
 from runtime.broker import QUEUES
+from runtime.database_url import hosts_of
 from runtime.release import VERSION
 from store.engine import owner_engine, service_engine, transaction
 from store.operations import diagnosis, processes
@@ -78,7 +78,7 @@ def _revision(connection: Connection, settings: Settings) -> str | None:
 
 def _unavailable(settings: Settings) -> tuple[str, str]:
     """Return what is so of a database that nobody can work on, and what mends it."""
-    url = make_url(settings.database_url.get_secret_value())
+    url, *_ = hosts_of(settings.database_url.get_secret_value())
     return {
         "28P01": (
             f"the database refuses the password of {url.username!r}",

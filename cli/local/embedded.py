@@ -20,7 +20,7 @@ from cli.local.installations import EmbeddedError, PostgresInstallation, can_ent
 from cli.local.processes import describe_status, end_program, start_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["EmbeddedError", "EmbeddedPostgres", "EmbeddedRedis", "EmbeddedStack", "free_port"]
 
@@ -49,6 +49,8 @@ class EmbeddedPostgres(EmbeddedServer):
 
     name = "Postgres"
     _stop_steps = _STOP_POSTGRES
+    _ready: Sequence[str] = ("ready",)
+    """What its status line may say once it serves."""
 
     def __init__(self, directory: Path | None = None, *, durable: bool = True) -> None:
         super().__init__(directory)
@@ -180,7 +182,7 @@ class EmbeddedPostgres(EmbeddedServer):
         except FileNotFoundError:
             return False
         status_line = 7  # LOCK_FILE_LINE_PM_STATUS of miscadmin.h, counted from 0
-        return len(lines) > status_line and lines[0] == str(self.pid) and lines[status_line].strip() == "ready"
+        return len(lines) > status_line and lines[0] == str(self.pid) and lines[status_line].strip() in self._ready
 
 
 def _first_number(path: Path) -> int | None:

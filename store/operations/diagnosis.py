@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import asyncpg
 from sqlalchemy import Connection, text
 
-from store.engine import CONNECT_SECONDS, asyncpg_dsn
+from store.engine import CONNECT_SECONDS
+from store.hosts import asyncpg_connector
 from store.tables import metadata
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def refusal(settings: Settings) -> str | None:
     """Return the SQLSTATE with which the server refuses a connection; None without a server, or if it refuses none."""
 
     async def connect() -> None:
-        connection = await asyncpg.connect(asyncpg_dsn(settings), timeout=CONNECT_SECONDS)
+        connection = await asyncpg_connector(settings, timeout=CONNECT_SECONDS)()
         await connection.close()
 
     try:
@@ -117,7 +118,7 @@ def refusal(settings: Settings) -> str | None:
     except asyncpg.PostgresError as error:
         state: str | None = error.sqlstate
         return state
-    except (OSError, TimeoutError, ValueError, asyncpg.InterfaceError):
+    except (OSError, TimeoutError, ValueError, asyncpg.InterfaceError, asyncpg.InternalClientError):
         return None
     return None
 

@@ -21,6 +21,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx2
@@ -321,17 +322,22 @@ def installed(
     broker_url: str,
     *,
     default_step: Any = None,
+    hosts: str | None = None,
     **env: str,
 ) -> Iterator[Installation]:
     """Make an installation on running servers: a new database, that Redis flushed; no process is started.
 
-    server_url: a Postgres server; template: a migrated database there to clone. `env` goes over SHORT.
+    server_url: a Postgres server; template: a migrated database there to clone. hosts: what the URL of the processes
+    names instead of that server; the database is left to its servers' end then. `env` goes over SHORT.
     """
     name = f"faults_{uuid4().hex}"
     database_url = create_database(server_url, name, template)
     with redis.Redis.from_url(broker_url) as client:
         client.flushall()
     tenant = make_tenant(database_url, "acme")
+    if hosts:
+        parts = urlsplit(database_url)
+        database_url = parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@{hosts}").geturl()
     with (
         tempfile.TemporaryDirectory(prefix="faults-") as folder,
         LoopbackModel(default=default_step) as model,
@@ -347,6 +353,10 @@ def installed(
             made = Installation(
                 environment(**{**SHORT, **given, **points.env, **env}), chat, Path(folder), tenant, model, points
             )
+            if hosts:
+                # The product says so by itself; connections of the tests' own do not.
+                made.database_url += "?target_session_attrs=read-write"
             yield made
             made.app.close()
-    drop_database(server_url, name)
+    if not hosts:
+        drop_database(server_url, name)

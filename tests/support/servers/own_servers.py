@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from cli.local.embedded import EmbeddedPostgres
+from cli.local.embedded import LOGIN, EmbeddedPostgres
 from migrations.run import upgrade
 from tests.conftest import create_database
 from tests.worker.checks.test_wakeups import Broker
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEMPLATE = "template_palimpsest"
+STANDBY = "standby"
+"""What a standby calls itself, for `synchronous_standby_names`."""
 STOP_SECONDS = 30
 
 
@@ -52,6 +54,27 @@ class OwnPostgres(EmbeddedPostgres):
         return self._port
 
 
+class Standby(OwnPostgres):
+    """A Postgres in a copy of another one's directory, which follows that one through `port` until it is promoted."""
+
+    _ready = ("standby", "ready")
+
+    def __init__(self, directory: Path, port: int) -> None:
+        super().__init__(directory)
+        password = (directory / "password").read_text()
+        data = directory / "pgdata"
+        with (data / "postgresql.auto.conf").open("a") as file:
+            file.write(
+                f"primary_conninfo = 'host=127.0.0.1 port={port} user={LOGIN} password={password}"
+                f" application_name={STANDBY}'\n"
+            )
+        (data / "standby.signal").touch()
+
+    def promote(self) -> None:
+        """Become a primary; return once it takes writes."""
+        query(self.url, "select pg_promote()")
+
+
 class OwnRedis(Broker):
     """A Redis that keeps nothing on disk."""
 
@@ -78,6 +101,12 @@ def own_postgres(directory: Path) -> Iterator[OwnPostgres]:
     with OwnPostgres(directory) as server:
         upgrade(create_database(server.url, TEMPLATE))
         yield server
+
+
+def copy_of(stopped: Path, directory: Path) -> Path:
+    """Copy the directory of a Postgres that does not run, owners and all; return where."""
+    subprocess.run(["cp", "-a", "--reflink=auto", str(stopped), str(directory)], check=True)
+    return directory
 
 
 @contextmanager

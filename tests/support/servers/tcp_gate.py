@@ -60,7 +60,11 @@ class Gate:
                 near, _ = listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
             with self._lock:
                 self._ends += [near, far]
             for source, sink in ((near, far), (far, near)):

@@ -1,0 +1,209 @@
+"""Postgres fails over to a standby that streams from it: nothing acknowledged is lost where commits wait for it.
+
+The URL names both; each test has a pair of its own, since a promotion cannot be taken back.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from store.hot_path import COMMAND_SECONDS
+from tests.faults.installation import SETTLE_SECONDS, installed
+from tests.faults.test_database import Turn, asked, once, unavailable
+from tests.support.eventually import eventually
+from tests.support.servers.own_servers import (
+    STANDBY,
+    TEMPLATE,
+    OwnPostgres,
+    Standby,
+    copy_of,
+    own_postgres,
+    query,
+)
+from tests.support.servers.tcp_gate import Gate, gate
+from tests.support.talk import request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from cli.local.embedded import EmbeddedRedis
+    from tests.faults.installation import Installation, Talk
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault("F33")]
+
+BOUND_SECONDS: Final = 2.0
+"""From the promotion of a standby to the first turn that it stores."""
+TALKS: Final = 4
+
+
+class Pair(NamedTuple):
+    """A primary and its standby, the gate that it streams through, and the one between processes and primary."""
+
+    primary: OwnPostgres
+    standby: Standby
+    stream: Gate
+    door: Gate
+    installation: Installation
+
+    def wait_for_standby(self) -> None:
+        """Let commits wait for the standby from now on, and be sure of it."""
+        query(self.primary.url, f"alter system set synchronous_standby_names = '{STANDBY}'")
+        query(self.primary.url, "select pg_reload_conf()")
+        state = "select sync_state from pg_stat_replication"
+        eventually(lambda: query(self.primary.url, state) == [("sync",)])
+
+    def promote(self) -> float:
+        """Promote the standby; return the time at which it takes writes."""
+        self.standby.promote()
+        return monotonic()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a Postgres with a migrated database, to be copied."""
+    directory = tmp_path_factory.mktemp("postgres") / "stopped"
+    with own_postgres(directory):
+        return directory
+
+
+@pytest.fixture
+def pair(stopped: Path, tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        primary = stack.enter_context(OwnPostgres(copy_of(stopped, tmp_path / "primary")))
+        stream = stack.enter_context(gate(port(primary)))
+        door = stack.enter_context(gate(port(primary)))
+        standby = stack.enter_context(Standby(copy_of(stopped, tmp_path / "standby"), stream.port))
+        hosts = f"127.0.0.1:{door.port},127.0.0.1:{port(standby)}"
+        installation = stack.enter_context(
+            # No lease runs out here: who has asked the model also writes its answer.
+            installed(primary.url, TEMPLATE, redis_server.url, hosts=hosts, PALIMPSEST_LEASE_SECONDS="60")
+        )
+        stack.enter_context(installation.api())
+        yield Pair(primary, standby, stream, door, installation)
+
+
+def port(server: OwnPostgres) -> int:
+    return urlsplit(server.url).port or 0
+
+
+class Client:
+    """Somebody who sends turn after turn, each until it is stored."""
+
+    def __init__(self, talk: Talk, installation: Installation) -> None:
+        self.talk, self.installation = talk, installation
+        self.stored: list[float] = []
+        """When each turn was acknowledged."""
+
+    def send_until(self, over: Event) -> None:
+        while not over.is_set():
+            turn = Turn(self.talk, self.installation.client)
+            turn.messages = [request(f"{self.talk.label} turn {len(self.stored)}")]
+            turn.key = f"{self.talk.label}-{len(self.stored)}"
+            turn.send_until_stored()
+            self.stored.append(monotonic())
+
+
+@contextmanager
+def load(installation: Installation) -> Iterator[list[Client]]:
+    """Have turns sent all the while; every one that is acknowledged has to be there in the end, once."""
+    clients = [Client(installation.talk({"compaction_enabled": False}), installation) for _ in range(TALKS)]
+    over = Event()
+    with ThreadPoolExecutor(TALKS) as threads:
+        sending = [threads.submit(each.send_until, over) for each in clients]
+        try:
+            eventually(lambda: all(len(each.stored) >= 3 for each in clients))
+            yield clients
+        finally:
+            over.set()
+        for done in sending:
+            done.result(SETTLE_SECONDS)
+    with installation.running("checks,summaries", "sweeper"):
+        for each in clients:
+            each.talk.end_state(runs=0)
+
+
+def stored_after(clients: list[Client], moment: float) -> float:
+    """Return the seconds from a moment until everybody has had a turn stored."""
+    eventually(lambda: all(each.stored[-1] > moment for each in clients), SETTLE_SECONDS)
+    return max(next(at for at in each.stored if at > moment) for each in clients) - moment
+
+
+def test_no_acknowledged_turn_is_lost(pair: Pair, measured: Callable[[str, float], None]) -> None:
+    """In the middle of appends, and of a model's call, whose answer comes while there is no primary."""
+    installation = pair.installation
+    pair.wait_for_standby()
+    with installation.running("checks,summaries", "sweeper") as workers:
+        talk = asked(installation)
+        with load(installation) as clients:
+            pair.primary.crash()
+            installation.model.release()
+            eventually(lambda: any(event["event"] == "write.again" for event in workers[0].events), SETTLE_SECONDS)
+            promoted = pair.promote()
+            took = stored_after(clients, promoted)
+        measured("F33 standby promoted: a turn of everybody stored", took)
+        once(talk.end_state(runs=1))
+        assert [worker.process.poll() for worker in workers] == [None] * 2
+    assert took <= BOUND_SECONDS
+
+
+def test_a_primary_that_takes_no_more_writes_is_left(pair: Pair, measured: Callable[[str, float], None]) -> None:
+    """As in a planned change of roles: its connections stay open, and would answer for good that it is read-only."""
+    installation = pair.installation
+    pair.wait_for_standby()
+    with installation.running("checks,summaries", "sweeper"), load(installation) as clients:
+        talk = asked(installation)
+        query(pair.primary.url, "alter system set default_transaction_read_only = on")
+        query(pair.primary.url, "select pg_reload_conf()")
+        turn = Turn(talk, installation.client)
+        eventually(lambda: turn.send().status_code == 503)
+        promoted = pair.promote()
+        measured("F33 primary read-only, standby promoted: a turn of everybody stored", stored_after(clients, promoted))
+        installation.model.release()
+        turn.send_until_stored()
+        once(talk.end_state(runs=1))
+
+
+def test_a_primary_that_falls_silent(pair: Pair, measured: Callable[[str, float], None]) -> None:
+    """Nothing is refused and nothing closed: its connections stay open, new ones are accepted, and no answer comes.
+
+    Of a host that is gone the kernel gives up the connections in the end, which is the door's to do here: its side of
+    them is alive.
+    """
+    installation = pair.installation
+    pair.wait_for_standby()
+    with load(installation) as clients:
+        pair.door.silence()
+        pair.primary.crash()
+        promoted = pair.promote()
+        took = stored_after(clients, promoted)
+        pair.door.shut()
+        measured("F33 primary silent, standby promoted: a turn of everybody stored", took)
+    assert took <= COMMAND_SECONDS + BOUND_SECONDS
+
+
+def test_a_turn_sent_again_waits_for_the_standby_too(pair: Pair) -> None:
+    """A commit that gave up waiting is there, and only there: to answer from it would acknowledge what can be lost."""
+    installation = pair.installation
+    talk = installation.talk({"compaction_enabled": False})
+    talk.append(request("before"))
+    pair.wait_for_standby()
+    pair.stream.silence()
+    turn = Turn(talk, installation.client)
+    unavailable(turn.send())
+    ((stored,),) = query(installation.database_url, "select count(*) from messages")
+    assert stored == 3
+    unavailable(turn.send())
+    pair.primary.crash()
+    pair.promote()
+    assert "idempotency-replayed" not in turn.send_until_stored().headers
+    with installation.running("checks,summaries"):
+        installation.wake(talk.id)
+        talk.end_state(runs=0)
