@@ -48,13 +48,13 @@ test: $(STAMP) ## Run the tests against real servers
 	@.ci/browser
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain, the SDKs), rewrite the TypeScript types, test all clients, also through the gateway
+clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain, the SDKs), rewrite the TypeScript types, test all clients, also through the gateway, and record what these sent
 	@clients/install
 	@PYTHONPATH=. $(BIN)/python clients/typescript/generate_schema.py >clients/typescript/src/schema.ts.new \
 	    && mv clients/typescript/src/schema.ts.new clients/typescript/src/schema.ts
 	$(BIN)/mypy --python-executable clients/.cache/langchain/bin/python clients/langchain/palimpsest_langchain
 	$(BIN)/mypy --python-executable clients/.cache/python/bin/python clients/python/palimpsest_client
-	@$(BIN)/python -m pytest -rs tests/clients/test_python_client.py tests/clients/test_client_operations.py tests/clients/test_client_distributions.py \
+	@PALIMPSEST_CLIENTS_RECORD=clients/gateway/record.json $(BIN)/python -m pytest -rs tests/clients/test_python_client.py tests/clients/test_client_operations.py tests/clients/test_client_distributions.py \
 	    tests/clients/test_python_client_shapes.py tests/clients/test_python_adapters.py \
 	    tests/clients/test_typescript_client.py tests/clients/test_langchain_adapter.py tests/repository/test_integrate_page.py \
 	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py tests/clients/test_recalling.py \
@@ -89,6 +89,7 @@ docs: $(STAMP) ## Rewrite what is generated: pages of docs/, migrations/schema.s
 	@for page in requirements settings metrics reference-http reference-presets reference-shapes reference-cli; do \
 	    $(BIN)/python docs/$$(echo $$page | tr - _).py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
 	done
+	@$(BIN)/python docs/gateway_clients.py >docs/gateway.md.new && mv docs/gateway.md.new docs/gateway.md
 	@$(BIN)/python docs/schema.py >migrations/schema.sql.new && mv migrations/schema.sql.new migrations/schema.sql
 	@PYTHONPATH=. $(BIN)/python clients/python/generate_answers.py >clients/python/palimpsest_client/answers.py.new \
 	    && mv clients/python/palimpsest_client/answers.py.new clients/python/palimpsest_client/answers.py

@@ -27,6 +27,8 @@ from compaction.policy import FIELDS, Policy, merge
 from compaction.presets import AUTO, window_named
 from gateway.doors import door_of
 from runtime.settings import Settings
+from tests.clients.gateway.test_coding_agents import AGENTS
+from tests.clients.gateway.test_programs import PROGRAMS
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
 from tests.support.processes import environment
@@ -276,6 +278,15 @@ def test_the_policy_page_has_every_key_with_its_default() -> None:
 @pytest.mark.parametrize("name", GENERATED)
 def test_generated_pages_are_up_to_date(name: str) -> None:
     assert load(name.replace("-", "_")).page() == PAGES[f"docs/{name}.md"], "run make docs"
+
+
+def test_the_clients_of_the_gateway_are_those_that_were_measured() -> None:
+    script = load("gateway_clients")
+    assert script.page() == PAGES["docs/gateway.md"], "run make docs"
+    record = json.loads(script.RECORD.read_text())
+    assert {each["client"] for each in record} == {*PROGRAMS, *AGENTS}
+    with pytest.raises(ValueError, match="LangChain chat"):
+        script.table([each for each in record if each["client"] != "LangChain chat"])
 
 
 def test_the_drawing_of_the_demo_shows_what_the_demo_says() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -38,7 +39,37 @@ STORED: Final = (
     "select seq, role, content from messages where conversation_id = %s and superseded_at is null order by seq"
 )
 HEADINGS: Final = ("client", "requests", "rows", "tokens of rows", "of all requests", "outcomes", "convs", "branches")
-"""What the client sent and what the model received; the first two of the longest request, without tools and system."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a client sent and what the model received of it, messages or items alone; tokens by characters / 4."""
+
+    client: str
+    requests: int
+    rows_sent: int
+    """Of the longest request, as the next three."""
+    rows_received: int
+    tokens_sent: int
+    tokens_received: int
+    all_tokens_sent: int
+    all_tokens_received: int
+    outcomes: dict[str, int]
+    conversations: int
+    branches: int
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of the table that is printed."""
+        return (
+            self.client,
+            str(self.requests),
+            f"{self.rows_sent} → {self.rows_received}",
+            f"{self.tokens_sent:,} → {self.tokens_received:,}",
+            f"{self.all_tokens_sent:,} → {self.all_tokens_received:,}",
+            ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())),
+            str(self.conversations),
+            str(self.branches),
+        )
 
 
 class Talk(NamedTuple):
@@ -90,21 +121,23 @@ class Talk(NamedTuple):
                 assert received.body == sent.body
             assert sent.outcome in {"compacted", "unchanged"}
 
-    def row(self, client: str) -> tuple[str, ...]:
-        """Return the client's row of the table."""
+    def measured(self, client: str) -> Measured:
+        """Return what the client sent and what the model received."""
         pairs = self.pairs()
         rows = [(sent.rows, _rows(received)) for sent, received in pairs]
-        longest = max(rows, key=lambda pair: len(pair[0]))
-        outcomes = Counter(sent.outcome for sent, _ in pairs)
-        return (
-            client,
-            str(len(pairs)),
-            f"{len(longest[0])} → {len(longest[1])}",
-            f"{_tokens(longest[0]):,} → {_tokens(longest[1]):,}",
-            f"{sum(_tokens(sent) for sent, _ in rows):,} → {sum(_tokens(received) for _, received in rows):,}",
-            ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())),
-            str(len(self.conversations())),
-            str(len(self.branches())),
+        sent, received = max(rows, key=lambda pair: len(pair[0]))
+        return Measured(
+            client=client,
+            requests=len(pairs),
+            rows_sent=len(sent),
+            rows_received=len(received),
+            tokens_sent=_tokens(sent),
+            tokens_received=_tokens(received),
+            all_tokens_sent=sum(_tokens(each) for each, _ in rows),
+            all_tokens_received=sum(_tokens(each) for _, each in rows),
+            outcomes=dict(Counter(each.outcome for each, _ in pairs)),
+            conversations=len(self.conversations()),
+            branches=len(self.branches()),
         )
 
 
@@ -148,9 +181,9 @@ def talk(
             yield Talk(recorder, model, own, tenant.key, stored)
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
-    """Return rows as a table."""
-    every = [HEADINGS, *rows]
+def table(clients: list[Measured]) -> str:
+    """Return what clients sent and the model received as a table."""
+    every = [HEADINGS, *(each.cells() for each in clients)]
     widths = [max(len(row[at]) for row in every) for at in range(len(HEADINGS))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every

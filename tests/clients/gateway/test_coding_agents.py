@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runtime.settings import Settings
-    from tests.clients.gateway.talking import Talk
+    from tests.clients.gateway.talking import Measured, Talk
 
 FOLDER: Final = ROOT / "clients/agent/node_modules"
 SECONDS: Final = 180
@@ -214,7 +214,7 @@ AGENTS: Final[dict[str, type[Agent]]] = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", AGENTS)
 def test_a_coding_agent_talks_through_the_gateway(
-    module_settings: Settings, tmp_path: Path, client: str, note: Callable[[tuple[str, ...]], None]
+    module_settings: Settings, tmp_path: Path, client: str, note: Callable[[Measured], None]
 ) -> None:
     kind = AGENTS[client]
     if shutil.which("node") is None or not (FOLDER / ".installed").exists():
@@ -242,7 +242,7 @@ def test_a_coding_agent_talks_through_the_gateway(
         if kind.compacts:
             assert agent.ask("And now?") == "Done after 0."
         talked.check()
-        note(talked.row(client))
+        note(talked.measured(client))
         main = talked.main()
         compacted = [
             each for each in talked.recorder.asked if each.conversation == main and each.outcome == "compacted"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runtime.settings import Settings
+    from tests.clients.gateway.talking import Measured
 
 CLIENTS: Final = ROOT / "clients"
 FOLDER: Final = CLIENTS / "gateway"
@@ -76,7 +77,7 @@ def looks_up(names: list[str], number: int) -> tuple[str, dict[str, Any]] | None
 @pytest.mark.slow
 @pytest.mark.parametrize("client", PROGRAMS)
 def test_a_program_talks_through_the_gateway(
-    module_settings: Settings, client: str, note: Callable[[tuple[str, ...]], None]
+    module_settings: Settings, client: str, note: Callable[[Measured], None]
 ) -> None:
     arguments = command(*PROGRAMS[client])
     with talk(module_settings, client, looks_up) as talked:
@@ -97,7 +98,7 @@ def test_a_program_talks_through_the_gateway(
         talked.check()
         (conversation,) = talked.conversations()
         assert talked.branches() == {}
-        note(talked.row(client))
+        note(talked.measured(client))
         outcomes = [each.outcome for each in talked.recorder.asked]
         assert outcomes[-1] == "compacted"
         said = json.dumps([each["content"] for each in talked.stored(conversation)])
