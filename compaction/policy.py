@@ -127,7 +127,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     gateway_recall: bool = False
     """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 
-    swap: Literal["at_once", "when_it_pays"] = "at_once"
+    swap: Literal["at_once", "when_it_pays"] = "when_it_pays"
     """When a snapshot that answers a threshold becomes the head: at once, or once the prompt cache is cold, what it
     saves is worth writing the prefix anew, or a limit presses. At once where nobody knows the price of the
     conversation's `model`."""

@@ -1,4 +1,4 @@
--- The whole schema at revision 0108, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0109, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -241,7 +241,7 @@ CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
 CREATE TRIGGER conversations_forget_waiting_snapshots AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_waiting_snapshots();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
-grant select (id, tenant_id, model, policy, revision, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
+grant select (id, tenant_id, model, policy, revision, edits, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, held_by_restore, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
 grant insert, select, update on conversations to palimpsest_service;
 
 create table erasures (
@@ -391,7 +391,7 @@ create policy tenant on messages for all to public using ((tenant_id = (NULLIF(c
 CREATE TRIGGER messages_append_only BEFORE DELETE OR UPDATE ON public.messages FOR EACH ROW EXECUTE FUNCTION guard_messages();
 CREATE TRIGGER messages_no_truncate BEFORE TRUNCATE ON public.messages FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
 grant select (tenant_id, conversation_id, seq, role, tokens, created_at, superseded_at) on messages to palimpsest_auditor;
-grant delete, select (conversation_id) on messages to palimpsest_background;
+grant delete, select (conversation_id, seq, created_at) on messages to palimpsest_background;
 grant insert, select, update (superseded_at, shape, sent) on messages to palimpsest_service;
 
 create table model_batches (
@@ -670,7 +670,7 @@ create table runs (
     constraint ck_runs_kind CHECK ((kind = ANY (ARRAY['ladder'::text, 'manual'::text, 'recovery'::text, 'context_block'::text, 'batch'::text, 'request'::text]))),
     constraint ck_runs_queue CHECK ((queue = ANY (ARRAY['checks'::text, 'summaries'::text]))),
     constraint ck_runs_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'committed'::text, 'skipped'::text, 'failed'::text, 'dead'::text]))),
-    constraint ck_runs_trigger CHECK ((trigger = ANY (ARRAY['check'::text, 'manual'::text, 'overflow'::text, 'budget'::text, 'context_block'::text, 'batch'::text, 'pin'::text, 'restore'::text, 'fork'::text, 'import'::text]))),
+    constraint ck_runs_trigger CHECK ((trigger = ANY (ARRAY['check'::text, 'pause'::text, 'manual'::text, 'overflow'::text, 'budget'::text, 'context_block'::text, 'batch'::text, 'pin'::text, 'restore'::text, 'fork'::text, 'import'::text]))),
     constraint fk_runs_block_id_context_blocks FOREIGN KEY (block_id) REFERENCES context_blocks(id),
     constraint fk_runs_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
 );
@@ -693,7 +693,7 @@ CREATE TRIGGER runs_forget_holder BEFORE UPDATE OF lease_token ON public.runs FO
 CREATE TRIGGER runs_kind BEFORE INSERT OR UPDATE ON public.runs FOR EACH ROW WHEN ((new.kind IS NULL)) EXECUTE FUNCTION write_run_kind();
 CREATE TRIGGER runs_not_erased BEFORE INSERT ON public.runs FOR EACH ROW EXECUTE FUNCTION guard_erased_runs();
 grant select (id, tenant_id, conversation_id, trigger, state, reason, request_id, attempts, worker, tokens_before, tokens_after, messages_before, messages_after, created_at, started_at, finished_at) on runs to palimpsest_auditor;
-grant delete, select (id, tenant_id, conversation_id, state, queue, reason, policy, attempts, lease_expires_at, worker, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd, process_id), update (state, reason, error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens, reserved_cost_usd) on runs to palimpsest_background;
+grant delete, select (id, tenant_id, conversation_id, trigger, state, queue, reason, policy, attempts, lease_expires_at, worker, created_at, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd, process_id), update (state, reason, error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens, reserved_cost_usd) on runs to palimpsest_background;
 grant insert, select, update on runs to palimpsest_service;
 
 create table snapshot_parts (
@@ -778,7 +778,7 @@ alter table waiting_snapshots force row level security;
 create policy background_erases on waiting_snapshots for all to palimpsest_background using (true) with check (true);
 create policy tenant on waiting_snapshots for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
 CREATE TRIGGER waiting_snapshots_not_erased AFTER INSERT ON public.waiting_snapshots FOR EACH ROW EXECUTE FUNCTION guard_erased();
-grant delete, select (conversation_id, tenant_id, cold_at) on waiting_snapshots to palimpsest_background;
+grant delete, insert, select (conversation_id, tenant_id, version, lifetime, cold_at), update (lifetime, cold_at) on waiting_snapshots to palimpsest_background;
 grant insert, select, update (version, head_version, edits, pins, lifetime, cold_at) on waiting_snapshots to palimpsest_service;
 
 create table waiting_summaries (
@@ -2697,6 +2697,37 @@ $$;
 alter function want_batches(uuid[],uuid[]) owner to palimpsest_background;
 revoke execute on function want_batches(uuid[],uuid[]) from public;
 grant execute on function want_batches(uuid[],uuid[]) to palimpsest_service;
+
+create function watch_pauses(p_ids uuid[], p_lifetimes integer[]) returns SETOF uuid
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    with quiet as (
+        select c.id, c.tenant_id, c.head_version, c.edits, asked.lifetime, newest.created_at
+            + make_interval(secs => asked.lifetime) as cold_at
+        from unnest(p_ids, p_lifetimes) as asked (id, lifetime)
+        join public.conversations as c on c.id = asked.id
+        left join public.waiting_snapshots as w on w.conversation_id = c.id
+        cross join lateral (
+            select m.created_at from public.messages as m where m.conversation_id = c.id order by m.seq desc limit 1
+        ) as newest
+        left join lateral (
+            select r.trigger, r.created_at from public.runs as r where r.conversation_id = c.id and r.block_id is null
+            order by r.id desc limit 1
+        ) as latest on true
+        where c.erased_at is null and not c.held_by_restore and c.pending_version is null and w.version is null
+            and (latest.trigger is distinct from 'pause' or latest.created_at < newest.created_at)
+            and (w.cold_at is null or w.cold_at = 'infinity' or w.cold_at < now())
+        order by c.id
+    ), watched as (
+        insert into public.waiting_snapshots (conversation_id, tenant_id, head_version, edits, pins, lifetime, cold_at)
+        select q.id, q.tenant_id, q.head_version, q.edits, '{}', q.lifetime, q.cold_at from quiet as q where q.cold_at >= now()
+        on conflict (conversation_id) do update set lifetime = excluded.lifetime, cold_at = excluded.cold_at
+            where waiting_snapshots.version is null
+    )
+    select q.id from quiet as q where q.cold_at < now()
+$$;
+alter function watch_pauses(uuid[],integer[]) owner to palimpsest_background;
+revoke execute on function watch_pauses(uuid[],integer[]) from public;
+grant execute on function watch_pauses(uuid[],integer[]) to palimpsest_service;
 
 create function without_words(p_policy jsonb) returns jsonb
 language sql immutable as $$

@@ -28,6 +28,7 @@ from worker.process import place
 from worker.process.progress import Progress
 from worker.runs.budgets import Budgets
 from worker.runs.dispatch import Dispatcher
+from worker.runs.pausing import Pausing
 from worker.runs.resources import RunResources
 from worker.runs.swapping import Swapping
 from worker.tracing import traced_task
@@ -72,6 +73,7 @@ class TaskServices:
             holder=self.holder,
             lease_seconds=settings.lease_seconds,
             ahead=self.ahead,
+            pausing=Pausing(settings),
         )
         self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -11,7 +11,7 @@ import structlog
 from compaction.overrides import InForce, in_force
 from compaction.steps.ladder import batch_is_due, decide
 from compaction.steps.runs import RunKind, RunTrigger
-from store.conversations import conversations, snapshots
+from store.conversations import conversations, snapshots, waiting
 from store.runs import runs
 from worker.metrics import METRICS
 
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from compaction.cost.pauses import Pause
     from compaction.policy import Policy
     from store.conversations.conversations import CheckState
     from store.runs.runs import Lease, LeaseHolder
     from worker.database import Database
     from worker.runs.ahead import SummariesAhead
+    from worker.runs.pausing import Pausing
 
 log = structlog.get_logger()
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -37,10 +39,18 @@ PASSES: Final = 10
 """Times a batch is read again for conversations that were appended to meanwhile; the sweeper has the rest."""
 
 
+class _Known(NamedTuple):
+    """What is known of a policy by its texts: what is in force, and what is due under it in a pause."""
+
+    in_force: InForce
+    pause: Pause | None
+
+
 class Checker:
     """Decides from counters alone, for conversations of any tenant, and begins the runs that are due.
 
-    `holder` is whoever claims them at that moment. With `ahead` summaries are asked for ahead of time too.
+    `holder` is whoever claims them at that moment. With `ahead` summaries are asked for ahead of time too, with
+    `pausing` conversations are compacted in a pause.
     """
 
     def __init__(
@@ -51,12 +61,14 @@ class Checker:
         holder: Callable[[], LeaseHolder],
         lease_seconds: float,
         ahead: SummariesAhead | None = None,
+        pausing: Pausing | None = None,
     ) -> None:
         self._database = database
         self._defaults = defaults
         self._policies = lru_cache(POLICIES)(self._parsed)
         self._holder = holder
         self._lease_seconds = lease_seconds
+        self._pausing = pausing
         self._ahead = ahead if ahead is not None and ahead.are_wished_for else None
 
     def check(self, conversation_ids: Iterable[UUID], execute: Callable[[Lease], None]) -> None:
@@ -73,12 +85,14 @@ class Checker:
                 states.sort(key=lambda state: place[state.conversation_id])
                 idle, busy = self._split(states)
                 wishes = self._wish_ahead(connection, idle)
+                in_pause = self._in_pause(connection, idle)
+                idle = [state for state in idle if state.conversation_id not in in_pause]
                 done = conversations.clear_checks(connection, idle) if idle else set()
             METRICS.checked("idle", len(idle))
             for tenant_id, wish_id in wishes:
                 if self._ahead is not None:
                     self._ahead.wake(tenant_id, wish_id)
-            for state in busy:
+            for state in (*busy, *in_pause.values()):
                 if (lease := self._begin(state)) is not None:
                     METRICS.checked("begun")
                     execute(lease)
@@ -91,10 +105,14 @@ class Checker:
         return self._database.statements()
 
     def _in_force(self, state: CheckState) -> InForce:
+        return self._known(state).in_force
+
+    def _known(self, state: CheckState) -> _Known:
         return self._policies(state.tenant_policy, state.policy, state.model)
 
-    def _parsed(self, tenant_policy: str, policy: str, model: str | None) -> InForce:
-        return in_force(self._defaults, _decode(tenant_policy), _decode(policy), model=model)
+    def _parsed(self, tenant_policy: str, policy: str, model: str | None) -> _Known:
+        holds = in_force(self._defaults, _decode(tenant_policy), _decode(policy), model=model)
+        return _Known(holds, None if self._pausing is None else self._pausing.pause_of(holds.policy, model))
 
     def _split(self, states: Iterable[CheckState]) -> tuple[list[CheckState], list[CheckState]]:
         """Part those with nothing to do from the others."""
@@ -112,6 +130,22 @@ class Checker:
         if state.pending_version is not None:
             return state.load.input_tokens < policy.pending_limit_tokens
         return state.has_active_run or not decide(state.load, policy)
+
+    def _in_pause(self, connection: Connection, idle: Sequence[CheckState]) -> Mapping[UUID, CheckState]:
+        """Return those that are compacted now, their cache being gone; the next pause of others is waited for."""
+        near = {state.conversation_id: state for state in idle if self._is_near(state)}
+        if not near:
+            return {}
+        lifetimes = {each: self._in_force(state).policy.prompt_cache_seconds for each, state in near.items()}
+        cold = waiting.watch(connection, lifetimes)
+        return {each: state for each, state in near.items() if each in cold}
+
+    def _is_near(self, state: CheckState) -> bool:
+        """Tell whether a conversation with nothing to do would have something to do in a pause."""
+        if state.has_active_run or state.pending_version is not None:
+            return False
+        pause = self._known(state).pause
+        return pause is not None and pause.is_due(state.load)
 
     def _wish_ahead(self, connection: Connection, idle: Sequence[CheckState]) -> Sequence[tuple[UUID, UUID]]:
         """Wish for summaries of those that near their threshold; in the transaction that takes their marks off."""
@@ -140,11 +174,10 @@ class Checker:
         with self._database.transaction(state.tenant_id) as connection:
             # Since the batch was read a run may have come and gone; from here on nothing changes any more.
             now = conversations.check_states(connection, [state.conversation_id], lock=True)
-            if not now or now[0].pending_version is not None or self._is_idle(now[0]):
+            trigger = self._trigger(connection, now[0]) if now else None
+            if trigger is None:
                 return None
             policy, _, ignored = self._in_force(now[0])
-            if _is_miscounted(now[0], policy):
-                return None
             if ignored:
                 log.warning("policy.ignored", conversation_id=str(state.conversation_id), reasons=ignored)
             return runs.start(
@@ -152,11 +185,26 @@ class Checker:
                 state.tenant_id,
                 state.conversation_id,
                 kind=RunKind.LADDER,
-                trigger=RunTrigger.CHECK,
+                trigger=trigger,
                 policy=policy,
                 holder=self._holder(),
                 lease_seconds=self._lease_seconds,
             )
+
+    def _trigger(self, connection: Connection, state: CheckState) -> RunTrigger | None:
+        """Return what brings a run about now; None if there is none to begin, or a snapshot was ready."""
+        if state.pending_version is not None or _is_miscounted(state, self._in_force(state).policy):
+            return None
+        if self._is_idle(state):
+            return RunTrigger.PAUSE if self._in_pause(connection, [state]) else None
+        return None if self._ends_wait(connection, state) else RunTrigger.CHECK
+
+    def _ends_wait(self, connection: Connection, state: CheckState) -> bool:
+        """Make a snapshot the head that waits for a pause, now that a threshold is passed; another check follows."""
+        outcome = waiting.promote(connection, state.tenant_id, state.conversation_id, is_at_limit=True)
+        if outcome == "promoted":
+            log.info("snapshot.waited", conversation_id=str(state.conversation_id), outcome="limit")
+        return outcome == "promoted"
 
     def _promote(self, state: CheckState) -> None:
         """Make a pending snapshot the head although its tool loop is still running: the window is filling up."""

@@ -2,7 +2,8 @@
 
 Computed backwards by dynamic programming over swap points: what the rest of a conversation costs at least, after a
 head came into force at a call, is the cheapest of all next swaps, with the calls up to it and what the rest costs from
-there. Heads are those that the ladder makes, from where a step is due to where the limit presses.
+there. Heads are those that the policy lets the ladder make: from where a step is due to where the limit presses, and in
+pauses from where work is done ahead of time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.cost.ladder import NO_HEAD, Head
 from bench.cost.replay import Bill, stored
+from compaction.cost.swap import bounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +26,7 @@ GRID: Final = 40
 
 
 class SwapPoints:
-    """The heads of a conversation at swap points, the same for all gaps and prices: they are made once."""
+    """The heads of a conversation at swap points, the same for all gaps and prices: each is made once."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -33,16 +35,20 @@ class SwapPoints:
     def after(self, head: Head, number: int) -> Head | None:
         """Return the head that a run makes before a call; None where nothing comes of it.
 
-        Two that were made at the same call, since the same summary, show the same.
+        Below the thresholds it is the one that is made in a pause. Two of the same call, since the same summary, show
+        the same.
         """
         recording, count = self._recording, stored(self._recording, number)
-        is_summary_due = recording.tokens(head, count) > recording.policy.compaction_threshold_tokens
-        made = self._heads.get((count if is_summary_due else head.summarized, count))
-        if made is None:
-            made = recording.climb(head, count)
-            if made is not None:
-                made = self._heads.setdefault((made.summarized, count), made)
-        return made
+        in_pause = not recording.is_due(head, count)
+        policy = recording.pause.early if in_pause else recording.policy
+        is_summary_due = recording.tokens(head, count) > policy.compaction_threshold_tokens
+        key = (count if is_summary_due else head.summarized, count)
+        if key not in self._heads:
+            ready = recording.climb(head, count, in_pause=in_pause)
+            if ready is None:
+                return None
+            self._heads.setdefault((ready.summarized, count), ready)
+        return self._heads.get(key)
 
 
 def best(played: Played, points: SwapPoints) -> Bill:
@@ -56,6 +62,7 @@ class _Best:
         self._played = played
         self._recording = played.recording
         self._points = points
+        self._bounds = bounds_of(played.recording.policy)
         self._known: dict[tuple[int, int], Bill] = {}
 
     def rest(self, head: Head, number: int) -> Bill:
@@ -68,29 +75,34 @@ class _Best:
     def _cheapest(self, head: Head, number: int) -> Bill:
         least: Bill | None = None
         spent = Bill() if number else self._played.call(0, head, head) if self._recording.calls else Bill()
-        points = set(self._next(head, number))
-        last = len(self._recording.calls)
-        for at in range(number + 1, last):
-            if at in points and (made := self._points.after(head, at)) is not None and made is not head:
-                total = spent.plus(self._played.call(at, head, made)).plus(self.rest(made, at))
-                least = total if least is None or total.usd < least.usd else least
-                if self._presses(head, at):
-                    return least
-            spent = spent.plus(self._played.call(at, head, head))
+        for at, ready, presses in self._swaps(head, number):
+            for between in range(self._paid(number, spent), at):
+                spent = spent.plus(self._played.call(between, head, head))
+            total = spent.plus(self._played.call(at, head, ready)).plus(self.rest(ready, at))
+            least = total if least is None or total.usd < least.usd else least
+            if presses:
+                return least
+        for between in range(self._paid(number, spent), len(self._recording.calls)):
+            spent = spent.plus(self._played.call(between, head, head))
         return spent if least is None or spent.usd < least.usd else least
 
-    def _presses(self, head: Head, at: int) -> bool:
-        count = stored(self._recording, at)
-        return self._recording.tokens(head, count) >= self._recording.policy.pending_limit_tokens
+    def _paid(self, number: int, spent: Bill) -> int:
+        """Return the first call that is not in a bill which begins after `number`, or with the first of all."""
+        return number + spent.calls + (1 if number else 0)
 
-    def _next(self, head: Head, number: int) -> Iterator[int]:
-        """Yield the calls before which another head may come into force."""
+    def _swaps(self, head: Head, number: int) -> Iterator[tuple[int, Head, bool]]:
+        """Yield the calls before which another head may come into force, with it, and whether it has to."""
         recording, last = self._recording, len(self._recording.calls)
         every = max(1, last // GRID)
-        first = next((at for at in range(number + 1, last) if recording.is_due(head, stored(recording, at))), None)
-        if first is None:
-            return
-        for at in range(first, last):
-            is_cold = self._played.prices.is_cold(self._played.gaps[at])
-            if at == first or at % every == 0 or is_cold or self._presses(head, at):
-                yield at
+        is_due = is_due_in_pause = False
+        for at in range(number + 1, last):
+            count = stored(recording, at)
+            # What is due once is due until another head comes.
+            was_due, is_due = is_due, is_due or recording.is_due(head, count)
+            is_due_in_pause = is_due_in_pause or recording.is_due(head, count, in_pause=True)
+            is_cold = is_due_in_pause and self._played.prices.is_cold(self._played.gaps[at])
+            if not (is_due or is_cold) or (ready := self._points.after(head, at)) is None or ready is head:
+                continue
+            presses = is_due and self._bounds.press(recording.tokens(head, count), recording.tokens(ready, count))
+            if presses or is_cold or not was_due or at % every == 0:
+                yield at, ready, presses

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from compaction.cost.pauses import Pause
 from compaction.messages import has_tool_results, is_request
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps import steps
-from compaction.steps.ladder import Load, Result, Step, decide, growth_margin, next_step, prune_threshold
+from compaction.steps.ladder import Load, Result, Step, cut_threshold, decide, growth_margin, next_step
 from compaction.steps.snapshot import Original, Snapshot, build
 from compaction.steps.stage import Stage
 from compaction.tokens import content_tokens
@@ -37,7 +38,11 @@ class Head:
     tokens: tuple[int, ...]
     """Of all its messages up to each."""
     summarized: int = 0
-    """Messages when its summary was made."""
+    """Messages when its summary was asked for."""
+    summary_read: int = 0
+    """Tokens that the model read for it, 0 where none was asked."""
+    summary_written: int = 0
+    """Tokens that it answered with."""
     results_through: int = -1
     results_hold: int = 0
     summary_hold: int = 0
@@ -66,10 +71,11 @@ class Recording:
     policy: Policy
     calls: list[int] = field(default_factory=list)
     """How many messages each call was sent."""
-    _heads: dict[tuple[int, int], tuple[Head, Head]] = field(default_factory=dict)
+    _heads: dict[tuple[int, int, bool], tuple[Head, Head]] = field(default_factory=dict)
     _shared: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.pause = Pause(self.policy)
         self.originals = [
             Original(seq, each["role"], msgspec.json.encode(each["content"]).decode())
             for seq, each in enumerate(self.messages)
@@ -86,76 +92,81 @@ class Recording:
 
     @property
     def margin(self) -> int:
-        """Tokens that it grows by before the ladder is climbed again."""
-        return growth_margin(self.policy.input_token_budget or self.policy.compaction_threshold_tokens, self.policy)
+        """Tokens that it grows by before tool results are looked at again."""
+        return growth_margin(cut_threshold(self.policy), self.policy)
 
     def tokens(self, head: Head, count: int) -> int:
         """Return the tokens of a call that is sent a head and the messages after it, up to so many."""
         return self.fixed + head.total + self.until[count] - self.until[min(head.covers, count)]
 
-    def is_due(self, head: Head, count: int) -> bool:
-        """Tell by counters alone, as a check does, whether a step of the ladder is due."""
+    def is_due(self, head: Head, count: int, *, hold: int = 0, in_pause: bool = False) -> bool:
+        """Tell by counters alone, as a check does, whether a step of the ladder is due.
+
+        `hold` are the tokens to which cuts of tool results are held back besides.
+        """
         tokens = self.tokens(head, count)
         newest = next((at for at in reversed(self.results) if at < count), -1)
         load = Load(
             tokens,
             None,
             has_old_results=newest > head.results_through,
-            tool_results_hold=head.results_hold,
+            tool_results_hold=max(head.results_hold, hold),
             summary_hold=head.summary_hold,
         )
-        return bool(decide(load, self.policy))
+        return self.pause.is_due(load) if in_pause else bool(decide(load, self.policy))
 
-    def climb(self, head: Head, count: int) -> Head | None:
+    def climb(self, head: Head, count: int, *, in_pause: bool = False) -> Head | None:
         """Return the head that a run makes of the first `count` messages; None where nothing came of it."""
-        key = (id(head), count)
+        key = (id(head), count, in_pause)
         if key not in self._heads:
-            self._heads[key] = head, self._climbed(head, count)  # both, so that no id is given to another
-        _, made = self._heads[key]
-        return None if made.snapshot.version == head.snapshot.version else made
+            policy = self.pause.early if in_pause else self.policy
+            self._heads[key] = head, self._climbed(head, count, policy)  # both, so that no id is given to another
+        _, climbed = self._heads[key]
+        return None if climbed.snapshot.version == head.snapshot.version else climbed
 
-    def _climbed(self, head: Head, count: int) -> Head:
-        policy = self.policy
+    def _climbed(self, head: Head, count: int, policy: Policy) -> Head:
         working = build(head.snapshot, self.originals[head.covers : count], policy, pinned=())
         stage = Stage(working, fixed_tokens=self.fixed)
         tried: dict[Step, Result] = {}
-        summarized = head.summarized
+        summarized, read, written = head.summarized, 0, 0
         while step := next_step(tried, stage.load, stage.count(stage.view), policy, summaries=True, extracts=True):
-            made = self._summary(stage, step) if step is Step.SUMMARY else steps.take(step, stage, policy)
-            if made is None or made.reason is not None:
+            before = stage.tokens
+            outcome = self._summary(stage, policy) if step is Step.SUMMARY else steps.take(step, stage, policy)
+            if outcome is None or outcome.reason is not None:
                 tried[step] = "skipped"
                 continue
-            stage = stage.after(made.settle(stage, ""), policy)
+            stage = stage.after(outcome.settle(stage, ""), policy)
             tried[step] = "committed"
             if step is Step.SUMMARY:
-                summarized = count
+                summarized, read = count, before
+                written = content_tokens(stage.working.snapshot.summary or "")
         stored = stage.tokens + self.fixed
-        budget = min(each for each in (policy.input_token_budget, prune_threshold(policy)) if each > 0)
         cut = not {Step.TOOL_RESULTS, Step.PRUNE}.isdisjoint(tried)
         snapshot = stage.working.snapshot
-        shown = _keys(self, snapshot)
         return Head(
             snapshot,
-            shown,
+            _keys(self, snapshot),
             tuple(accumulate(message.tokens for message in snapshot.messages)),
             summarized,
+            read,
+            written,
             results_through=next((at for at in reversed(self.results) if at < count), -1) if cut else -1,
-            results_hold=stored + growth_margin(budget, policy) if cut else head.results_hold,
+            results_hold=stored + growth_margin(cut_threshold(policy), policy) if cut else head.results_hold,
             summary_hold=stored + growth_margin(policy.compaction_threshold_tokens, policy)
             if Step.SUMMARY in tried
             else head.summary_hold,
         )
 
-    def _summary(self, stage: Stage, step: Step) -> steps.StepOutcome | None:
-        zone = steps.find_zone(stage, self.policy)
+    def _summary(self, stage: Stage, policy: Policy) -> steps.StepOutcome | None:
+        zone = steps.find_zone(stage, policy)
         if isinstance(zone, str):
             return None
-        request = SummaryRequest(stage.view[zone.start : zone.stop], stage.previous_summary, self.policy)
+        request = SummaryRequest(stage.view[zone.start : zone.stop], stage.previous_summary, policy)
         try:
             text = ExtractiveSummarizer().summarize(request).text
         except SummaryError:
             return None
-        return steps.summarize(stage, zone, text, self.policy)._replace(step=step)
+        return steps.summarize(stage, zone, text, policy)
 
     def shared(self, one: Head, other: Head, count: int) -> int:
         """Return the tokens that two contexts of `count` messages both begin with."""

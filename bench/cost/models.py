@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from compaction.cost.calls import AUTOMATIC, FIVE_MINUTES, CallPrices
+from compaction.cost.calls import AUTOMATIC, FIVE_MINUTES, NO_CACHE, CallPrices
 from worker.summarizers.prices import prices_of
 
 if TYPE_CHECKING:
@@ -16,19 +16,29 @@ caches by itself; with the seconds that their caches live."""
 _MILLION: Final = 1_000_000
 
 
+SUMMARIZER: Final = "claude-haiku-4-5"
+"""The model that writes the summaries, whoever chats."""
+
+
 def models() -> Iterator[tuple[str, CallPrices]]:
     """Yield each model with its prices."""
     for model, lifetime in MODELS.items():
-        prices = prices_of(model)
-        if prices is None:
-            raise LookupError(f"no list price of {model}")
-        yield (
-            model,
-            CallPrices(
-                input=float(prices.input) / _MILLION,
-                output=float(prices.output) / _MILLION,
-                cache_read=float(prices.cache_read) / _MILLION,
-                cache_write=float(prices.cache_write_5m) / _MILLION,
-                lifetime=lifetime,
-            ),
-        )
+        yield model, _prices(model, lifetime)
+
+
+def summarizer() -> CallPrices:
+    """Return the prices of the model that writes summaries; each is asked for once, so that nothing is cached."""
+    return _prices(SUMMARIZER, NO_CACHE)
+
+
+def _prices(model: str, lifetime: int) -> CallPrices:
+    prices = prices_of(model)
+    if prices is None:
+        raise LookupError(f"no list price of {model}")
+    return CallPrices(
+        input=float(prices.input) / _MILLION,
+        output=float(prices.output) / _MILLION,
+        cache_read=float(prices.cache_read) / _MILLION,
+        cache_write=float(prices.cache_write_5m) / _MILLION,
+        lifetime=lifetime,
+    )

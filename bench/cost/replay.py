@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench.cost.ladder import NO_HEAD, Head, Recording
 from compaction.cost.survival import Life, SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Decision, Ready, decide
+from compaction.cost.swap import Decision, Expected, Ready, bounds_of, decide, is_worth_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,18 +32,28 @@ class Played(NamedTuple):
     recording: Recording
     gaps: Sequence[float]
     prices: CallPrices
+    summarizer: CallPrices
+    """What a token costs in calls that write summaries, which read nothing from a cache."""
+
+    def summary_usd(self, head: Head) -> float:
+        """Return what the summary cost that a head came with."""
+        return head.summary_read * self.summarizer.input + head.summary_written * self.summarizer.output
 
     def call(self, number: int, before: Head, after: Head) -> Bill:
-        """Return what one call costs that is sent `after`, where the one before it was sent `before`."""
+        """Return what one call costs that is sent `after`, where the one before it was sent `before`.
+
+        With what the summary cost that another head came with.
+        """
         recording, prices = self.recording, self.prices
         count = recording.calls[number]
         total = recording.tokens(after, count)
         output = recording.sizes[count]
+        summary = 0.0 if before is after else self.summary_usd(after)
         if number == 0 or prices.is_cold(self.gaps[number]):
-            return Bill(prices.cost(total, 0, output), 0, 1)
+            return Bill(prices.cost(total, 0, output) + summary, 0, 1)
         had = recording.tokens(before, recording.calls[number - 1])
         cached = had if before is after else min(had, recording.shared(before, after, recording.calls[number - 1]))
-        return Bill(prices.cost(total, cached, output), int(cached < had), 1)
+        return Bill(prices.cost(total, cached, output) + summary, int(cached < had), 1)
 
     def schedule(self, head_of: Callable[[int, Head], Head]) -> Bill:
         """Return what all calls cost; `head_of` tells the head of each, from its number and the head before it."""
@@ -79,9 +89,8 @@ class Played(NamedTuple):
         return bill
 
     def break_even(self, lives: Sequence[Life]) -> Bill:
-        """Heads that wait until they pay, as the product decides it; `lives` are the tenant's conversations before."""
-        waiting = _Waiting(self, SurvivalCurve(lives))
-        return self.schedule(waiting.head_of)
+        """Heads that come when they pay, as the product decides it; `lives` are the tenant's conversations before."""
+        return self.schedule(_WhenItPays(self, SurvivalCurve(lives)).head_of)
 
 
 def stored(recording: Recording, number: int) -> int:
@@ -95,46 +104,59 @@ def at_once(recording: Recording, head: Head, count: int) -> Head:
     return head
 
 
-class _Waiting:
-    """What workers do with snapshots under `when_it_pays`, one conversation's life long."""
+class _WhenItPays:
+    """What workers do under `when_it_pays`, one conversation's life long."""
 
     def __init__(self, played: Played, curve: SurvivalCurve) -> None:
         self._played = played
         self._curve = curve
-        self._ready: Head | None = None
         self._hold = 0
-        """The next is made when the context has more tokens."""
+        """A cut that did not pay is looked at again when the context has more tokens."""
         self._swapped = 0
 
     def head_of(self, number: int, head: Head) -> Head:
         played, recording = self._played, self._played.recording
         count = stored(recording, number)
-        tokens = recording.tokens(head, count)
-        if recording.is_due(head, count) and (self._ready is None or tokens > self._hold):
-            # A check has brought about a run: of all that there is, whether or not another one waits.
-            self._ready = recording.climb(head, count)
-            self._hold = min(tokens + recording.margin, recording.policy.pending_limit_tokens - 1)
-            if self._ready is not None and self._decision(number, head, self._ready).swaps:
-                return self._swap(number, self._ready)
-        if self._ready is not None and played.prices.is_cold(played.gaps[number]):
-            # The sweeper has found that the cache is gone; the check that it asks for sees the rest.
-            swapped = self._swap(number, self._ready)
-            return at_once(recording, swapped, count)
+        if recording.is_due(head, count, hold=self._hold):
+            # The check after the turn before: nobody knows yet whether a pause comes.
+            ready = recording.climb(head, count)
+            if ready is not None and self._decision(number, head, ready).swaps:
+                return self._swap(number, ready)
+            self._hold = recording.tokens(head, count) + recording.margin
+        if played.prices.is_cold(played.gaps[number]) and recording.is_due(head, count, hold=self._hold, in_pause=True):
+            ready = recording.climb(head, count, in_pause=True)
+            if ready is not None and self._is_worth_it(number, ready, recording.tokens(head, count)):
+                return self._swap(number, ready)
         return head
 
     def _swap(self, number: int, head: Head) -> Head:
-        self._ready, self._swapped = None, number
+        self._hold, self._swapped = 0, number
         return head
 
-    def _decision(self, number: int, head: Head, made: Head) -> Decision:
-        played, recording = self._played, self._played.recording
+    def _decision(self, number: int, head: Head, ready: Head) -> Decision:
+        return decide(self._ready(number, head, ready), self._played.prices, self._turns(number))
+
+    def _is_worth_it(self, number: int, ready: Head, before: int) -> bool:
+        if ready.summary_read == 0:
+            return True
+        played = self._played
+        freed = before - played.recording.tokens(ready, stored(played.recording, number))
+        expected = Expected(self._curve.expected_turns(number), self._pauses(number))
+        return is_worth_summary(freed, played.prices, expected, played.summary_usd(ready))
+
+    def _ready(self, number: int, head: Head, ready: Head) -> Ready:
+        recording = self._played.recording
         count = stored(recording, number)
-        ready = Ready(
+        return Ready(
             before=recording.tokens(head, count),
-            after=recording.tokens(made, count),
-            shared=recording.shared(head, made, count),
-            limit=recording.policy.pending_limit_tokens,
+            after=recording.tokens(ready, count),
+            shared=recording.shared(head, ready, count),
+            bounds=bounds_of(recording.policy),
             since=number - self._swapped,
         )
-        pauses = share_of_pauses(played.gaps[1:number], played.prices.lifetime)
-        return decide(ready, played.prices, self._curve.expected_turns(number, pauses))
+
+    def _turns(self, number: int) -> float:
+        return self._curve.expected_turns(number, self._pauses(number))
+
+    def _pauses(self, number: int) -> float:
+        return share_of_pauses(self._played.gaps[1:number], self._played.prices.lifetime)

@@ -14,7 +14,7 @@ import typer
 from bench.cost.best import SwapPoints, best
 from bench.cost.gaps import GAPS, gaps
 from bench.cost.ladder import recorded
-from bench.cost.models import models
+from bench.cost.models import models, summarizer
 from bench.cost.replay import Bill, Played
 from bench.fidelity.sources import scenario, transcripts_folder
 from bench.measure import progress
@@ -61,10 +61,10 @@ def main(
         raise typer.BadParameter(f"one of {', '.join(HALVES)}", param_hint="--half")
     try:
         in_force = merge(msgspec.json.decode(policy, type=dict[str, Any]))
-        found = list(_sources(transcripts or (), in_force, HALVES[half]))
+        sources = list(_sources(transcripts or (), in_force, HALVES[half]))
     except (TranscriptError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
-    rows = [row for source, recordings in found for row in _rows(source, recordings)]
+    rows = [row for source, recordings in sources for row in _rows(source, recordings)]
     if as_json:
         json.dump({"rows": [row._asdict() for row in rows]}, sys.stdout, indent=2, ensure_ascii=False)
         print()
@@ -101,7 +101,7 @@ def _rows(source: str, recordings: Sequence[Recording]) -> list[Row]:
         for kind in GAPS:
             between = gaps(kind, recording.requests, recording.name)
             for model, prices in models():
-                played = Played(recording, between, prices)
+                played = Played(recording, between, prices, summarizer())
                 every = {
                     "none": played.none,
                     "keep_last": played.keep_last,
@@ -130,8 +130,8 @@ def _print(rows: Sequence[Row]) -> None:
     sums: dict[str, dict[str, float]] = {}
     for (source, kind, model), each in by_place.items():
         usd = {name: each[name].cost_usd for name in STRATEGIES}
-        told = [f"{each[name].prefix_breaks_per_100_turns:.2f}" for name in ("thresholds", "break_even")]
-        _line(f"{source}, {kind}, {model}", usd, " > ".join(told))
+        breaks = [f"{each[name].prefix_breaks_per_100_turns:.2f}" for name in ("thresholds", "break_even")]
+        _line(f"{source}, {kind}, {model}", usd, " > ".join(breaks))
         before = sums.setdefault(kind, dict.fromkeys(STRATEGIES, 0.0))
         sums[kind] = {name: before[name] + usd[name] for name in STRATEGIES}
     for kind, total in sums.items():

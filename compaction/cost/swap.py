@@ -6,23 +6,28 @@ from enum import StrEnum
 from math import isfinite
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from compaction.steps.ladder import cut_threshold, growth_margin
+
 if TYPE_CHECKING:
     from compaction.cost.calls import CallPrices
+    from compaction.policy import Policy
 
 
-PATIENCE: Final = 0.25
+PATIENCE: Final = 0.75
 """Of what a swap costs, the share that carrying the excess has to have cost since the last one before a warm prefix is
-broken. Where growth is even, the cheapest interval is where both are equal, as in any economic order quantity; below it
-the bill hardly changes, and a swap that comes too late costs more than one too early."""
-REGRET: Final = 1.5
-"""Times what a swap costs: where carrying has cost as much, no pause that may come is waited for any longer."""
+broken. Where growth is even, the cheapest interval is where both are equal, as in any economic order quantity; near it
+the bill hardly changes, and the longer interval breaks the prefix less often."""
+
+REGRET: Final = 1.0
+"""Times what a swap costs: where carrying has cost as much, no pause that may come is waited for any longer. Whoever
+rents until that has cost as much as to buy never pays more than twice what the best would have been."""
 
 
 class Ground(StrEnum):
     """What a decision rests on."""
 
     LIMIT = "limit"
-    """The context may not grow any further."""
+    """The context is over a threshold of the policy."""
     UNPRICED = "unpriced"
     """Nobody knows what a call costs."""
     BROKEN = "broken"
@@ -32,25 +37,65 @@ class Ground(StrEnum):
     PAYS = "pays"
     """What it saves, before the next pause and since the last swap, is worth writing the prefix anew."""
     WARM = "warm"
-    """The cache is of more use than the snapshot would be: it waits."""
+    """The cache is of more use than the snapshot would be."""
+
+
+class Bounds(NamedTuple):
+    """The policy's upper limits for a context, in tokens."""
+
+    budget: int
+    """Over it tool results are cut; 0 = off."""
+    hard: int
+    """Over it nothing is put off: the lowest of the summary's threshold and of where the window or the budget ends."""
+    large: int
+    """What frees as much as this is a step as large as the ladder means them to be."""
+
+    def are_passed(self, tokens: int) -> bool:
+        """Tell whether a context of so many tokens is over any of them."""
+        return tokens > self.hard or 0 < self.budget < tokens
+
+    def press(self, before: int, after: int) -> bool:
+        """Tell whether going from `before` to `after` tokens answers a threshold that the context is over.
+
+        A cut that leaves the context over the budget for tool results answers none: whether it is made now or with the
+        next, the context is over the budget, and under the next threshold.
+        """
+        if before > self.hard:
+            return True
+        return 0 < self.budget < before and (after <= self.budget or before - after >= self.large)
+
+
+def bounds_of(policy: Policy) -> Bounds:
+    """Return the upper limits of a policy."""
+    hard = min(policy.compaction_threshold_tokens, policy.pending_limit_tokens - 1)
+    return Bounds(policy.input_token_budget, hard, growth_margin(cut_threshold(policy) or hard, policy))
 
 
 class Ready(NamedTuple):
     """A snapshot that is ready, and the conversation that it may become the head of; in tokens and seconds.
 
-    `before` and `after` are those of the next call without and with it, `shared` those that both begin with. `limit`
-    are the tokens from which nothing waits. `gap` is the time since the last call.
+    `before` and `after` are those of the next call without and with it, `shared` those that both begin with. `gap` is
+    the time since the last call.
     """
 
     before: int
     after: int
     shared: int
-    limit: int
+    bounds: Bounds
     gap: float = 0.0
     is_broken: bool = False
     """Whether the head has moved since the last call."""
     since: int = 0
     """Calls since the last snapshot became the head, or since the beginning."""
+
+
+class Expected(NamedTuple):
+    """How a conversation is expected to go on."""
+
+    turns: float
+    """To its end."""
+    pauses: float
+    """Share of them that come after one."""
 
 
 class Decision(NamedTuple):
@@ -69,22 +114,42 @@ class Decision(NamedTuple):
 def decide(ready: Ready, prices: CallPrices | None, expected_turns: float) -> Decision:
     """Return whether a snapshot becomes the head now.
 
-    Whatever prices, clocks and usage say, it does at the limit, and where nothing is known of prices. Below it, with a
-    warm cache, it does where writing the prefix anew costs less than what is saved before the next pause, and not much
-    more than carrying the excess has cost since the last time: what is not worth that yet grows until it is.
+    Whatever prices, clocks and usage say, it does where a threshold of the policy asks for it, and where nothing is
+    known of prices. Else, with a warm cache, it does where writing the prefix anew costs less than what is saved before
+    the next pause, and no more than carrying the excess has cost since the last time: what is not worth that yet grows
+    until it is.
     """
-    if ready.before >= ready.limit:
-        return Decision(swaps=True, ground=Ground.LIMIT)
+    presses = ready.bounds.press(ready.before, ready.after)
     if prices is None or not prices.are_known:
-        return Decision(swaps=True, ground=Ground.UNPRICED)
-    if ready.is_broken:
-        return Decision(swaps=True, ground=Ground.BROKEN)
-    if prices.is_cold(ready.gap):
-        return Decision(swaps=True, ground=Ground.COLD)
+        return Decision(swaps=True, ground=Ground.LIMIT if presses else Ground.UNPRICED)
     turns = max(0.0, expected_turns) if isfinite(expected_turns) else 0.0
-    saved = max(0, ready.before - ready.after) * prices.carrying * turns
+    freed = max(0, ready.before - ready.after)
+    saved = freed * prices.carrying * turns
     cost = max(0, ready.after - max(0, ready.shared)) * prices.rewriting
-    carried = max(0, ready.before - ready.after) * prices.carrying * max(0, ready.since) / 2
-    pays = (saved > cost and carried >= PATIENCE * cost) or (saved > 0 and carried >= REGRET * cost)
-    ground = Ground.PAYS if pays else Ground.WARM
-    return Decision(ground is Ground.PAYS, ground, saved, cost, turns)
+    carried = freed * prices.carrying * max(0, ready.since) / 2
+    if presses:
+        ground = Ground.LIMIT
+    elif ready.is_broken:
+        ground = Ground.BROKEN
+    elif prices.is_cold(ready.gap):
+        ground = Ground.COLD
+    elif (saved > cost and carried >= PATIENCE * cost) or (freed > 0 and carried >= REGRET * cost):
+        ground = Ground.PAYS
+    else:
+        ground = Ground.WARM
+    return Decision(ground is not Ground.WARM, ground, saved, cost, turns)
+
+
+def is_worth_summary(freed: int, prices: CallPrices | None, expected: Expected, usd: float) -> bool:
+    """Tell whether a summary that is asked for in a pause, below the thresholds, is worth the `usd` that it costs.
+
+    What it frees the call after the pause would write to the cache, as would those after further pauses; the others
+    would read it.
+    """
+    if prices is None or not prices.are_known or not isfinite(usd):
+        return False
+    turns = max(0.0, expected.turns) if isfinite(expected.turns) else 0.0
+    pauses = min(1.0, max(0.0, expected.pauses)) if isfinite(expected.pauses) else 0.0
+    per_turn = prices.carrying + pauses * (prices.written - prices.carrying)
+    # Whether there is a call after the pause at all is as uncertain as the next one.
+    return max(0, freed) * (prices.written * min(1.0, turns) + per_turn * turns) > usd

@@ -179,6 +179,11 @@ def prune_threshold(policy: Policy) -> int:
     return int(policy.prune_soft_share * policy.model_context_tokens)
 
 
+def cut_threshold(policy: Policy) -> int:
+    """Return the tokens over which older tool results may be cut or pruned, 0 where they never are."""
+    return min((each for each in (policy.input_token_budget, prune_threshold(policy)) if each > 0), default=0)
+
+
 def trim_is_due(load: Load, policy: Policy) -> bool:
     """Tell whether the byte trim has to run (requirements K2 to K4).
 

@@ -51,7 +51,7 @@ class RunKind(StrEnum):
     """What a run does, written down when it is queued."""
 
     LADDER = "ladder"
-    """Climbs the ladder over the conversation's head, because a threshold was crossed."""
+    """Climbs the ladder over the conversation's head, because a threshold was crossed, or soon would be."""
     MANUAL = "manual"
     """Takes the steps that somebody asked for."""
     RECOVERY = "recovery"
@@ -68,6 +68,7 @@ class RunTrigger(StrEnum):
     """What brought a run about."""
 
     CHECK = "check"
+    PAUSE = "pause"
     MANUAL = "manual"
     OVERFLOW = "overflow"
     BUDGET = "budget"
@@ -113,6 +114,7 @@ class RunReason(StrEnum):
     MODEL_TIMEOUT = "model_timeout"
     MODEL_UNREACHABLE = "model_unreachable"
     NOT_SMALLER = "not_smaller"
+    NOT_WORTH_IT_YET = "not_worth_it_yet"
     NOTHING_TO_CUT = "nothing_to_cut"
     NOTHING_TO_DROP = "nothing_to_drop"
     NOTHING_TO_PRUNE = "nothing_to_prune"

@@ -280,7 +280,7 @@ class Hold(NamedTuple):
     share: float = 0.0
     """By this share of what it has at least."""
     most: int | None = None
-    """Tokens of input at which it ends, however little has come."""
+    """Tokens of input at which it ends, however little has come; if there are fewer."""
 
     def after(self, newer: ColumnElement[Any], hold_before: Column[int]) -> ColumnElement[Any]:
         """Return the hold on a conversation, `newer` of whose stored tokens have not been tried yet.
@@ -294,8 +294,8 @@ class Hold(NamedTuple):
             grown = grown + func.floor(growth / cast(_c.token_ratio, Double))
         if self.most is not None:
             # In the measure of what is stored, as if it went on to be counted as it is now.
-            grown = func.least(grown, STORED_TOKENS * self.most / func.greatest(1, cast(INPUT_TOKENS, Double)) - 1)
-            grown = func.greatest(1, func.floor(grown))
+            least = func.least(grown, STORED_TOKENS * self.most / func.greatest(1, cast(INPUT_TOKENS, Double)) - 1)
+            grown = case((self.most > INPUT_TOKENS, func.greatest(1, func.floor(least))), else_=grown)
         return case((held > self.above, grown), else_=func.least(hold_before, grown))
 
 

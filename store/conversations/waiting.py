@@ -16,7 +16,7 @@ from store.conversations.conversations import mark_due
 from store.tables import conversations, messages, snapshots, waiting_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -108,14 +108,28 @@ def cold(connection: Connection, limit: int) -> list[tuple[UUID, UUID]]:
     return [(row.conversation_id, row.tenant_id) for row in rows]
 
 
-Outcome = Literal["promoted", "waits", "outdated"]
+def watch(connection: Connection, lifetimes: Mapping[UUID, int]) -> set[UUID]:
+    """Return those of the conversations, of any tenant, whose cache is gone; the others' next pause is waited for.
+
+    `lifetimes` are the seconds that their caches live. What a restore holds, and what has a snapshot that waits, is
+    neither.
+    """
+    rows = connection.execute(
+        text("select * from watch_pauses(:ids, :lifetimes)"),
+        {"ids": list(lifetimes), "lifetimes": list(lifetimes.values())},
+    )
+    return set(rows.scalars())
 
 
-def promote(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Outcome:
+Outcome = Literal["promoted", "waits", "outdated", "checked"]
+
+
+def promote(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, is_at_limit: bool = False) -> Outcome:
     """Make a snapshot that waits the head if its cache is cold, and ask for a check of what it leaves.
 
-    It waits on if something was said meanwhile. One whose head has moved, or whose pins have changed, is given up.
-    While a tool loop with signed thinking is running it waits for the loop's end instead.
+    It waits on if something was said meanwhile, but not at a limit. One whose head has moved, or whose pins have
+    changed, is given up. While a tool loop with signed thinking is running it waits for the loop's end instead. Where
+    nothing waits but a pause was waited for, the check is all.
     """
     head = connection.execute(
         select(_c.head_version, _c.edits, _c.pending_version, (_c.in_loop & _c.loop_has_thinking).label("in_loop"))
@@ -126,18 +140,18 @@ def promote(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> O
     row = connection.execute(
         select(_w.version, _w.head_version, _w.edits, _w.pins, (_newest_of(conversation_id) + lasts).label("cold_at"))
         .add_columns((_newest_of(conversation_id) + lasts > func.now()).label("is_warm"))
-        .where(_w.conversation_id == conversation_id, _w.version.is_not(None))
+        .where(_w.conversation_id == conversation_id)
     ).one_or_none()
-    if head is None or row is None:
+    if head is None or row is None or (row.version is None and is_at_limit):
         return "outdated"
-    is_current = (
+    is_current = row.version is None or (
         (row.head_version, row.edits, None) == (head.head_version, head.edits, head.pending_version)
         and sorted(row.pins) == _pins(connection, tenant_id, conversation_id)
         and connection.scalar(
             select(_s.version).where(_s.conversation_id == conversation_id, _s.version == row.version)
         )
     )
-    if is_current and row.is_warm:
+    if is_current and row.is_warm and not is_at_limit:
         connection.execute(
             update(waiting_snapshots).where(_w.conversation_id == conversation_id).values(cold_at=row.cold_at)
         )
@@ -147,6 +161,9 @@ def promote(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> O
         .where(_w.conversation_id == conversation_id)
         .values(version=None, cold_at=text("'infinity'"))
     )
+    if row.version is None:
+        mark_due(connection, conversation_id)
+        return "checked"
     if is_current and head.in_loop:
         connection.execute(update(conversations).where(_c.id == conversation_id).values(pending_version=row.version))
     elif is_current:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec.structs import replace
 
+from compaction.cost.swap import bounds_of
 from compaction.steps import steps
 from compaction.steps.ladder import Step, growth_margin
 from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger, StepState
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from compaction.steps.ladder import Result
+    from compaction.steps.steps import StepOutcome
     from store.runs.batches import Batch, End
     from store.runs.runs import Lease
     from worker.batches.provider import AnthropicBatches
     from worker.database import Database
     from worker.runs.journal import Reading
     from worker.runs.resources import RunResources
+    from worker.runs.swapping import SwapVerdict
 
     Wait = Callable[[Callable[[], Any]], Any]
     """Returns what a call of the provider returns."""
@@ -153,7 +156,13 @@ class AnswersRun:
     def __init__(self, api: AnthropicBatches | None, resources: RunResources, lease: Lease) -> None:
         self._api = api
         self._journal = Journal(resources.database, lease)
+        self._journal.verdict_of = partial(self._verdict, resources, lease)
         self._answers = Answers(api, Summarizing(resources, lease, self._journal))
+
+    def _verdict(self, resources: RunResources, lease: Lease, outcome: StepOutcome, now: Reading) -> SwapVerdict | None:
+        """Return what becomes of the summary: below the thresholds it may wait for a pause."""
+        swapping = resources.swapping
+        return None if swapping is None else swapping.verdict(lease, now.stage, outcome, bounds_of(lease.policy))
 
     def go(self) -> None:
         """Put the answers into their place, if what they were made from is still there and they are not in it yet."""

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from compaction.cost.pauses import ahead
+from compaction.cost.swap import bounds_of
 from compaction.steps import steps
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, decide, next_step, strategy_names
-from compaction.steps.runs import RunReason, RunState
+from compaction.steps.runs import RunReason, RunState, RunTrigger
 from runtime import strategies
 from runtime.broker import SUMMARIES
 from worker.runs.journal import Journal
@@ -37,6 +39,9 @@ class Execution:
 
     def __init__(self, resources: RunResources, lease: Lease, ways: Sequence[Way] = ()) -> None:
         self._resources = resources
+        self._bounds = bounds_of(lease.policy)
+        if lease.trigger == RunTrigger.PAUSE:
+            lease = lease._replace(policy=ahead(lease.policy))
         self._lease = lease
         self._journal = Journal(resources.database, lease)
         self._journal.verdict_of = self._verdict
@@ -48,6 +53,10 @@ class Execution:
         """Seq of the newest message when a summary was asked for: what came after it is for the next one."""
         self._committed: View | None = None
         """What the last step that needs no summarizer has put in force, or would have but for a tool loop."""
+        if lease.trigger == RunTrigger.PAUSE:
+            # Nothing is dropped, and no extract made, that no threshold asks for.
+            self._journal.bounds = self._bounds
+            self._tried |= dict.fromkeys((Step.EXTRACT, Step.FALLBACK), "skipped")
         if lease.queue == SUMMARIES:
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
 
@@ -68,15 +77,15 @@ class Execution:
                 now = self._journal.read()
         return self._end()
 
-    def _verdict(self, made: StepOutcome, now: Reading) -> SwapVerdict | None:
-        """Return whether what a step made waits until it pays: the run's last alone, where no limit is passed."""
+    def _verdict(self, outcome: StepOutcome, now: Reading) -> SwapVerdict | None:
+        """Return what becomes of what a step made: of the run's last alone, where no limit is passed."""
         swapping = self._resources.swapping
         if swapping is None or self._committed is not None or decide(now.stage.load, self._lease.policy).trim:
             return None
-        tried = self._tried | {made.step: "committed"}
-        if any(done == "committed" for done in self._tried.values()) or self._next(now, made.view, tried):
+        tried = self._tried | {outcome.step: "committed"}
+        if any(done == "committed" for done in self._tried.values()) or self._next(now, outcome.view, tried):
             return None
-        return swapping.verdict(self._lease, now.stage, made)
+        return swapping.verdict(self._lease, now.stage, outcome, self._bounds)
 
     def _is_summary_alone(self, now: Reading) -> bool:
         """Tell whether a summary is due and tool results are held back: their next cut would soon be followed by it."""
@@ -126,6 +135,10 @@ class Execution:
         return self._lease.queue != SUMMARIES and self._lease.strategy != "extract" and self._summarizing.is_on
 
     def _summarize(self, now: Reading) -> Result:
+        if (note := self._not_worth_it(now)) is not None:
+            return self._journal.skip(
+                self._summarizing.record(now.stage)._replace(detail=note), RunReason.NOT_WORTH_IT_YET
+            )
         try:
             return self._summarizing.step(now)
         except SummaryError as error:
@@ -137,6 +150,15 @@ class Execution:
                 # Held back for the summary's sake: without one a cut may do, before an extract takes its place.
                 self._tried = {step: done for step, done in self._tried.items() if step not in BEFORE_SUMMARY}
             return "failed"
+
+    def _not_worth_it(self, now: Reading) -> str | None:
+        """Return why a summary that no threshold asks for is not worth its price; None if it is."""
+        swapping = self._resources.swapping
+        if self._lease.trigger != RunTrigger.PAUSE or swapping is None or self._lease.strategy is not None:
+            return None
+        model = self._summarizing.record(now.stage).model
+        is_worth_it, note = swapping.is_worth_summary(self._lease, now.stage, model)
+        return None if is_worth_it else note
 
     def _take(self, step: Step, now: Reading) -> Result:
         if step is Step.TOOL_RESULTS or step is Step.PRUNE:
@@ -182,6 +204,6 @@ class Execution:
                 reason = RunReason.SUMMARY_FAILED_FALLBACK_COMMITTED
             else:
                 reason = RunReason.SUMMARY_FAILED_NOTHING_DROPPED
-        elif Step.FALLBACK in self._tried and self._lease.strategy != "drop":
+        elif Step.FALLBACK in self._tried and self._lease.strategy != "drop" and self._journal.bounds is None:
             reason = RunReason.SUMMARIES_DISABLED
         self._journal.end(state=state, reason=reason, error=error, waits_from=self._waits_from)

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy.exc import NoResultFound
 
 from compaction.originals import cut_in, with_originals
-from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, growth_margin, over_by_fixed, prune_threshold
+from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, cut_threshold, growth_margin, over_by_fixed
 from compaction.steps.runs import RunKind, RunReason, RunState, StepState
 from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from compaction.cost.swap import Bounds
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot
     from compaction.steps.stage import Stage
@@ -82,7 +83,9 @@ class Journal:
         self._seen: int | None = None
         self._fixed_tokens = 0
         self.verdict_of: Callable[[StepOutcome, Reading], SwapVerdict | None] = lambda _outcome, _reading: None
-        """Says of what a step made whether it waits until it pays; None for what does not wait."""
+        """Says what becomes of what a step made; None where that is no question of price."""
+        self.bounds: Bounds | None = None
+        """In a pause, the thresholds that nothing may be held back over: what failed there was asked for by none."""
         self.results_through: int | None = None
         """Seq of the newest tool-result message that was checked."""
 
@@ -153,8 +156,10 @@ class Journal:
         verdict = self.verdict_of(outcome, reading)
         if verdict is not None:
             record = record._replace(detail="; ".join(filter(None, (record.detail, verdict.note))))
+            if verdict.action == "not_yet":
+                return self.skip(record, RunReason.NOT_WORTH_IT_YET)
         new = outcome.settle(reading.stage, str(self._lease.run_id))
-        lifetime = verdict.lifetime if verdict is not None and verdict.waits else None
+        lifetime = verdict.lifetime if verdict is not None and verdict.action == "waits" else None
         return self.commit(reading.material, new, record, also, waits_for_cache=lifetime)
 
     def commit(
@@ -277,12 +282,12 @@ class Journal:
             return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
         if self._lease.kind is RunKind.BATCH and not any(step.state == StepState.COMMITTED for step in steps):
             return  # It was no threshold that brought it about; what holds other batches back was set with its end.
-        if any(step.reason == RunReason.WAITS_FOR_TOOL_LOOP for step in steps):
+        if any(step.reason in _WAITING for step in steps):
             return  # Nothing begins while it waits, and the counters will be others when it is over.
         policy = self._policy
-        waits = any(step.reason == RunReason.WAITS_UNTIL_IT_PAYS for step in steps)
+        puts_off = any(step.reason == RunReason.NOT_WORTH_IT_YET for step in steps)
 
-        def held(names: Collection[str], threshold: int) -> conversations.Hold | None:
+        def held(names: Collection[str], threshold: int, most: int) -> conversations.Hold | None:
             reasons = {step.reason for step in steps if step.name in names}
             if reasons and reasons <= _VOID:
                 return None
@@ -292,18 +297,17 @@ class Journal:
                 0 if at_once else growth_margin(threshold, policy),
                 above=-1 if reasons else threshold,
                 share=policy.tool_results_growth_ratio if names is BEFORE_SUMMARY and None in reasons else 0,
-                most=policy.pending_limit_tokens if waits else None,
+                most=most if most > 0 and None not in reasons else None,
             )
 
-        budgets = [budget for budget in (policy.input_token_budget, prune_threshold(policy)) if budget > 0]
         conversations.hold(
             connection,
             self._lease.conversation_id,
-            tool_results=held(BEFORE_SUMMARY, min(budgets, default=0)),
-            summary=held(_SUMMARIZING, policy.compaction_threshold_tokens),
+            tool_results=held(BEFORE_SUMMARY, cut_threshold(policy), self.bounds.budget if self.bounds else 0),
+            summary=held(_SUMMARIZING, policy.compaction_threshold_tokens, self.bounds.hard if self.bounds else 0),
             trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
-            # What waits is made anew when it may not wait any longer, whatever has come.
-            results_through=None if waits else self.results_through,
+            # What was put off is to be cut in the next pause, whatever has come.
+            results_through=None if puts_off else self.results_through,
             seen=self._seen,
         )
 

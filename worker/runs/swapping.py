@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, timedelta
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
 from compaction.cost.survival import SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Ground, Ready, decide
-from compaction.steps.ladder import Step
+from compaction.cost.swap import Expected, Ground, Ready, decide, is_worth_summary
+from compaction.steps.ladder import BEFORE_SUMMARY, Step
 from compaction.steps.runs import RunKind
+from compaction.steps.steps import find_zone
 from store.conversations import waiting
 from worker.summarizers.prices import PriceTable, prices_of
 
 if TYPE_CHECKING:
-    from compaction.cost.swap import Decision
+    from compaction.cost.swap import Bounds, Decision
     from compaction.policy import Policy
     from compaction.steps.stage import Stage
     from compaction.steps.steps import StepOutcome
@@ -24,15 +25,20 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease
     from worker.database import Database
 
-_MAY_WAIT: Final = frozenset({Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES, Step.SUMMARY, Step.EXTRACT})
+_MAY_WAIT: Final = frozenset({RunKind.LADDER, RunKind.BATCH})
+"""Runs that nobody asked for by hand, and no refusal."""
+_THRESHOLDS: Final = frozenset({*BEFORE_SUMMARY, Step.SUMMARY, Step.EXTRACT})
 """Steps that answer a threshold of tokens. What drops messages answers a limit, and never waits."""
 _MILLION: Final = 1_000_000
 
 
 class SwapVerdict(NamedTuple):
-    """Whether a snapshot waits, for a cache that lives so many seconds, and what its step says of that."""
+    """What becomes of what a step made, and what its step says of that.
 
-    waits: bool
+    It is put in force, or `waits` for a cache that lives `lifetime` seconds, or is `not_yet` worth having.
+    """
+
+    action: Literal["swaps", "waits", "not_yet"]
     lifetime: int
     note: str
 
@@ -44,63 +50,115 @@ class Swapping:
         self._settings = settings
         self._database = database
 
-    def verdict(self, lease: Lease, stage: Stage, made: StepOutcome) -> SwapVerdict | None:
-        """Return whether what a step made waits; None where that is no question of price."""
+    def verdict(self, lease: Lease, stage: Stage, outcome: StepOutcome, bounds: Bounds) -> SwapVerdict | None:
+        """Return what becomes of what a step made; None where that is no question of price."""
         policy = lease.policy
-        if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or made.step not in _MAY_WAIT:
+        if policy.swap != "when_it_pays" or lease.kind not in _MAY_WAIT or outcome.step not in _THRESHOLDS:
             return None
-        with self._database.transaction(lease.tenant_id) as connection:
-            course = waiting.course(connection, lease.tenant_id, lease.conversation_id)
+        before, after = tokens_of(stage, outcome)
+        if bounds.press(before, after):
+            return SwapVerdict("swaps", 0, "at once: the context is over a threshold")
+        course = self._course(lease)
         prices = self.prices(course.model, policy)
-        if prices is None:
-            return None
-        ready = ready_of(stage, made, policy, course)
-        pauses = share_of_pauses(course.gaps, prices.lifetime)
-        decision = decide(ready, prices, SurvivalCurve(course.others).expected_turns(course.turns, pauses))
-        return SwapVerdict(not decision.swaps, prices.lifetime, note_of(decision, prices, course))
+        ready = ready_of(stage, outcome, bounds, course)
+        decision = decide(ready, prices, _turns(course, prices))
+        note = note_of(decision, prices, course)
+        if decision.swaps or prices is None:
+            return SwapVerdict("swaps", 0, note)
+        if not bounds.are_passed(before):
+            return SwapVerdict("waits", prices.lifetime, f"waits: {note}")
+        if outcome.step in BEFORE_SUMMARY:
+            return SwapVerdict("not_yet", prices.lifetime, f"not yet: {note}")
+        return SwapVerdict("swaps", 0, f"at once: over a threshold; {note}")
+
+    def is_worth_summary(self, lease: Lease, stage: Stage, model: str | None) -> tuple[bool, str]:
+        """Tell whether a summary below the thresholds is worth what the `model` asks for it, and from what that is."""
+        zone = find_zone(stage, lease.policy)
+        if model is None or isinstance(zone, str):
+            return True, ""
+        written = min(lease.policy.summary_max_tokens, stage.estimate(stage.view[zone.start : zone.stop]))
+        read = stage.estimate(stage.view[zone.start : zone.stop])
+        usd = self._usd(model, lease.policy, read, written)
+        course = self._course(lease)
+        prices = self.prices(course.model, lease.policy)
+        turns = SurvivalCurve(course.others).expected_turns(course.turns)
+        expected = Expected(turns, _pauses(course, prices))
+        is_worth_it = usd is not None and is_worth_summary(read - written, prices, expected, usd)
+        price = "at an unknown price" if usd is None else f"${usd:.4f}"
+        return is_worth_it, f"a summary {price}, over {turns:.0f} expected turns"
+
+    def _usd(self, model: str, policy: Policy, read: int, written: int) -> float | None:
+        listed = prices_of(model, PriceTable.of(self._settings, policy))
+        return None if listed is None else float(listed.input * read + listed.output * written) / _MILLION
+
+    def _course(self, lease: Lease) -> Course:
+        with self._database.transaction(lease.tenant_id) as connection:
+            return waiting.course(connection, lease.tenant_id, lease.conversation_id)
 
     def prices(self, model: str | None, policy: Policy) -> CallPrices | None:
         """Return what a token costs in calls of a conversation's model, None where nobody knows."""
-        listed = prices_of(model, PriceTable.of(self._settings, policy)) if model else None
-        if listed is None:
-            return None
-        lifetime = policy.prompt_cache_seconds
-        written = listed.cache_write_1h if lifetime >= ONE_HOUR else listed.cache_write_5m
-        each = (listed.input, listed.output, listed.cache_read, written)
-        per_input, per_output, read, write = (float(usd) / _MILLION for usd in each)
-        return CallPrices(per_input, per_output, read, write, lifetime)
+        return call_prices(model, policy, PriceTable.of(self._settings, policy))
 
 
-def ready_of(stage: Stage, made: StepOutcome, policy: Policy, course: Course) -> Ready:
-    """Return what is decided from, in the tokens that the next call would have."""
+def call_prices(model: str | None, policy: Policy, table: PriceTable) -> CallPrices | None:
+    """Return what a token costs in calls of a conversation's model, by a table; None where nobody knows."""
+    listed = prices_of(model, table) if model else None
+    if listed is None:
+        return None
+    lifetime = policy.prompt_cache_seconds
+    written = listed.cache_write_1h if lifetime >= ONE_HOUR else listed.cache_write_5m
+    each = (listed.input, listed.output, listed.cache_read, written)
+    per_input, per_output, read, write = (float(usd) / _MILLION for usd in each)
+    return CallPrices(per_input, per_output, read, write, lifetime)
+
+
+def tokens_of(stage: Stage, outcome: StepOutcome) -> tuple[int, int]:
+    """Return the tokens of the next call without and with what a step made."""
     before = stage.load.input_tokens
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(stage.view, made.view, strict=False))
+    return before, max(0, before - stage.tokens + stage.estimate(outcome.view))
+
+
+def ready_of(stage: Stage, outcome: StepOutcome, bounds: Bounds, course: Course) -> Ready:
+    """Return what is decided from, in the tokens that the next call would have."""
+    before, after = tokens_of(stage, outcome)
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(stage.view, outcome.view, strict=False))
     return Ready(
         before=before,
-        after=max(0, before - stage.tokens + stage.estimate(made.view)),
+        after=after,
         shared=stage.fixed_input + stage.estimate(tuple(message for message, _ in alike)),
-        limit=policy.pending_limit_tokens,
+        bounds=bounds,
         gap=course.quiet_seconds,
         is_broken=course.is_broken,
         since=course.since_head,
     )
 
 
-def note_of(decision: Decision, prices: CallPrices, course: Course) -> str:
+def note_of(decision: Decision, prices: CallPrices | None, course: Course) -> str:
     """Return what a decision rests on, in words."""
     saves = f"saves ${decision.saves_usd:.4f} over {decision.turns:.0f} expected turns"
     costs = f"${decision.costs_usd:.4f} to write the prefix anew"
     match decision.ground:
         case Ground.WARM:
-            until = course.now.astimezone(UTC) + timedelta(seconds=prices.lifetime - course.quiet_seconds)
-            return f"waits: cache warm until {until:%H:%M}, {saves}, {costs}"
+            lasts = 0 if prices is None else prices.lifetime - course.quiet_seconds
+            until = course.now.astimezone(UTC) + timedelta(seconds=lasts)
+            return f"cache warm until {until:%H:%M}, {saves}, {costs}"
         case Ground.PAYS:
             return f"at once: {saves}, {costs}"
         case Ground.COLD:
-            return "at once: nothing is cached" if prices.lifetime == NO_CACHE else "at once: the cache is cold"
+            is_cached = prices is not None and prices.lifetime > NO_CACHE
+            return f"at once: the cache is cold, {saves}" if is_cached else f"at once: nothing is cached, {saves}"
         case Ground.BROKEN:
-            return "at once: the prefix has changed since the last call"
+            return f"at once: the prefix has changed since the last call, {saves}"
         case Ground.LIMIT:
-            return "at once: the context is at its limit"
+            return "at once: the context is over a threshold"
         case Ground.UNPRICED:
             return "at once: the price of a call is not known"
+
+
+def _turns(course: Course, prices: CallPrices | None) -> float:
+    """Return how many more turns are expected before a pause or the end."""
+    return SurvivalCurve(course.others).expected_turns(course.turns, _pauses(course, prices))
+
+
+def _pauses(course: Course, prices: CallPrices | None) -> float:
+    return share_of_pauses(course.gaps, NO_CACHE if prices is None else prices.lifetime)

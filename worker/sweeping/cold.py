@@ -1,4 +1,4 @@
-"""Snapshots that waited for the prompt cache to go cold: they become the head in the pause, where that is free."""
+"""Pauses: snapshots that waited for one become the head, since that is free, and what is due in one is checked."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LIMIT: Final = 1_000
 
 
 def promote_cold(database: Database) -> int:
-    """Make snapshots whose cache is cold the head; return how many were."""
+    """Make snapshots whose cache is cold the head, and have conversations checked whose is; return how many."""
     with database.transaction(None) as connection:
-        found = waiting.cold(connection, LIMIT)
+        cold = waiting.cold(connection, LIMIT)
     promoted = 0
-    for conversation_id, tenant_id in found:
+    for conversation_id, tenant_id in cold:
         try:
             with database.transaction(tenant_id) as connection:
                 outcome = waiting.promote(connection, tenant_id, conversation_id)
@@ -32,7 +32,7 @@ def promote_cold(database: Database) -> int:
             log.warning("snapshot.not_promoted", conversation_id=str(conversation_id), error=type(error).__name__)
             continue
         database.mark()
-        promoted += outcome == "promoted"
-        if outcome != "waits":
+        promoted += outcome in {"promoted", "checked"}
+        if outcome in {"promoted", "outdated"}:
             log.info("snapshot.waited", conversation_id=str(conversation_id), outcome=outcome)
     return promoted

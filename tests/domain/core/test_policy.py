@@ -53,7 +53,7 @@ DEFAULTS = {
     "gateway_recall": False,
     "summarizer_model": "",
     "model_prices": {},
-    "swap": "at_once",
+    "swap": "when_it_pays",
     "prompt_cache_seconds": 300,
 }
 PATTERNS = st.lists(st.sampled_from(["look", "web_*", "a?c"]), max_size=3).map(tuple)

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
+from compaction.cost.pauses import Pause
 from compaction.cost.survival import HORIZON, Life, SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Ground, Ready, decide
+from compaction.cost.swap import Bounds, Expected, Ground, Ready, bounds_of, decide, is_worth_summary
+from compaction.policy import merge
+from compaction.steps.ladder import Load
 
 OPUS = CallPrices(4e-6, 20e-6, 0.2e-6, 5e-6)
 UNCACHED = OPUS._replace(lifetime=NO_CACHE)
@@ -25,7 +28,8 @@ prices = st.builds(
 )
 any_seconds = st.floats()
 tokens = st.integers(-100, 10**7)
-situations = st.builds(Ready, tokens, tokens, tokens, st.integers(1, 10**6), any_seconds, st.booleans(), st.integers())
+bounds = st.builds(Bounds, st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
+situations = st.builds(Ready, tokens, tokens, tokens, bounds, any_seconds, st.booleans(), st.integers())
 
 
 def test_a_call_costs_what_it_reads_writes_and_answers() -> None:
@@ -74,8 +78,11 @@ def test_few_gaps_say_little_of_pauses() -> None:
     assert share_of_pauses([-5.0, math.nan], 300) == pytest.approx(0.05)
 
 
-def test_a_snapshot_waits_while_the_cache_is_worth_more() -> None:
-    ready = Ready(before=45_000, after=44_000, shared=2_000, limit=120_000, since=20)
+LIMITS = Bounds(budget=40_000, hard=80_000, large=8_000)
+
+
+def test_a_cut_that_answers_no_threshold_is_put_off_while_the_cache_is_worth_more() -> None:
+    ready = Ready(before=45_000, after=44_000, shared=2_000, bounds=LIMITS, since=20)
     waiting = decide(ready, OPUS, 50)
     assert (waiting.swaps, waiting.ground) == (False, Ground.WARM)
     assert waiting.saves_usd == pytest.approx(1_000 * 0.2e-6 * 50)
@@ -85,42 +92,92 @@ def test_a_snapshot_waits_while_the_cache_is_worth_more() -> None:
 @pytest.mark.parametrize(
     ("change", "ground"),
     [
-        ({"before": 120_000}, Ground.LIMIT),
+        ({"before": 80_001}, Ground.LIMIT),
+        ({"after": 40_000}, Ground.LIMIT),
+        ({"before": 60_000, "after": 52_000}, Ground.LIMIT),
+        ({"before": 38_000, "after": 20_000, "since": 1}, Ground.WARM),
         ({"gap": 301.0}, Ground.COLD),
         ({"is_broken": True}, Ground.BROKEN),
-        ({"after": 4_000}, Ground.PAYS),
+        ({"before": 39_000, "after": 4_000}, Ground.PAYS),
         ({"since": 100_000}, Ground.PAYS),
     ],
 )
 def test_it_becomes_the_head_when_that_is_cheap_or_has_to_be(change: dict[str, Any], ground: Ground) -> None:
-    ready = Ready(before=45_000, after=44_000, shared=2_000, limit=120_000, since=20)._replace(**change)
+    ready = Ready(before=45_000, after=44_000, shared=2_000, bounds=LIMITS, since=20)._replace(**change)
     decision = decide(ready, OPUS, 50)
-    assert (decision.swaps, decision.ground) == (True, ground)
+    assert (decision.swaps, decision.ground) == (ground is not Ground.WARM, ground)
 
 
 def test_where_nothing_is_cached_it_is_never_waited() -> None:
-    ready = Ready(before=45_000, after=44_000, shared=2_000, limit=120_000)
+    ready = Ready(before=45_000, after=44_000, shared=2_000, bounds=LIMITS)
     assert decide(ready, UNCACHED, 0).ground is Ground.COLD
     assert decide(ready, None, 50).ground is Ground.UNPRICED
 
 
+def test_bounds_are_the_lowest_limits_of_the_policy() -> None:
+    assert bounds_of(merge({})) == Bounds(40_000, 80_000, 8_000)
+    # The window and the whole budget press before the summary's threshold does.
+    assert bounds_of(merge({"compaction_threshold_tokens": 10**7})).hard == 120_000 - 1
+    assert bounds_of(merge({"total_token_budget": 50_000, "reserved_output_tokens": 4_000})).hard == 46_000 - 1
+    assert not Bounds(0, 80_000, 8_000).are_passed(80_000)
+
+
 @given(situations, prices | st.none(), st.floats(allow_nan=True))
-def test_nothing_waits_at_the_limit_and_absurd_prices_hold_nothing_back(
+def test_nothing_waits_over_a_threshold_and_absurd_prices_hold_nothing_back(
     ready: Ready, known: CallPrices | None, turns: float
 ) -> None:
     decision = decide(ready, known, turns)
-    if ready.before >= ready.limit or known is None or not known.are_known or ready.is_broken:
+    over = ready.before > ready.bounds.hard or ready.after <= ready.bounds.budget < ready.before
+    if (over and ready.bounds.budget) or known is None or not known.are_known or ready.is_broken:
         assert decision.swaps
     assert all(math.isfinite(each) and each >= 0 for each in (decision.saves_usd, decision.costs_usd, decision.turns))
 
 
 @given(st.lists(st.integers(0, 5_000), min_size=1, max_size=200), prices | st.none(), any_seconds)
-def test_a_life_of_waiting_never_passes_the_limit(growth: list[int], known: CallPrices | None, gap: float) -> None:
-    """Whatever is decided on the way, what is over the limit after a turn has become the head before the next."""
-    before, limit = 40_000, 90_000
+def test_a_life_of_waiting_never_passes_a_threshold(growth: list[int], known: CallPrices | None, gap: float) -> None:
+    """Whatever is decided on the way, what is over a threshold after a turn has become the head before the next."""
+    before = 20_000
     for since, each in enumerate(growth):
         before += each
-        ready = Ready(before, before // 2, 1_000, limit, gap, since=since)
+        ready = Ready(before, before // 2, 1_000, LIMITS, gap, since=since)
         if decide(ready, known, 1e9).swaps:
             before //= 2
-        assert before < limit
+        assert before <= LIMITS.budget
+
+
+@given(
+    st.integers(-100, 10**6),
+    prices | st.none(),
+    st.builds(Expected, st.floats(), st.floats()),
+    st.floats(0, 1e9) | st.just(math.nan),
+)
+def test_a_summary_is_worth_no_more_than_it_saves(
+    freed: int, known: CallPrices | None, expected: Expected, usd: float
+) -> None:
+    if is_worth_summary(freed, known, expected, usd):
+        assert known is not None
+        assert freed > 0
+        assert usd < freed * max(known.written, known.carrying) * (1 + max(0.0, expected.turns)) * (1 + 1e-9)
+
+
+def test_a_summary_is_worth_its_price_where_many_turns_are_expected() -> None:
+    assert is_worth_summary(58_000, OPUS, Expected(50, 0), 0.08)
+    assert not is_worth_summary(58_000, OPUS, Expected(0, 0), 0.08)
+    assert not is_worth_summary(58_000, OPUS, Expected(50, 0), 2)
+    # Each pause is one more time that all of it would be written anew.
+    assert is_worth_summary(58_000, OPUS, Expected(50, 0.2), 2)
+
+
+def test_a_pause_is_used_from_the_share_on_from_which_work_is_done_ahead() -> None:
+    pause = Pause(merge({}))
+    assert (pause.early.input_token_budget, pause.early.compaction_threshold_tokens) == (30_000, 60_000)
+    assert not pause.is_due(Load(30_000, None))
+    assert pause.is_due(Load(30_001, None))
+    assert not pause.is_due(Load(30_001, None, has_old_results=False))
+    assert pause.is_due(Load(60_001, None, has_old_results=False))
+    # Nothing is dropped in one that no threshold asks for.
+    dropping = Pause(merge({"compaction_enabled": False}))
+    assert not dropping.is_due(Load(60_001, None, has_old_results=False, bytes=10**9))
+    # After a step the conversation has to have grown by a little at least.
+    assert not pause.is_due(Load(35_000, None, tool_results_hold=35_000 + 6_000))
+    assert pause.is_due(Load(37_000, None, tool_results_hold=35_000 + 6_000))

@@ -11,7 +11,7 @@ import pytest
 from bench.cost.best import SwapPoints, best
 from bench.cost.gaps import GAPS, gaps
 from bench.cost.ladder import NO_HEAD, Recording, recorded
-from bench.cost.models import models
+from bench.cost.models import models, summarizer
 from bench.cost.replay import Played, at_once, stored
 from bench.cost.run import STRATEGIES, main
 from compaction.policy import merge
@@ -20,25 +20,26 @@ from tests.support.long_conversation import turns
 if TYPE_CHECKING:
     from pathlib import Path
 
-POLICY = {"input_token_budget": 4_000, "compaction_threshold_tokens": 8_000, "model_context_tokens": 16_000}
+POLICY = {"input_token_budget": 8_000, "compaction_threshold_tokens": 16_000, "model_context_tokens": 32_000}
 MODELS = dict(models())
 
 
 @cache
 def recording(kind: str = "agent") -> Recording:
-    messages = [message for turn in turns("agent" if kind == "agent" else "chat", 40) for message in turn]
+    messages = [message for turn in turns("agent" if kind == "agent" else "chat", 120) for message in turn]
     return recorded(kind, messages, "Be brief.", merge(POLICY))
 
 
 @pytest.mark.parametrize("kind", GAPS)
 @pytest.mark.parametrize("model", MODELS)
 def test_no_schedule_is_cheaper_than_the_best_and_none_is_broken_by_nothing(kind: str, model: str) -> None:
-    played = Played(recording(), gaps(kind, recording().requests, "one"), MODELS[model])
+    played = Played(recording(), gaps(kind, recording().requests, "one"), MODELS[model], summarizer())
     every = [played.thresholds, played.break_even([]), best(played, SwapPoints(recording()))]
     assert len({bill.calls for bill in every}) == 1
     # The grid of swap points may miss a schedule by a little.
     assert every[2].usd <= 1.01 * min(bill.usd for bill in every)
     assert every[1].usd <= 1.10 * every[2].usd
+    assert every[1].usd <= every[0].usd
     assert every[1].breaks <= every[0].breaks
     assert played.none.breaks == 0
 
@@ -64,7 +65,9 @@ def test_what_two_contexts_begin_with_alike_is_counted_in_whole_messages() -> No
 
 def test_a_call_after_a_pause_reads_nothing_from_the_cache() -> None:
     whole = recording("chat")
-    warm, cold = (Played(whole, [gap] * len(whole.calls), MODELS["claude-opus-5-5"]) for gap in (1.0, 1_000.0))
+    warm, cold = (
+        Played(whole, [gap] * len(whole.calls), MODELS["claude-opus-5-5"], summarizer()) for gap in (1.0, 1_000.0)
+    )
     assert cold.call(3, NO_HEAD, NO_HEAD).usd > warm.call(3, NO_HEAD, NO_HEAD).usd
     assert cold.none.usd > cold.thresholds.usd
 

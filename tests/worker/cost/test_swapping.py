@@ -1,23 +1,29 @@
-"""Snapshots that wait until it pays that they become the head: what they wait for, and that no bound is passed."""
+"""What is compacted in a pause, what waits for one, what is put off, and that no threshold is passed meanwhile."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.cost.swap import bounds_of
 from compaction.policy import merge
 from store.conversations import waiting
+from store.runs.runs import LeaseHolder
 from tests.support.service.in_process import SMALL, Chat, Seen, Workers, chat, head
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
+from worker.checks import Checker
+from worker.runs.pausing import Pausing
 from worker.runs.swapping import Swapping
 from worker.sweeping.cold import promote_cold
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from tests.support.blocks import Message
@@ -25,9 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["chat"]
 
 MODEL: Final = "claude-opus-5-5"
-LIMIT: Final = merge(SMALL).pending_limit_tokens
-READY: Final[list[Message]] = [request("go", 100), *rounds(7, 400)]
-"""Over the budget of tool results, and not worth a warm cache yet."""
+NEAR: Final[list[Message]] = [request("go", 100), *rounds(4, 400)]
+"""Under the budget of tool results, and over the share of it from which work is done ahead of time."""
+TALK: Final[list[Message]] = [request("go", 2_600), *rounds(5, 150), answer("so", 20)]
+"""Over the budget of tool results, and over it still when they have been cut."""
+
+
+SMALL_CUTS: Final = {"tool_result_retention_chars": 400}
+LIMITS: Final = bounds_of(merge(SMALL))
 
 
 def begin(chat: Chat, policy: Mapping[str, Any] | None = None, model: str | None = MODEL) -> UUID:
@@ -39,6 +50,13 @@ def begin(chat: Chat, policy: Mapping[str, Any] | None = None, model: str | None
 def workers_of(chat: Chat) -> Workers:
     workers = Workers(chat, StubSummarizer())
     workers.resources.swapping = Swapping(chat.settings, chat.database)
+    workers.checker = Checker(
+        chat.database,
+        chat.settings.policy,
+        holder=lambda: LeaseHolder("test"),
+        lease_seconds=workers.lease_seconds,
+        pausing=Pausing(chat.settings),
+    )
     return workers
 
 
@@ -47,87 +65,121 @@ def waits(chat: Chat, conversation: UUID) -> int | None:
     return rows[0].version if rows else None
 
 
-def go_cold(chat: Chat, conversation: UUID) -> None:
-    """Let the cache's life be over, as time would."""
-    chat.query(
-        "update waiting_snapshots set lifetime = 0, cold_at = now() - interval '1 second' where conversation_id = :c",
-        c=conversation,
-    )
+def is_watched(chat: Chat, conversation: UUID) -> bool:
+    query = "select 1 from waiting_snapshots where conversation_id = :c and version is null and cold_at < 'infinity'"
+    return bool(chat.query(query, c=conversation))
 
 
-def test_a_snapshot_waits_while_the_cache_is_warm_and_its_run_says_why(chat: Chat) -> None:
+@pytest.fixture
+def passes(database_url: str) -> Callable[[UUID, int], None]:
+    """Return a function that has so many seconds gone by, as far as anything of a conversation can tell."""
+
+    def passes(conversation: UUID, seconds: int = 1_000) -> None:
+        with psycopg.connect(database_url) as connection:
+            connection.execute("set session_replication_role = replica")
+            for change in (
+                "update messages set created_at = created_at - make_interval(secs => %s) where conversation_id = %s",
+                "update waiting_snapshots set cold_at = cold_at - make_interval(secs => %s) where conversation_id = %s",
+            ):
+                connection.execute(change, (seconds, conversation))
+
+    return passes
+
+
+def test_what_nears_a_threshold_is_compacted_in_the_next_pause(chat: Chat, passes: Callable[..., None]) -> None:
     conversation, workers = begin(chat), workers_of(chat)
-    chat.append(conversation, READY)
+    chat.append(conversation, NEAR)
     workers.settle(conversation)
-    assert head(chat, conversation) == Seen(0, -1, None)
-    assert waits(chat, conversation) == 1
-    run = chat.run(conversation)
-    assert (run.state, run.reason) == ("committed", "waits_until_it_pays")
-    (step,) = chat.steps(run.id)
-    assert "waits: cache warm until " in step.detail
-    assert "expected turns" in step.detail
-    # What it was made from is served meanwhile, whole.
-    assert len(chat.valid_context(conversation)) == len(READY)
-
-
-def test_it_becomes_the_head_in_a_pause(chat: Chat) -> None:
-    conversation, workers = begin(chat), workers_of(chat)
-    chat.append(conversation, READY)
-    workers.settle(conversation)
+    assert (head(chat, conversation), is_watched(chat, conversation)) == (Seen(0, -1, None), True)
+    assert chat.runs(conversation) == []
     assert promote_cold(chat.database) == 0
-    go_cold(chat, conversation)
+    passes(conversation)
     assert promote_cold(chat.database) == 1
-    assert head(chat, conversation).version == 1
-    assert waits(chat, conversation) is None
-    assert chat.row(conversation).check_due_at is not None
-    assert promote_cold(chat.database) == 0
-
-
-def test_what_is_said_meanwhile_keeps_the_cache_warm(chat: Chat) -> None:
-    conversation, workers = begin(chat), workers_of(chat)
-    chat.append(conversation, READY)
     workers.settle(conversation)
-    chat.append(conversation, [answer("there", 20)])
-    chat.query(
-        "update waiting_snapshots set cold_at = now() - interval '1 second' where conversation_id = :c", c=conversation
-    )
+    assert head(chat, conversation).version == 1
+    run = chat.run(conversation)
+    assert (run.trigger, run.state, is_watched(chat, conversation)) == ("pause", "committed", False)
+    (step,) = chat.steps(run.id)
+    assert "at once: the cache is cold, saves $" in step.detail
+    # Nothing is left to do, in this pause or without one.
     assert promote_cold(chat.database) == 0
-    assert waits(chat, conversation) == 1
-    (row,) = chat.query(
-        "select cold_at > now() as later from waiting_snapshots where conversation_id = :c", c=conversation
-    )
-    assert row.later
+    workers.settle(conversation)
+    assert len(chat.runs(conversation)) == 1
+
+
+def test_a_check_that_comes_late_finds_the_pause_by_itself(chat: Chat, passes: Callable[..., None]) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    chat.append(conversation, NEAR)
+    passes(conversation)
+    workers.settle(conversation)
+    assert head(chat, conversation).version == 1
+
+
+def test_what_is_said_meanwhile_keeps_the_cache_warm(chat: Chat, passes: Callable[..., None]) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    chat.append(conversation, NEAR)
+    workers.settle(conversation)
+    passes(conversation)
+    chat.append(conversation, [answer("there", 20)])
+    assert promote_cold(chat.database) == 0
+    workers.settle(conversation)
+    assert (head(chat, conversation).version, is_watched(chat, conversation)) == (0, True)
 
 
 @pytest.mark.parametrize(
     ("policy", "model"),
-    [({"swap": "at_once"}, MODEL), ({}, None), ({}, "nobody-knows-1"), ({"prompt_cache_seconds": 0}, MODEL)],
-    ids=["forbidden", "no model", "no price", "no cache"],
+    [
+        ({"swap": "at_once"}, MODEL),
+        ({}, None),
+        ({}, "nobody-knows-1"),
+        ({"prompt_cache_seconds": 0}, MODEL),
+        ({"batch_threshold_ratio": 1}, MODEL),
+        ({"compaction_enabled": False, "input_token_budget": 0}, MODEL),
+    ],
+    ids=["forbidden", "no model", "no price", "no cache", "nothing ahead", "no summaries"],
 )
-def test_it_does_not_wait_where_that_is_forbidden_or_saves_nothing(
-    chat: Chat, policy: dict[str, Any], model: str | None
+def test_no_pause_is_waited_for_where_that_is_forbidden_or_saves_nothing(
+    chat: Chat, policy: dict[str, Any], model: str | None, passes: Callable[..., None]
 ) -> None:
-    conversation = begin(chat, policy, model)
-    chat.append(conversation, READY)
-    workers_of(chat).settle(conversation)
+    conversation, workers = begin(chat, policy, model), workers_of(chat)
+    chat.append(conversation, NEAR)
+    workers.settle(conversation)
+    passes(conversation)
+    assert promote_cold(chat.database) == 0
+    workers.settle(conversation)
+    assert (chat.runs(conversation), waits(chat, conversation)) == ([], None)
+
+
+def test_a_threshold_is_answered_at_once_whatever_the_cache_is_worth(chat: Chat) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    chat.append(conversation, [request("go", 100), *rounds(7, 400)])
+    workers.settle(conversation)
     assert (head(chat, conversation).version, waits(chat, conversation)) == (1, None)
+    (step,) = chat.steps(chat.run(conversation).id)
+    assert "at once: the context is over a threshold" in step.detail
 
 
-def test_what_waits_is_made_anew_as_the_conversation_grows_and_never_passes_the_limit(chat: Chat) -> None:
-    conversation, workers = (
-        begin(chat, {"compaction_threshold_tokens": 60_000, "model_context_tokens": 16_000}),
-        workers_of(chat),
-    )
-    made = 0
-    chat.append(conversation, READY)
-    for number in range(40):
-        workers.settle(conversation)
-        assert chat.context(conversation)["tokens"]["context"] < LIMIT
-        made = max(made, waits(chat, conversation) or 0)
-        chat.append(conversation, rounds(1, 400, start=100 + number))
-    assert made > 1
-    # One a turn at most: it neither runs again and again nor stops looking.
-    assert len(chat.runs(conversation)) <= 40
+def test_a_cut_that_answers_no_threshold_is_put_off_and_made_in_a_pause(
+    chat: Chat, passes: Callable[..., None]
+) -> None:
+    conversation, workers = begin(chat, SMALL_CUTS), workers_of(chat)
+    chat.append(conversation, TALK)
+    workers.settle(conversation)
+    run = chat.run(conversation)
+    assert (head(chat, conversation).version, run.state, run.reason) == (0, "skipped", "not_worth_it_yet")
+    (step,) = chat.steps(run.id)
+    assert "not yet: cache warm until " in step.detail
+    assert is_watched(chat, conversation) or chat.row(conversation).tool_results_hold > 0
+    # It is not looked at again with every turn.
+    chat.append(conversation, [request("more", 20), answer("so", 20)])
+    workers.settle(conversation)
+    assert len(chat.runs(conversation)) == 1
+    chat.append(conversation, [request("more", 150), answer("so", 150)])
+    workers.settle(conversation)
+    passes(conversation)
+    promote_cold(chat.database)
+    workers.settle(conversation)
+    assert head(chat, conversation).version == 1
 
 
 def test_a_summary_that_is_due_is_not_waited_with_a_cut_before_it(chat: Chat) -> None:
@@ -138,61 +190,142 @@ def test_a_summary_that_is_due_is_not_waited_with_a_cut_before_it(chat: Chat) ->
     assert "tool_results" in {step.name for step in chat.steps(chat.runs(conversation)[0].id)}
 
 
-def test_an_edit_gives_up_what_waits(chat: Chat) -> None:
-    conversation, workers = begin(chat), workers_of(chat)
-    chat.append(conversation, READY)
+def test_a_summary_that_is_not_worth_its_price_is_not_asked_for_in_a_pause(
+    chat: Chat, passes: Callable[..., None]
+) -> None:
+    dear = {"model_prices": {"stub": {"input": 900_000, "output": 900_000}}}
+    conversation, workers = begin(chat, dear), workers_of(chat)
+    stub = StubSummarizer()
+    stub.model = "stub"
+    workers.resources._make_summarizer = lambda: stub
+    chat.append(conversation, [request("go", 20), answer("so", 20), *exchanges(17, 100)])
     workers.settle(conversation)
+    passes(conversation)
+    assert promote_cold(chat.database) == 1
+    workers.settle(conversation)
+    run = chat.run(conversation)
+    assert (run.trigger, run.reason, head(chat, conversation).version) == ("pause", "not_worth_it_yet", 0)
+    # Its threshold is not held back by that.
+    chat.append(conversation, exchanges(8, 100))
+    workers.settle(conversation)
+    assert head(chat, conversation).version == 1
+
+
+def wait(chat: Chat, conversation: UUID, workers: Workers, passes: Callable[..., None]) -> None:
+    """Have a snapshot wait: the run of a pause is under way when somebody comes back."""
+    chat.append(conversation, NEAR)
+    passes(conversation)
+    lease = workers.begin(conversation)
+    chat.append(conversation, [answer("back", 20)])
+    workers.dispatcher.execute(lease)
+    workers.settle(conversation)
+    assert (head(chat, conversation).version, waits(chat, conversation)) == (0, 1)
+    run = chat.run(conversation)
+    assert (run.state, run.reason) == ("committed", "waits_until_it_pays")
+    assert "waits: cache warm until " in chat.steps(run.id)[0].detail
+
+
+def test_a_snapshot_waits_if_somebody_comes_back_while_it_is_made(chat: Chat, passes: Callable[..., None]) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    wait(chat, conversation, workers, passes)
+    # What it was made from is served meanwhile, whole.
+    assert len(chat.valid_context(conversation)) == len(NEAR) + 1
+    assert promote_cold(chat.database) == 0
+    passes(conversation)
+    assert promote_cold(chat.database) == 1
+    assert (head(chat, conversation).version, waits(chat, conversation)) == (1, None)
+    assert promote_cold(chat.database) == 0
+
+
+@pytest.mark.parametrize("policy", [{}, {"input_token_budget": 0, "compaction_threshold_tokens": 2_000}])
+def test_a_threshold_ends_the_wait_at_once(chat: Chat, policy: dict[str, Any], passes: Callable[..., None]) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    wait(chat, conversation, workers, passes)
+    if policy:
+        chat.query("update conversations set policy = policy || :p where id = :c", p=json.dumps(policy), c=conversation)
+    runs = len(chat.runs(conversation))
+    chat.append(conversation, [request("more", 400), answer("so", 20)])
+    workers.settle(conversation)
+    assert (head(chat, conversation).version, waits(chat, conversation)) == (1, None)
+    # It was ready: nothing had to be made.
+    assert len(chat.runs(conversation)) == runs
+
+
+def test_an_edit_gives_up_what_waits(chat: Chat, passes: Callable[..., None]) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    wait(chat, conversation, workers, passes)
     chat.append(conversation, [request("other", 20)], replace_from=1)
-    go_cold(chat, conversation)
+    passes(conversation)
     assert promote_cold(chat.database) == 0
     assert (head(chat, conversation).version, waits(chat, conversation)) == (0, None)
 
 
-def test_in_a_loop_with_signed_thinking_it_waits_for_the_loops_end_instead(chat: Chat) -> None:
+def test_in_a_loop_with_signed_thinking_it_waits_for_the_loops_end_instead(
+    chat: Chat, passes: Callable[..., None]
+) -> None:
     conversation, workers = begin(chat), workers_of(chat)
-    chat.append(conversation, READY)
-    workers.settle(conversation)
-    chat.append(conversation, rounds(1, 20, start=50, thinking=True))
-    go_cold(chat, conversation)
+    wait(chat, conversation, workers, passes)
+    chat.append(conversation, [request("on", 20), *rounds(1, 20, start=50, thinking=True)])
+    passes(conversation)
     assert promote_cold(chat.database) == 1
     assert head(chat, conversation) == Seen(0, -1, 1)
     chat.append(conversation, [answer("done", 20)])
     assert head(chat, conversation).version == 1
 
 
+def test_a_restore_is_not_undone_by_a_pause(chat: Chat, passes: Callable[..., None]) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    chat.append(conversation, NEAR)
+    passes(conversation)
+    workers.settle(conversation)
+    chat.query("update conversations set held_by_restore = true where id = :c", c=conversation)
+    chat.append(conversation, rounds(2, 300, start=40))
+    passes(conversation)
+    promote_cold(chat.database)
+    workers.settle(conversation)
+    assert head(chat, conversation).version == 1
+
+
 def test_erasure_takes_what_waits(chat: Chat) -> None:
     conversation, workers = begin(chat), workers_of(chat)
-    chat.append(conversation, READY)
+    chat.append(conversation, NEAR)
     workers.settle(conversation)
     erased = "select erase_conversation(gen_random_uuid(), :c, 'conversation', :t, gen_random_uuid())"
     chat.query(erased, t=chat.tenant_id, c=conversation)
-    assert waits(chat, conversation) is None
+    assert not is_watched(chat, conversation)
     with chat.database.transaction(chat.tenant_id) as connection:
         assert waiting.promote(connection, chat.tenant_id, conversation) == "outdated"
 
 
 LIVES = st.lists(
-    st.tuples(st.integers(1, 3), st.sampled_from([20, 200, 400, 900]), st.booleans(), st.integers(0, 6)),
+    st.tuples(st.integers(1, 3), st.sampled_from([20, 200, 400, 900]), st.integers(-500, 2_000), st.integers(0, 6)),
     min_size=1,
-    max_size=5,
+    max_size=6,
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     life=LIVES,
     price=st.sampled_from([0, 1e-6, 1, 1_000_000]),
     read=st.sampled_from([0, 0.1, 1_000_000]),
     cache=st.sampled_from([0, 1, 300, 604_800]),
+    share=st.sampled_from([0.1, 0.75, 1]),
 )
-def test_whatever_prices_and_pauses_say_no_bound_is_passed_and_nothing_runs_for_ever(
-    chat: Chat, life: list[tuple[int, int, bool, int]], price: float, read: float, cache: int
+def test_whatever_prices_clocks_and_usage_say_no_threshold_is_passed_and_nothing_runs_for_ever(
+    chat: Chat,
+    passes: Callable[..., None],
+    life: list[tuple[int, int, int, int]],
+    price: float,
+    read: float,
+    cache: int,
+    share: float,
 ) -> None:
     prices = {"mine": {"input": price, "output": 1, "cache_read": read}}
-    policy = {"model_prices": prices, "prompt_cache_seconds": cache}
+    policy = {"model_prices": prices, "prompt_cache_seconds": cache, "batch_threshold_ratio": share}
     conversation, workers = begin(chat, policy, "mine"), workers_of(chat)
     chat.append(conversation, [request("go", 100)])
-    for number, (count, tokens, is_cold, usage) in enumerate(life):
+    for number, (count, tokens, seconds, usage) in enumerate(life):
         chat.append(
             conversation,
             rounds(count, tokens, start=10 * number),
@@ -200,12 +333,15 @@ def test_whatever_prices_and_pauses_say_no_bound_is_passed_and_nothing_runs_for_
             input_tokens=[None, 0, 5, 2_500, 5_000, 100_000, None][usage],
         )
         workers.settle(conversation)
-        assert chat.row(conversation).check_due_at is None
-        context = chat.context(conversation)
-        assert chat.row(conversation).context_tokens < LIMIT
-        assert context["last_seq"] == chat.row(conversation).next_seq - 1
-        if is_cold:
-            go_cold(chat, conversation)
-            promote_cold(chat.database)
-            workers.settle(conversation)
-            assert waits(chat, conversation) is None or cache > 0
+        row = chat.row(conversation)
+        assert row.check_due_at is None
+        assert chat.context(conversation)["last_seq"] == row.next_seq - 1
+        # Whatever the API counts: what is stored is not over the threshold of the summary, nor waits anything over any.
+        assert row.context_tokens <= LIMITS.hard or row.summary_hold > 0
+        if waits(chat, conversation) is not None:
+            assert not LIMITS.are_passed(row.context_tokens)
+        # Also a clock that jumps back.
+        passes(conversation, seconds)
+        promote_cold(chat.database)
+        workers.settle(conversation)
+    assert len(chat.runs(conversation)) <= 3 * len(life)
