@@ -48,6 +48,8 @@ class Services:
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
         self.rate_limits = RateLimits(settings, self.metrics, self.run_without_tenant)
         self.run_waits = RunWaits(self.run)
+        self.begun: dict[UUID, None] = {}
+        """Conversations, the newest, that this process has stored turns of: another is not their first."""
         self.pool: Any = None
         self.authenticator: Authenticator
 

@@ -1,4 +1,4 @@
--- The whole schema at revision 0109, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0110, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -222,11 +222,12 @@ create table conversations (
     shape text,
     mixed_shapes boolean not null default false,
     other_model_through integer not null default '-1'::integer,
+    rules jsonb,
     constraint pk_conversations PRIMARY KEY (id),
     constraint ck_conversations_shape CHECK ((shape = ANY (ARRAY['chat'::text, 'responses'::text]))),
     constraint fk_conversations_tenant_id_tenants FOREIGN KEY (tenant_id) REFERENCES tenants(id)
 ) with (fillfactor=70, toast_tuple_target=512, autovacuum_vacuum_scale_factor=0.02);
-alter table conversations alter column external_id set statistics 0, alter column user_ref set statistics 0, alter column model set statistics 0, alter column policy set statistics 0, alter column metadata set statistics 0, alter column open_calls set statistics 0, alter column left_out set statistics 0;
+alter table conversations alter column external_id set statistics 0, alter column user_ref set statistics 0, alter column model set statistics 0, alter column policy set statistics 0, alter column metadata set statistics 0, alter column open_calls set statistics 0, alter column left_out set statistics 0, alter column rules set statistics 0;
 CREATE INDEX ix_conversations_check_due_at ON public.conversations USING btree (check_due_at) WHERE (check_due_at IS NOT NULL);
 CREATE INDEX ix_conversations_tenant_id_id ON public.conversations USING btree (tenant_id, id);
 CREATE INDEX ix_conversations_user_ref ON public.conversations USING btree (tenant_id, user_ref, id) WHERE (user_ref IS NOT NULL);
@@ -240,6 +241,7 @@ CREATE TRIGGER conversations_forget_gateway AFTER UPDATE OF erased_at ON public.
 CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
 CREATE TRIGGER conversations_forget_waiting_snapshots AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_waiting_snapshots();
+CREATE TRIGGER conversations_list_rules BEFORE UPDATE OF edits, erased_at ON public.conversations FOR EACH ROW WHEN ((old.rules IS NOT NULL)) EXECUTE FUNCTION list_rules_of_rest();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
 grant select (id, tenant_id, model, policy, revision, edits, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, held_by_restore, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
 grant insert, select, update on conversations to palimpsest_service;
@@ -496,15 +498,19 @@ create table pins (
     request_id uuid,
     created_at timestamp with time zone not null default now(),
     removed_at timestamp with time zone,
+    source text not null default 'pinned'::text,
     constraint pk_pins PRIMARY KEY (id),
+    constraint ck_pins_source CHECK ((source = ANY (ARRAY['pinned'::text, 'detected'::text, 'withdrawal'::text]))),
     constraint fk_pins_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
 );
-alter table pins alter column text set statistics 0;
+alter table pins alter column text set statistics 0, alter column source set statistics 0;
 CREATE INDEX ix_pins_conversation_id ON public.pins USING btree (conversation_id);
 alter table pins enable row level security;
 alter table pins force row level security;
 create policy background_erases on pins for all to palimpsest_background using (true) with check (true);
 create policy tenant on pins for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER pins_listed_when_changed AFTER UPDATE ON public.pins REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION list_changed_rules();
+CREATE TRIGGER pins_listed_when_new AFTER INSERT ON public.pins REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION list_changed_rules();
 CREATE TRIGGER pins_not_erased AFTER INSERT ON public.pins FOR EACH ROW EXECUTE FUNCTION guard_erased();
 grant delete, select (conversation_id) on pins to palimpsest_background;
 grant insert, select, update (removed_at) on pins to palimpsest_service;
@@ -1317,6 +1323,35 @@ begin
     end if;
 end $$;
 
+create function append_turn_with_entries(p_entries jsonb, p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, p_shape text, p_sent json[], OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
+language plpgsql as $$
+declare
+    v_most constant integer := 200;
+    v_rules jsonb;
+    v_is_first boolean;
+begin
+    select a.* into outcome, first_seq, last_seq, context_tokens, queued
+    from public.append_turn(p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from, p_key, p_body_hash,
+                            p_messages, p_facts, p_usage, p_context, p_limits, p_shape, p_sent) as a;
+    if outcome <> 'appended' then
+        return;
+    end if;
+    select coalesce(c.rules, '[]') into v_rules from public.conversations as c where c.id = p_conversation;
+    v_is_first := not exists (select from public.messages as m where m.conversation_id = p_conversation
+                              and m.seq < append_turn_with_entries.first_seq and m.superseded_at is null);
+    insert into public.pins (id, tenant_id, conversation_id, seq, text, source, request_id)
+    select e.id, p_tenant, p_conversation, append_turn_with_entries.first_seq + e.place, e.text, e.source, p_request
+    from (select distinct on (r.text, r.source) r.*
+          from jsonb_to_recordset(p_entries) as r (id uuid, place integer, text text, source text, if_first boolean)
+          where r.if_first is null or r.if_first = v_is_first
+          order by r.text, r.source, r.place, r.id) as e
+    where case when e.source = 'detected'
+               then not exists (select from jsonb_array_elements(v_rules) as known where known ->> 2 = e.text)
+               else exists (select from jsonb_array_elements(v_rules) as known where known ->> 3 = 'detected') end
+    order by e.place, e.id
+    limit greatest(0, v_most - jsonb_array_length(v_rules));
+end $$;
+
 create function as_sent(p_role text, p_content json, p_sent json) returns text
 language sql stable as $$
     select coalesce(p_sent::text, '{"role":"' || p_role || '","content":' || p_content::text || '}')
@@ -2084,6 +2119,27 @@ begin
     end if;
 end $$;
 
+create function list_changed_rules() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    perform public.list_rules(c.conversation_id) from (select distinct conversation_id from changed) as c;
+    return null;
+end $$;
+
+create function list_rules(p_conversation uuid) returns void
+language sql as $$
+    update public.conversations as c set rules = listed.rules, revision = c.revision + 1
+    from (select public.rules_in_force(p_conversation) as rules) as listed
+    where c.id = p_conversation and c.rules is distinct from listed.rules
+$$;
+
+create function list_rules_of_rest() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    new.rules := case when new.erased_at is null then public.rules_in_force(new.id) end;
+    return new;
+end $$;
+
 create function may_summarize(p_run uuid, p_per_tenant integer, p_overall integer) returns boolean
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -2380,7 +2436,7 @@ begin
     end if;
     if v_served = 'messages' then
         v_is_whole := v_shape = 'messages' and not c.mixed_shapes;
-        if v_is_whole and c.other_model_through = -1 then
+        if v_is_whole and c.other_model_through = -1 and c.rules is null then
             return;
         end if;
     elsif plain then
@@ -2389,7 +2445,8 @@ begin
         select s.sent, s.is_whole into sent, v_is_whole
         from public.sent_of_context(p_conversation, v_served, covers_through, head_seqs) as s;
     end if;
-    shapes := json_build_object('shape', v_shape, 'is_whole', v_is_whole, 'other_model_through', c.other_model_through);
+    shapes := json_build_object('shape', v_shape, 'is_whole', v_is_whole, 'other_model_through', c.other_model_through,
+                                'rules', coalesce(c.rules, '[]'));
 end $$;
 
 create function recount_carried(p_conversation uuid) returns void
@@ -2460,6 +2517,14 @@ language sql as $$
                                 and m.superseded_at is null), 0))::integer as tokens
           from public.conversations as r where r.id = p_conversation) as shown
     where c.id = p_conversation and c.context_tokens <> shown.tokens
+$$;
+
+create function rules_in_force(p_conversation uuid) returns jsonb
+language sql stable as $$
+    select jsonb_agg(jsonb_build_array(p.id, p.seq, p.text, p.source) order by p.seq, p.id)
+    from public.pins as p
+        join public.messages as m on m.conversation_id = p.conversation_id and m.seq = p.seq and m.superseded_at is null
+    where p.conversation_id = p_conversation and p.removed_at is null
 $$;
 
 create function sent_of_context(p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], OUT sent text, OUT is_whole boolean)

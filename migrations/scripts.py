@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from alembic import context, op
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def run_script(name: str) -> None:
@@ -24,6 +28,19 @@ def run_concurrently(name: str) -> None:
 def restore_function(script: str, name: str) -> None:
     """Give a function back the body that an earlier revision's script has; its owner and grants stay."""
     _execute(re.sub("^create function", "create or replace function", function_in(_read(script), name)))
+
+
+def amend_function(script: str, name: str, passages: Mapping[str, str]) -> None:
+    """Give a function the body that an earlier revision's script has, some passages replaced; owner and grants stay.
+
+    Raises ValueError for a passage that is not there once.
+    """
+    body = re.sub("^create function", "create or replace function", function_in(_read(script), name))
+    for before, after in passages.items():
+        if body.count(before) != 1:
+            raise ValueError(f"{name} does not have once: {before}")
+        body = body.replace(before, after)
+    _execute(body)
 
 
 def function_in(script: str, name: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _TIME_SHIFT: Final = 80
 """Bits of a UUIDv7 after its time in milliseconds: 4 of version, 12 random, 2 of variant, 62 random (RFC 9562, 5.7)."""
 _DIGITS: Final = re.compile(r"[0-9a-f]{32}")
-Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "hook", "evt", "era", "act", "rcl"]
+Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "rule", "hook", "evt", "era", "act", "rcl"]
 
 
 def new_id() -> UUID:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from compaction.shorten.fitting import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
+from runtime import ids
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES
 from store.engine import server_settings
 from store.hosts import asyncpg_connector, has_become_read_only, is_one_of_several
@@ -18,9 +20,9 @@ from store.turn_context import TurnContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from uuid import UUID
 
     from compaction.messages import TurnFacts
+    from compaction.pins.ledger import TurnEntry
     from compaction.policy import Policy
     from runtime.settings import Settings
 
@@ -136,6 +138,7 @@ _TURN: Final[Mapping[str, str | None]] = {
     "sent": None,
 }
 _APPEND: Final = _call("append_turn", **_TURN)
+_APPEND_ENTRIES: Final = _call("append_turn_with_entries", **_TURN, entries=None)
 _READ: Final = _call(
     "read_context_in_shape",
     tenant=None,
@@ -163,7 +166,7 @@ class Appended(NamedTuple):
 
 
 class ContextShapes(msgspec.Struct, frozen=True):
-    """What the served shape depends on."""
+    """What the served shape depends on, and the rules in force."""
 
     shape: str = "messages"
     """That of the conversation's first turn."""
@@ -171,6 +174,8 @@ class ContextShapes(msgspec.Struct, frozen=True):
     """Whether all of the tail came in the shape that is served."""
     other_model_through: int = -1
     """The seq up to which another model answered than the present one."""
+    rules: tuple[tuple[UUID, int, str, str], ...] = ()
+    """Entries of the ledger in force, in the order of their messages: id, seq, text and source."""
 
 
 _MESSAGES_ALONE: Final = ContextShapes()
@@ -265,13 +270,15 @@ async def append_turn(
     context: TurnContext | None = None,
     policy: Policy | None = None,
     sent: SentTurn | None = None,
+    entries: Sequence[TurnEntry] = (),
 ) -> Appended:
     """Append a turn; `contents` are the messages' contents as the JSON text that came in.
 
     What came in another shape is in the inner form in `contents`, and in `sent` as it came.
 
     `hidden` has the tokens of each message that inline tool results hide in the view. `policy` is the tenant's: by its
-    budget, or the conversation's own, what the model saw had been fitted before; None = never.
+    budget, or the conversation's own, what the model saw had been fitted before; None = never. `entries` are what the
+    turn adds to the ledger of rules.
     """
     messages = facts.messages
     view_tokens = [message.tokens for message in messages]
@@ -322,15 +329,18 @@ async def append_turn(
         ),
         *((sent.shape, _unlike_messages(sent, facts, contents)) if sent else (None, None)),
     )
+    call = _APPEND
+    if entries:
+        call, arguments = _APPEND_ENTRIES, (*arguments, _entries(entries))
     try:
-        done = Appended(*await pool.fetchrow(_APPEND, *arguments))
+        done = Appended(*await pool.fetchrow(call, *arguments))
     except asyncpg.UniqueViolationError:
         may_be_stored = True
     else:
         may_be_stored = idempotency_key is not None and done.outcome == "out_of_order"
     if may_be_stored:
         # A request with the same idempotency key may have committed in between: this time its answer is found.
-        done = Appended(*await pool.fetchrow(_APPEND, *arguments))
+        done = Appended(*await pool.fetchrow(call, *arguments))
     if done.outcome == "replayed":
         # What gave up waiting for a synchronous standby is here, and may not be there: this waits for it again.
         await pool.fetchrow(_REPLICATED)
@@ -393,6 +403,11 @@ def _unlike_messages(sent: SentTurn, facts: TurnFacts, contents: Sequence[str]) 
     """Return what each message was sent as, None for one that is no more than its role and its content."""
     plain = (f'{{"role":"{each.role}","content":{text}}}' for each, text in zip(facts.messages, contents, strict=True))
     return [None if text == same else text for text, same in zip(sent.messages, plain, strict=True)]
+
+
+def _entries(entries: Sequence[TurnEntry]) -> str:
+    """Return entries as the function takes them, each with the id that it gets."""
+    return msgspec.json.encode([{"id": ids.new_id(), **entry._asdict()} for entry in entries]).decode()
 
 
 def _array(values: Sequence[int]) -> str | None:

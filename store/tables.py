@@ -188,6 +188,7 @@ conversations = Table(
     Column("shape", Text),
     Column("mixed_shapes", Boolean, nullable=False, server_default=_FALSE),
     Column("other_model_through", Integer, nullable=False, server_default=_NONE),
+    Column("rules", JSONB),
     CheckConstraint("shape in ('chat', 'responses')", name="shape"),
     Index(
         "uq_conversations_external_id",
@@ -535,7 +536,9 @@ pins = Table(
     Column("request_id", Uuid),
     Column("created_at", TIME, nullable=False, server_default=NOW),
     Column("removed_at", TIME),
+    Column("source", Text, nullable=False, server_default="pinned"),
     Index(None, "conversation_id"),
+    CheckConstraint("source in ('pinned', 'detected', 'withdrawal')", name="source"),
 )
 
 OPEN: Final = ("wanted", "sending", "submitted", "canceling", "ended")

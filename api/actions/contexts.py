@@ -11,16 +11,20 @@ import msgspec
 
 from api.http.bodies import aside
 from api.http.problems import or_not_found
-from api.schema.types import ContextTokens, SnapshotRef
+from api.schema.types import ContextTokens, RulesOut, SnapshotRef
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last
 from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
+from compaction.pins.agreement import proposal_warning, proposals
+from compaction.pins.pinned import IN_LEDGER, Pin
+from compaction.pins.serving import StandingRules, check, fit_with_rules, warnings_of
 from compaction.shapes import serving
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.shorten.trimming import exchanges, last_answer, rounds
 from compaction.steps.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
 from compaction.summary.zone import opening_length
 from compaction.view import WRITTEN
+from runtime import ids
 from store import hot_path
 from store.bytes_held import MOST_READ_BYTES
 from store.conversations import conversations
@@ -43,16 +47,23 @@ _content: Final = msgspec.json.Decoder().decode
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
 
 
+RULES_HEADER: Final = "palimpsest-rules"
+"""Of a context's answer: the hash over the rules that stand in it, in hexadecimal."""
+
+
 class ContextAnswer(NamedTuple):
     """The context as JSON, None where the caller has it already, and its entity tag."""
 
     body: bytes | None
     etag: str
+    rules: str = ""
+    """The hash over the rules that stand in it; "" where there is no body."""
 
     @property
     def headers(self) -> dict[str, str]:
         """What is said of it beside its body."""
-        return {"etag": f'"{self.etag}"', "cache-control": "private, no-cache"}
+        of_rules = {RULES_HEADER: self.rules} if self.rules else {}
+        return {"etag": f'"{self.etag}"', "cache-control": "private, no-cache", **of_rules}
 
 
 async def read_context(
@@ -91,7 +102,7 @@ async def read_context(
     if (fitted := served.fitted) is not None and fitted.gave_way:
         record = _record(caller.tenant_id, conversation, stored.head_version, policy, fitted, served.warnings)
         services.assemblies.add(record, caller.request_id)
-    return ContextAnswer(served.body, etag + suffix)
+    return ContextAnswer(served.body, etag + suffix, served.rules)
 
 
 def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:
@@ -151,6 +162,8 @@ class Served(NamedTuple):
     body: bytes
     warnings: int
     fitted: FittedContext | None
+    rules: str
+    """The hash over the rules that stand in it."""
 
 
 def serve(
@@ -186,7 +199,8 @@ def serve(
             messages = _encode(encoded.messages).decode()
             warnings += serving.warnings_of(encoded)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
-    warnings += [*fixed_warnings(fixed, policy), *ignored, *dropped_before(stored)]
+    stand = standing_rules(messages, stored)
+    warnings += [*fixed_warnings(fixed, policy), *ignored, *dropped_before(stored), *stand.warnings]
     room = policy.context_limit_tokens
     if tokens_served > room:
         warnings.append(
@@ -195,9 +209,42 @@ def serve(
         )
     head = SnapshotRef(stored.head_version, stored.covers_through) if stored.head_version else None
     tokens = ContextTokens(tokens_served, stored.measured_input_tokens, policy.total_token_budget)
-    rest = _encode({"snapshot": head, "last_seq": stored.last_seq, "tokens": tokens, "warnings": warnings})
+    rest = _encode(
+        {"snapshot": head, "last_seq": stored.last_seq, "tokens": tokens, "rules": stand.named, "warnings": warnings}
+    )
     key = serving.KEYS[served].encode()
-    return Served(b'{"' + key + b'":' + messages.encode() + b"," + rest[1:], len(warnings), fitted)
+    body = b'{"' + key + b'":' + messages.encode() + b"," + rest[1:]
+    return Served(body, len(warnings), fitted, stand.named.sha256)
+
+
+class Stand(NamedTuple):
+    """What an answer says of the rules."""
+
+    named: RulesOut
+    warnings: Sequence[str] = ()
+
+
+def standing_rules(messages: str | bytes, stored: ContextRead) -> Stand:
+    """Look for the rules in force in the messages as served; say which do not stand there, or may be withdrawn."""
+    if not stored.shapes.rules:
+        return _NO_RULES
+    stand = check(messages if isinstance(messages, str) else messages.decode(), rules_of(stored))
+    asked = [Pin(ids.external("rule", each[0]), *each[1:3]) for each in stored.shapes.rules if each[3] == "withdrawal"]
+    named = RulesOut([rule.id for rule in stand.standing], stand.sha256)
+    proposed = proposals([*stand.standing, *stand.absent], asked) if asked else {}
+    return Stand(named, (*warnings_of(stand.absent), *(proposal_warning(rule, by) for rule, by in proposed.items())))
+
+
+def rules_of(stored: ContextRead) -> tuple[Pin, ...]:
+    """Return the rules in force, under the ids that clients see."""
+    return tuple(
+        Pin(ids.external("rule", entry), seq, text, IN_LEDGER[source])
+        for entry, seq, text, source in stored.shapes.rules
+        if source in IN_LEDGER
+    )
+
+
+_NO_RULES: Final = Stand(RulesOut([], StandingRules((), ()).sha256))
 
 
 def dropped_before(stored: ContextRead) -> list[str]:
@@ -213,14 +260,24 @@ def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
     working = working_view(stored, policy)
     about = history_of(stored, working)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
-    fitted = fit_history(
+    fit = partial(
+        fit_history,
         working.view,
-        policy.context_limit_tokens - fixed,
-        lambda message: message.tokens * stored.factor,
+        weigh=lambda message: message.tokens * stored.factor,
         carries_summary=about.carries_summary,
         lacks_rounds=about.lacks_rounds,
         unread=about.unread,
         handles=about.handles,
+    )
+    room = policy.context_limit_tokens - fixed
+    fitted = fit_with_rules(
+        fit,
+        room,
+        working.view,
+        about.rules,
+        factor=stored.factor,
+        max_tokens=policy.pinned_max_tokens,
+        is_part=about.is_part,
     )
     warnings = (*working.warnings, *drop_warnings(fitted, about.exchanges))
     return FittedContext(fitted, about.exchanges, fixed, warnings)
@@ -235,6 +292,8 @@ def history_of(stored: ContextRead, working: Working) -> History:
         lacks_rounds=stored.gap and _skips_rounds(working.view),
         unread=_unread(stored, working) if stored.gap else (),
         handles=working.handles,
+        rules=rules_of(stored),
+        is_part=stored.gap,
     )
 
 

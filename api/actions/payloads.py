@@ -6,11 +6,11 @@ What the request does not say of its context layers, the conversation stores.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from api.actions.contexts import dropped_before, history_of, working_view
+from api.actions.contexts import RULES_HEADER, dropped_before, history_of, standing_rules, working_view
 from api.http.bodies import aside, check_size
 from api.http.problems import invalid, or_not_found, step_into
 from api.http.turn_bodies import check_content
@@ -43,8 +43,10 @@ _SURELY_TOO_LARGE: Final = 2
 _encode: Final = msgspec.json.Encoder().encode
 
 
-async def assemble_payload(caller: Caller, conversation_id: UUID | None, wanted: PayloadIn, body_bytes: int) -> bytes:
-    """Return the payload as JSON; raise the problem that the request has, before that of no such conversation."""
+async def assemble_payload(
+    caller: Caller, conversation_id: UUID | None, wanted: PayloadIn, body_bytes: int
+) -> PayloadAnswer:
+    """Return the payload; raise the problem that the request has, before that of no such conversation."""
     limits = caller.services.strict.limits
     for name, given in (("prior_context", wanted.prior_context), ("turn_context", wanted.turn_context)):
         check_size(len(given or ()), limits.context_blocks, "context blocks", f"/{name}")
@@ -76,7 +78,7 @@ async def assemble_payload(caller: Caller, conversation_id: UUID | None, wanted:
     record = _record(caller.tenant_id, identifier, stored.head_version, assembly, count)
     caller.services.assemblies.add(record, caller.request_id)
     payload = await aside(size, _payload, layers, assembly, shape, stored, asked.sent)
-    return await aside(size, _answer, payload, assembly, (*warnings, *ignored))
+    return await aside(size, _answer, payload, assembly, stored, (*warnings, *ignored))
 
 
 async def _layers(caller: Caller, row: AnyRow, wanted: PayloadIn, user: ViewMessage | None, policy: Policy) -> Layers:
@@ -187,12 +189,14 @@ def _payload(
     return _Payload(marked.system, encoded.messages, shape, serving.warnings_of(encoded))
 
 
-def _answer(payload: _Payload, assembly: Assembly, warnings: Sequence[str]) -> bytes:
+def _answer(payload: _Payload, assembly: Assembly, stored: ContextRead, warnings: Sequence[str]) -> PayloadAnswer:
     fitted = assembly.fitted
-    return _encode(
+    messages = _encode(payload.messages)
+    stand = standing_rules(messages, stored)
+    body = _encode(
         PayloadOut(
             system=payload.system,
-            **{serving.KEYS[payload.shape]: payload.messages},
+            **{serving.KEYS[payload.shape]: cast("list[Any]", msgspec.Raw(messages))},
             layers=PayloadLayers(
                 assembly.system_tokens,
                 assembly.prior_tokens,
@@ -209,9 +213,18 @@ def _answer(payload: _Payload, assembly: Assembly, warnings: Sequence[str]) -> b
                 assembly.exchanges_dropped,
                 fitted.cut,
             ),
-            warnings=[*warnings, *assembly.warnings, *payload.warnings],
+            rules=stand.named,
+            warnings=[*warnings, *assembly.warnings, *stand.warnings, *payload.warnings],
         )
     )
+    return PayloadAnswer(body, {RULES_HEADER: stand.named.sha256})
+
+
+class PayloadAnswer(NamedTuple):
+    """The payload as JSON, and what is said of it beside its body."""
+
+    body: bytes
+    headers: dict[str, str]
 
 
 class _Asked(NamedTuple):

@@ -1,23 +1,27 @@
-"""Pins: what has to stay in the context word for word, put into it and taken off at once."""
+"""Rules: what has to stay in the context word for word, put into it and taken off at once, and the ledger of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import msgspec
 
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
-from compaction.pins.pinned import message_text
+from api.schema.pins import ProposalOut, RuleOut
+from compaction.pins.agreement import disagreements, proposals
+from compaction.pins.pinned import IN_LEDGER, Pin, message_text
 from compaction.tokens import content_tokens
+from runtime import ids
 from store.conversations import conversations, messages, pins, repinning
 
 if TYPE_CHECKING:
-    from uuid import UUID
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from api.actions.caller import Caller
-    from api.schema.pins import PinIn
+    from api.schema.pins import PinIn, RuleChange
     from compaction.policy import Policy
     from store.tables import AnyRow
 
@@ -72,3 +76,74 @@ def remove_pin(connection: Connection, tenant_id: UUID, conversation_id: UUID, c
         policy=caller.principal.policy_for(row.policy, row.model),
         request_id=caller.request_id,
     )
+
+
+class Ledger:
+    """Every entry of a conversation's ledger, and how those in force stand to each other."""
+
+    def __init__(self, rows: Sequence[AnyRow]) -> None:
+        self.rules: Mapping[UUID, AnyRow] = {row.id: row for row in rows if row.source in IN_LEDGER}
+        pins_of = [Pin(row.id.hex, row.seq, row.text, IN_LEDGER.get(row.source, "pinned")) for row in rows]
+        in_force = [pin for row, pin in zip(rows, pins_of, strict=True) if row.withdrawn_at is None]
+        rules = [pin for pin in in_force if pin.id in {identifier.hex for identifier in self.rules}]
+        self._asked = [pin for pin in in_force if pin not in rules]
+        self._meant = proposals(rules, self._asked)
+        self._apart = disagreements(rules)
+
+    def asked_about(self, rule_id: UUID, *, alone: bool) -> list[UUID]:
+        """Return the entries that may ask to forget a rule; `alone` leaves out what means others too."""
+        by = self._meant.get(rule_id.hex)
+        others = [each for other, each in self._meant.items() if other != rule_id.hex]
+        return [] if by is None or (alone and by in others) else [UUID(by.id)]
+
+    def out(self, rule_id: UUID) -> RuleOut:
+        """Return a rule as clients see it."""
+        row, name = self.rules[rule_id], rule_id.hex
+        related = [
+            (f"rule_{one.newer if one.older == name else one.older}", one.kind)
+            for one in self._apart
+            if name in (one.older, one.newer)
+        ]
+        by = self._meant.get(name)
+        return RuleOut(
+            id=ids.external("rule", rule_id),
+            text=row.text,
+            seq=row.seq,
+            source=row.source,
+            since=row.created_at,
+            withdrawn_at=row.withdrawn_at,
+            request_id=ids.external("req", row.request_id) if row.request_id else None,
+            duplicates=[other for other, kind in related if kind == "duplicate"],
+            conflicts=[other for other, kind in related if kind == "conflict"],
+            proposal=ProposalOut(by.seq, by.text) if by else None,
+        )
+
+
+def list_rules(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[RuleOut]:
+    """Return all rules of a conversation there ever were."""
+    ledger = Ledger(pins.ledger(connection, tenant_id, conversation_id))
+    return [ledger.out(rule_id) for rule_id in ledger.rules]
+
+
+def change_rule(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, rule_id: UUID, wanted: RuleChange
+) -> RuleOut:
+    """Withdraw a rule, or put it in force again, and settle what users said of it; raise the problem that it has."""
+    row = conversations.get(connection, tenant_id, conversation_id, lock=True)
+    ledger = Ledger(pins.ledger(connection, tenant_id, conversation_id)) if row is not None else None
+    if row is None or ledger is None or rule_id not in ledger.rules:
+        raise not_found()
+    rule = ledger.rules[rule_id]
+    if rule.superseded_at is not None:
+        raise invalid("The message that this rule is of has been replaced.", "/in_force")
+    settled = ledger.asked_about(rule_id, alone=not wanted.in_force)
+    pins.settle(connection, tenant_id, conversation_id, settled if wanted.in_force else [*settled, rule_id])
+    if wanted.in_force and rule.withdrawn_at is not None:
+        pins.reinstate(connection, tenant_id, conversation_id, rule_id)
+    policy = caller.principal.policy_for(row.policy, row.model)
+    left_out = repinning.repin(connection, tenant_id, conversation_id, policy=policy, request_id=caller.request_id)
+    if wanted.in_force and str(rule_id) in left_out:
+        raise ProblemError(
+            409, "pins_full", f"The rules have more than {policy.pinned_max_tokens:,} tokens (pinned_max_tokens)."
+        )
+    return Ledger(pins.ledger(connection, tenant_id, conversation_id)).out(rule_id)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
+from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
 from api.schema.types import TurnOut
 from compaction.payload.context_blocks import prepare
+from compaction.pins.ledger import turn_entries
 from runtime.fault_points import pause_for_test
 from store import hot_path
 from store.conversations import conversations
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from store.conversations.context_blocks import NewBlocks
     from store.hot_path import Appended
     from store.turn_context import TurnContext
+
+_MOST_BEGUN: Final = 10_000
+"""Conversations that a process remembers to have begun; what it forgot is looked at as a first turn once more."""
 
 
 async def append_turn(
@@ -54,8 +60,13 @@ async def store_turn(
     idempotency_key: str | None = None,
     body: bytes = b"",
 ) -> Appended:
-    """Store a turn under the tenant's policy; `body` is what an idempotency key identifies."""
-    policy = caller.principal.policy
+    """Store a turn under the tenant's policy, and the rules in it; `body` is what an idempotency key identifies."""
+    policy, begun = caller.principal.policy, caller.services.begun
+    look = partial(turn_entries, may_be_first=turn.replace_from is not None or conversation not in begun)
+    entries = await aside(sum(map(len, turn.contents)), look, turn.said)
+    begun[conversation] = None
+    if len(begun) > _MOST_BEGUN:
+        del begun[next(iter(begun))]
     return await hot_path.append_turn(
         caller.services.pool,
         tenant_id=caller.tenant_id,
@@ -73,6 +84,7 @@ async def store_turn(
         context=context,
         policy=policy,
         sent=turn.sent,
+        entries=entries,
     )
 
 

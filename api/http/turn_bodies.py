@@ -54,6 +54,8 @@ class Turn(NamedTuple):
     context: tuple[ContextBlock, ...] = ()
     sent: SentTurn | None = None
     """What came in another shape than that of the Messages API, as it came."""
+    said: tuple[tuple[str, Any], ...] = ()
+    """Roles and contents, read, for the ledger of rules."""
 
 
 def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson = WITHOUT_SETTINGS) -> Turn:
@@ -88,6 +90,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
         turn.replace_from,
         hidden if any(hidden) else None,
         context,
+        said=tuple((given["role"], given["content"]) for given in value["messages"]),
     )
 
 
@@ -128,6 +131,7 @@ def _of_other_shape(
         hidden if any(hidden) else None,
         context,
         SentTurn(turn.shape, [bytes(message).decode() for message in turn.messages]),
+        tuple((message.role, message.content) for message in decoded),
     )
 
 

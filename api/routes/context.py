@@ -39,7 +39,7 @@ IF_NONE_MATCH: Final = Schema(
     guards=[requires("context:read")],
     summary="Read the context",
     operation_class=operation(
-        request_headers={"If-None-Match": IF_NONE_MATCH}, headers={200: ("ETag",), 304: ("ETag",)}
+        request_headers={"If-None-Match": IF_NONE_MATCH}, headers={200: ("ETag", "Palimpsest-Rules"), 304: ("ETag",)}
     ),
     responses={
         200: answers(ContextOut, "What to send as `messages`.", example=examples.CONTEXT),
@@ -64,7 +64,7 @@ async def read_context(
     status_code=200,
     guards=[requires("context:read")],
     summary="Assemble the payload",
-    operation_class=operation(PayloadIn, example=examples.PAYLOAD_IN),
+    operation_class=operation(PayloadIn, example=examples.PAYLOAD_IN, headers={200: ("Palimpsest-Rules",)}),
     responses={
         200: answers(PayloadOut, "What to send to the model.", example=examples.PAYLOAD),
         **problems(*EVERY_BODY, "not_found"),
@@ -76,8 +76,8 @@ async def assemble_payload(request: Request[Principal, Any, Any], conversation_i
     No model, worker or broker has a part in it.
     """
     wanted, size = await read_body(request, PayloadIn), len(await request.body())
-    body = await payloads.assemble_payload(caller_of(request), ids.parse("conv", conversation_id), wanted, size)
-    return Response(body, media_type="application/json")
+    answer = await payloads.assemble_payload(caller_of(request), ids.parse("conv", conversation_id), wanted, size)
+    return Response(answer.body, media_type="application/json", headers=answer.headers)
 
 
 def _known(shape: str | None) -> Shape | None:

@@ -27,7 +27,7 @@ from runtime import ids
     guards=[requires("turns:write", "context:read")],
     summary="Report that the prompt was too long",
     operation_class=operation(
-        OverflowIn, example=examples.OVERFLOW_IN, optional=True, headers={200: ("ETag", "run-id")}
+        OverflowIn, example=examples.OVERFLOW_IN, optional=True, headers={200: ("ETag", "Palimpsest-Rules", "run-id")}
     ),
     responses={
         200: answers(ContextOut, "The smaller context.", example=examples.CONTEXT),

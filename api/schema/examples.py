@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
 
 _CONVERSATION_ID: Final = "conv_0197f0c2a1b37c5d8e4f60718293a4b5"
@@ -50,11 +51,13 @@ TURN_IN: Final[dict[str, Any]] = {
     "snapshot_version": 0,
 }
 TURN: Final[dict[str, Any]] = {"first_seq": 0, "last_seq": 3, "context_tokens": 653, "check": "queued"}
+_NO_RULES: Final[dict[str, Any]] = {"ids": [], "sha256": hashlib.sha256(b"").hexdigest()}
 CONTEXT: Final[dict[str, Any]] = {
     "messages": [_QUESTION, _SEARCH, _FOUND, _ANSWER],
     "snapshot": None,
     "last_seq": 3,
     "tokens": {"context": 653, "measured": 612, "budget": 128_000},
+    "rules": _NO_RULES,
     "warnings": [],
 }
 PAYLOAD_IN: Final[dict[str, Any]] = {
@@ -76,6 +79,7 @@ PAYLOAD: Final[dict[str, Any]] = {
     "reserved_output": 4_096,
     "total": 675,
     "history": {"exchanges_total": 1, "exchanges_kept": 1, "exchanges_dropped": 0, "responses_truncated": 0},
+    "rules": _NO_RULES,
     "warnings": [],
 }
 OVERFLOW_IN: Final[dict[str, Any]] = {
@@ -84,6 +88,7 @@ OVERFLOW_IN: Final[dict[str, Any]] = {
 }
 COMPACTION_IN: Final[dict[str, Any]] = {"strategy": "auto", "instructions": "Keep every flight number."}
 COMPACTION: Final[dict[str, Any]] = {"run_id": _RUN_ID}
+RULE_CHANGE: Final[dict[str, Any]] = {"in_force": False}
 PIN_IN: Final[dict[str, Any]] = {"seq": 0, "text": "Lisbon on 4 May"}
 RESTORE_IN: Final[dict[str, Any]] = {"version": 0}
 FORK_IN: Final[dict[str, Any]] = {"through_seq": 0, "external_id": "chat-1-again"}

@@ -78,6 +78,11 @@ HEADERS: Final[Mapping[str, Json]] = {
     },
     "WWW-Authenticate": _header("How to present a key.", required=True),
     "ETag": _header("Stands for this context; send it as `If-None-Match` with the next read.", required=True),
+    "Palimpsest-Rules": _header(
+        "The hash over the rules that stand in this context, as `rules.sha256`.",
+        required=True,
+        pattern="^[0-9a-f]{64}$",
+    ),
     "Idempotency-Replayed": _header("The turn was stored before, and this is the answer it had then.", enum=["true"]),
     "Location": _header("The path of the run.", required=True, pattern="^/v1/runs/"),
     "run-id": _header("The run that made the context smaller; none if it was smaller already.", pattern="^run_"),

@@ -250,6 +250,16 @@ class PayloadHistory(Struct):
     responses_truncated: int
 
 
+class RulesOut(Struct):
+    """The rules in force that stand word for word in `messages`, and one hash over their texts in that order.
+
+    The hash is of the texts joined by line feeds, in UTF-8.
+    """
+
+    ids: list[str]
+    sha256: str
+
+
 class PayloadOut(Struct, kw_only=True):
     """A payload and what it weighs; `total` is its input, without the reserved output.
 
@@ -265,6 +275,7 @@ class PayloadOut(Struct, kw_only=True):
     reserved_output: int
     total: int
     history: PayloadHistory
+    rules: RulesOut
     warnings: list[str | LeftOutOut]
 
 
@@ -359,6 +370,7 @@ class ContextOut(Struct, kw_only=True):
     snapshot: SnapshotRef | None
     last_seq: int
     tokens: ContextTokens
+    rules: RulesOut
     warnings: list[str | LeftOutOut]
 
 

@@ -65,6 +65,7 @@ TYPES: Final[Mapping[str, Type]] = {
     ),
     "Layers": Type("PayloadLayers"),
     "PayloadHistory": Type("PayloadHistory"),
+    "StandingRules": Type("RulesOut"),
     "LeftOut": Type("LeftOutOut"),
     "PayloadCounts": Type("PayloadOut", "What a payload weighs; `system` stands apart for the Messages API alone."),
     "Payload": Type(
@@ -94,6 +95,9 @@ TYPES: Final[Mapping[str, Type]] = {
     ),
     "Pin": Type("PinOut"),
     "PinList": Type("PinList"),
+    "RuleProposal": Type("ProposalOut"),
+    "Rule": Type("RuleOut"),
+    "RuleList": Type("RuleList"),
     "RecalledPart": Type("RecalledPart"),
     "RecalledPassage": Type("RecalledPassage"),
     "RecalledCounts": Type("RecallOut", "What was found, best first; with a reference, in the conversation's order."),

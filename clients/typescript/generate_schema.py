@@ -38,6 +38,8 @@ OPERATIONS: Final = (
     "GET /v1/conversations/{conversation_id}/pins",
     "POST /v1/conversations/{conversation_id}/pins",
     "DELETE /v1/conversations/{conversation_id}/pins/{pin_id}",
+    "GET /v1/conversations/{conversation_id}/rules",
+    "PATCH /v1/conversations/{conversation_id}/rules/{rule_id}",
     "GET /v1/runs/{run_id}",
 )
 _PRIMITIVES: Final = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}

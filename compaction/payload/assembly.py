@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.coverage import name_seqs
 from compaction.messages import blocks, has_thinking, is_request, tool_result_ids
+from compaction.pins.serving import fit_with_rules
 from compaction.repair import repair
 from compaction.shorten.fitting import Fitted, fit_history
 from compaction.shorten.trimming import drop_oldest
@@ -20,6 +21,7 @@ from compaction.view import WRITTEN, View, ViewMessage, strip_thinking, view_tok
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.recall.handles import Handles
     from compaction.text.outline import Form
@@ -70,6 +72,10 @@ class History(NamedTuple):
     """Tokens, before the factor, that the client sends besides the layers, unknown to the service."""
     handles: Handles | None = None
     """By what names texts that lose their middle can be had back; None where the policy has no handles."""
+    rules: Sequence[Pin] = ()
+    """The rules in force."""
+    is_part: bool = False
+    """Whether messages were not read because they would not have fitted."""
 
     def scaled(self, tokens: float) -> int:
         """Return what the API is expected to count for an estimate."""
@@ -144,7 +150,15 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
         if _fit_context(layers, before, None, room + user - request, about, policy)[:2] != (prior, turn):
             history, warnings = strip_thinking(history, _last_seq(history), from_index=loop), (_STRIPPED,)
     prior_tokens, turn_tokens = about.scaled(blocks_tokens(prior)), about.scaled(blocks_tokens(turn))
-    fitted = _fit(history, asked, room - prior_tokens - turn_tokens, about)
+    fitted = fit_with_rules(
+        lambda left: _fit(history, asked, left, about),
+        room - prior_tokens - turn_tokens,
+        history,
+        about.rules,
+        factor=about.factor,
+        max_tokens=policy.pinned_max_tokens,
+        is_part=about.is_part,
+    )
     messages = _join(fitted.view, (*prior, *turn), asked)
     assembly = Assembly(
         messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, given_way
@@ -152,7 +166,7 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     return assembly._replace(warnings=(*fixed_warnings(system, policy), *warnings, *_warnings(assembly)))
 
 
-def _fit(history: View, asked: ViewMessage | None, room: int, about: History) -> Fitted:
+def _fit(history: View, asked: ViewMessage | None, room: float, about: History) -> Fitted:
     return fit_history(
         history,
         room,

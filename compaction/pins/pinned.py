@@ -24,11 +24,13 @@ from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PinSource = Literal["pinned", "standing_instruction", "latest_request", "left_out"]
 """`left_out` is the note of the messages that are not shown, which has a place of its own: see `left_out.py`."""
 
+IN_LEDGER: Final[Mapping[str, PinSource]] = {"pinned": "pinned", "detected": "standing_instruction"}
+"""What entries of the ledger that stay word for word are, by their source there."""
 _EXPLAINED: Final = (
     "These texts are kept word for word because their messages are no longer shown. The rules among them still hold."
 )

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from compaction.pins.wording import LASTING, LASTING_CUES, LASTING_START, WITHDRAWAL_CUES, WITHDRAWS
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 RULES_CHARS: Final = 4_000
 """Characters of standing instructions that are taken from one message."""
 RULE_CHARS: Final = 600
 """Characters; a longer sentence is a document and not a rule, and of a longer list the first items are taken."""
+WINDOW_CHARS: Final = 4_000
+"""Characters at either end of a long text that are looked at when it comes: what is between is material, not talk."""
 _WRAPPED_CHARS: Final = 50
 """Characters; the sentence of a longer line may go on in the next one."""
 
@@ -74,9 +78,45 @@ def standing_instructions(text: str) -> tuple[str, ...]:
     A list under a heading such as "Never do any of this:" is one rule. Questions and mere narration are left out.
     At most `RULES_CHARS` characters in all.
     """
+    return _taken(text, _states_rule)
+
+
+def lasting_rules(text: str) -> tuple[str, ...]:
+    """Return those of a text that came later than a conversation's beginning which say that they hold from now on.
+
+    What is asked in the words of a rule alone ("don't change the tests") mostly is for what is done at the moment.
+    """
+    return tuple(rule for part in _parts(text, LASTING_CUES) for rule in _taken(part, _states_lasting_rule))
+
+
+def withdrawals(text: str) -> tuple[str, ...]:
+    """Return the sentences of `text` that ask for a rule to be forgotten, exactly as they are in it, in order."""
+    lines = (match[0] for part in _parts(text, WITHDRAWAL_CUES) for match in _LINE.finditer(part))
+    sentences = (match[0].strip() for line in lines for match in _SENTENCE.finditer(line))
+    asked = (each for each in sentences if len(each) <= RULE_CHARS and WITHDRAWS.search(each.lower()))
+    return tuple(dict.fromkeys(asked))
+
+
+def ends_of(text: str) -> list[str]:
+    """Return a text, of a long one the lines at its beginning and at its end: WINDOW_CHARS each at most."""
+    if len(text) <= 2 * WINDOW_CHARS:
+        return [text]
+    head, tail = text[:WINDOW_CHARS], text[-WINDOW_CHARS:]
+    return [head[: head.rfind("\n") + 1] or head, tail[tail.find("\n") + 1 :]]
+
+
+def _parts(text: str, cues: Sequence[str]) -> list[str]:
+    """Return the paragraphs of a text that have one of the cues, which are in small letters."""
+    said = text.lower()
+    if not any(cue in said for cue in cues):
+        return []
+    return [part for part in text.split("\n\n") if (lower := part.lower()) and any(cue in lower for cue in cues)]
+
+
+def _taken(text: str, states: Callable[[str], bool]) -> tuple[str, ...]:
     rules: list[str] = []
     room = RULES_CHARS
-    for start, end in _rules(text):
+    for start, end in _rules(text, states):
         rule = text[start:end].strip()
         if rule and len(rule) <= room and rule not in rules:
             room -= len(rule)
@@ -84,13 +124,13 @@ def standing_instructions(text: str) -> tuple[str, ...]:
     return tuple(rules)
 
 
-def _rules(text: str) -> Iterator[tuple[int, int]]:
+def _rules(text: str, states: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
     lines = [match.span() for match in _LINE.finditer(text) if not match[0].isspace()]
     index = 0
     while index < len(lines):
         start, end = lines[index]
         index += 1
-        if _heads_rules(text[start:end]):
+        if _heads_rules(text[start:end], states):
             last = end
             while (
                 index < len(lines) and _LIST_MARK.match(text, *lines[index]) and lines[index][1] - start <= RULE_CHARS
@@ -104,13 +144,13 @@ def _rules(text: str) -> Iterator[tuple[int, int]]:
             end = lines[index][1]
             index += 1
         mark = _LIST_MARK.match(text, start, end)
-        yield from _sentences(text, mark.end() if mark else start, end)
+        yield from _sentences(text, mark.end() if mark else start, end, states)
 
 
-def _heads_rules(line: str) -> bool:
+def _heads_rules(line: str, states: Callable[[str], bool]) -> bool:
     if len(line) > RULE_CHARS or not line.rstrip().endswith((":", "\uff1a")):
         return False
-    return _states_rule(line) or _HEADING.match(line) is not None
+    return states(line) or _HEADING.match(line) is not None
 
 
 def _goes_on(text: str, line: tuple[int, int], following: tuple[int, int]) -> bool:
@@ -121,11 +161,11 @@ def _goes_on(text: str, line: tuple[int, int], following: tuple[int, int]) -> bo
     return len(said) >= _WRAPPED_CHARS or text[slice(*following)].lstrip()[:1].islower()
 
 
-def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _sentences(text: str, start: int, end: int, states: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
     for match in _SENTENCE.finditer(text, start, end):
         sentence = match[0]
         asks = sentence[-RULE_CHARS:].rstrip(_CLOSERS).endswith(("?", "\uff1f"))
-        if len(sentence) <= RULE_CHARS and not asks and _states_rule(sentence) and not _TOLD.search(sentence):
+        if len(sentence) <= RULE_CHARS and not asks and states(sentence) and not _TOLD.search(sentence):
             yield match.span()
 
 
@@ -134,3 +174,9 @@ def _states_rule(sentence: str) -> bool:
     # The patterns are in small letters: without regard to case a search takes seven times as long.
     said = sentence.lower()
     return bool(_ANYWHERE.search(said) or _UNSPACED.search(said) or _AT_START.match(said))
+
+
+def _states_lasting_rule(sentence: str) -> bool:
+    """Tell whether a sentence, a withdrawal excepted, has the words of a rule that holds from now on."""
+    said = sentence.lower()
+    return bool((LASTING.search(said) or LASTING_START.match(said)) and not WITHDRAWS.search(said))

@@ -74,6 +74,8 @@ class Working(NamedTuple):
     warnings: tuple[str, ...]
     pins: tuple[Pin, ...] = ()
     """What has to stay word for word, shown or in a frame; the view itself holds no frame then."""
+    withdrawn: frozenset[tuple[int, str]] = frozenset()
+    """Seqs and texts of standing instructions that were withdrawn."""
     unrepaired: View = ()
     """The tail's messages where repair had something to do: it may have moved blocks from one to another."""
     handles: Handles | None = None
@@ -142,16 +144,18 @@ def build(
     strip_thinking_through: int = -1,
     other_model_through: int = -1,
     pinned: Sequence[Pin] | None = None,
+    withdrawn: frozenset[tuple[int, str]] = frozenset(),
     broken_through: int | None = None,
     in_pieces: bool = False,
 ) -> Working:
     """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
 
     Signed thinking in the tail up to `strip_thinking_through` is left out: its prefix has changed since; so is that of
-    another model in the snapshot, up to `other_model_through`. For a view to be compacted, `pinned` has what people
-    pinned: the frame of pins is taken off, to be put on again when the new view is settled. For one to be served it is
-    None. Up to `broken_through` (None = throughout) repair may have moved blocks of the snapshot: there handles name
-    no place. `in_pieces` tells that turns came in another shape than the Messages API's.
+    another model in the snapshot, up to `other_model_through`. For a view to be compacted, `pinned` has the rules in
+    force, and `withdrawn` those that are not any more: the frame of pins is taken off, to be put on again when the new
+    view is settled. For one to be served it is None. Up to `broken_through` (None = throughout) repair may have moved
+    blocks of the snapshot: there handles name no place. `in_pieces` tells that turns came in another shape than the
+    Messages API's.
     """
     stored = tuple([ViewMessage(role, _loads(content), seq) for seq, role, content in tail])
     current = strip_thinking(stored, strip_thinking_through)
@@ -182,7 +186,12 @@ def build(
         broken_through=broken_through,
         in_pieces=in_pieces,
     )
-    return working if pinned is None else working._replace(pins=(*pinned, *_standing(working), *_latest(working)))
+    if pinned is None:
+        return working
+    # The ledger has what was entered when it came; what is older, or deep in a long message, is looked for here.
+    known = withdrawn.union((pin.seq, pin.text) for pin in pinned)
+    standing = (pin for pin in _standing(working) if (pin.seq, pin.text) not in known)
+    return working._replace(pins=(*pinned, *standing, *_latest(working)), withdrawn=withdrawn)
 
 
 def _mended(message: ViewMessage) -> ViewMessage:

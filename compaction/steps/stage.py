@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
-from compaction.pins.pinned import Pinned, pin, with_left_out, with_pins
+from compaction.pins.pinned import IN_LEDGER, Pinned, pin, with_left_out, with_pins
 from compaction.recall.ranges import note
 from compaction.steps.ladder import Load
 from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
@@ -124,13 +124,14 @@ class Stage:
             pins=new.pins,
         )
         tail = [row for row in before.tail if row.seq > new.covers_through]
-        pinned = [each for each in before.pins if each.source == "pinned"]
+        pinned = [each for each in before.pins if each.source in IN_LEDGER.values()]
         working = build(
             snapshot,
             tail,
             policy,
             strip_thinking_through=before.last_seq,
             pinned=pinned,
+            withdrawn=before.withdrawn,
             broken_through=before.broken_through,
             in_pieces=before.in_pieces,
         )

@@ -53,7 +53,7 @@ _SOURCES: Final[Mapping[Kind, _Source]] = {
 }
 KINDS: Final[tuple[Kind, ...]] = tuple(_SOURCES)
 """What a conversation has; the steps of a run come with it."""
-_OF_THE_SERVICE: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker", "process_id"})
+_OF_THE_SERVICE: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker", "process_id", "rules"})
 """Columns that say nothing of the user."""
 
 

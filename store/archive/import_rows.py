@@ -13,6 +13,7 @@ from sqlalchemy import ARRAY, BigInteger, Boolean, DateTime, Integer, LargeBinar
 from sqlalchemy.dialects.postgresql import REAL
 
 from compaction.coverage import Coverage
+from compaction.pins.ledger import EntrySource
 from compaction.pins.pinned import Pin
 from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
 from store.tables import (
@@ -42,7 +43,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "run_step": run_steps,
 }
 """The kinds of rows in an export, and where each is from."""
-_GIVEN_ANEW: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker", "process_id"})
+_GIVEN_ANEW: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker", "process_id", "rules"})
 """Columns that no export has."""
 _Object = dict[str, Any]
 _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
@@ -50,6 +51,7 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("conversation", "metadata"): _Object,
     ("run", "policy"): _Object,
     ("conversation", "shape"): Literal["chat", "responses"],
+    ("pin", "source"): EntrySource,
     ("message", "role"): Literal["user", "assistant"],
     ("message", "shape"): Literal["chat", "responses"],
     ("run", "state"): RunState,

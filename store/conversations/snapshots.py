@@ -88,6 +88,7 @@ class Material(NamedTuple):
     overflows: int
     tool_results_hold: int
     pinned: tuple[Pin, ...] = ()
+    withdrawn: frozenset[tuple[int, str]] = frozenset()
     broken_through: int | None = None
     in_pieces: bool = False
     """Whether turns came in another shape than the Messages API's."""
@@ -103,6 +104,7 @@ class Material(NamedTuple):
             strip_thinking_through=self.strip_thinking_through,
             other_model_through=self.other_model_through,
             pinned=self.pinned,
+            withdrawn=self.withdrawn,
             broken_through=self.broken_through,
             in_pieces=self.in_pieces,
         )
@@ -213,7 +215,8 @@ def load(
         in_signed_loop=row.in_signed_loop,
         overflows=row.overflows,
         tool_results_hold=row.tool_results_hold,
-        pinned=_pinned(connection, tenant_id, conversation_id),
+        pinned=pins.in_force(connection, tenant_id, conversation_id),
+        withdrawn=pins.withdrawn(connection, tenant_id, conversation_id),
         broken_through=row.broken_through,
         in_pieces=row.in_pieces,
         days=_days(connection, conversation_id, snapshot, tail) if dated else {},
@@ -251,10 +254,6 @@ def _unread_through(connection: Connection, conversation_id: UUID, version: int)
         read += size
     announce(total + read)
     return -1
-
-
-def _pinned(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> tuple[Pin, ...]:
-    return tuple(Pin(str(pin.id), pin.seq, pin.text) for pin in pins.page(connection, tenant_id, conversation_id))
 
 
 def _pins_hold(new: NewSnapshot, before: Sequence[Pin], now: Sequence[Pin]) -> bool:
@@ -321,8 +320,12 @@ def commit(
         return Outcome(None, lost=RunReason.LEASE_LOST)
     if row.head_version != material.head_version or row.edits != material.edits or row.pending_version:
         return Outcome(None, lost=RunReason.HEAD_MOVED)
-    if not _pins_hold(new, material.pinned, _pinned(connection, lease.tenant_id, lease.conversation_id)):
+    now = pins.in_force(connection, lease.tenant_id, lease.conversation_id)
+    if not _pins_hold(new, material.pinned, now):
         return Outcome(None, lost=RunReason.HEAD_MOVED)
+    entered = {pin.id for pin in now}
+    standing = [pin for pin in new.pins if pin.source == "standing_instruction" and pin.id not in entered]
+    pins.enter(connection, lease.tenant_id, lease.conversation_id, standing)
     version = row.last_version + 1
     insert_new(
         connection,

@@ -6,6 +6,7 @@ All times are the database's: a worker's clock decides nothing.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -18,7 +19,6 @@ from store.tables import conversations, messages, snapshots, waiting_snapshots
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
-    from uuid import UUID
 
     from sqlalchemy import ScalarSelect
 
@@ -89,7 +89,7 @@ def wait(
         "version": version,
         "head_version": head_version,
         "edits": edits,
-        "pins": _pins(connection, tenant_id, conversation_id),
+        "pins": _pins(connection, tenant_id, conversation_id, version),
         "lifetime": lifetime,
         "cold_at": func.coalesce(_newest_of(conversation_id), func.now()) + lasts,
     }
@@ -146,7 +146,7 @@ def promote(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, i
         return "outdated"
     is_current = row.version is None or (
         (row.head_version, row.edits, None) == (head.head_version, head.edits, head.pending_version)
-        and sorted(row.pins) == _pins(connection, tenant_id, conversation_id)
+        and sorted(row.pins) == _pins(connection, tenant_id, conversation_id, row.version)
         and connection.scalar(
             select(_s.version).where(_s.conversation_id == conversation_id, _s.version == row.version)
         )
@@ -175,8 +175,11 @@ def promote(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, i
     return "promoted" if is_current else "outdated"
 
 
-def _pins(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[UUID]:
-    return sorted(pin.id for pin in pins.page(connection, tenant_id, conversation_id))
+def _pins(connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int) -> list[UUID]:
+    """Return what has to stay word for word of the messages that a version covers; others are shown anyway."""
+    own = (_s.conversation_id == conversation_id, _s.version == version)
+    covers: int | None = connection.scalar(select(_s.covers_through).where(*own))
+    return sorted(UUID(pin.id) for pin in pins.in_force(connection, tenant_id, conversation_id, through=covers))
 
 
 def _newest() -> ScalarSelect[Any]:

@@ -370,6 +370,8 @@ def test_everything_else(client: Client, service: Service) -> None:
     assert payload["messages"][-1] == {"role": "user", "content": "and now?"}
     pinned = client.pin(conversation, 0, text="request 0")
     assert [each["id"] for each in client.list_pins(conversation)["data"]] == [pinned["id"]]
+    (rule,) = [each for each in client.list_rules(conversation)["data"] if each["source"] == "pinned"]
+    assert client.decide_rule(conversation, rule["id"], in_force=True) == rule
     client.unpin(conversation, pinned["id"])
     assert client.list_pins(conversation)["data"] == []
     plan = client.plan_compaction(conversation, strategy="drop", policy={"max_conversation_messages": 10})

@@ -51,6 +51,7 @@ PREFIXES: Final = {
     "run_id": "run",
     "key_id": "key",
     "pin_id": "pin",
+    "rule_id": "rule",
     "webhook_id": "hook",
     "delivery_id": "evt",
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from runtime.settings import Settings
 
-EXTERNAL_ID: Final = re.compile(r"\b(?:conv|run|key|pin|hook|evt|era)_[0-9a-f]{32}\b")
+EXTERNAL_ID: Final = re.compile(r"\b(?:conv|run|key|pin|rule|hook|evt|era)_[0-9a-f]{32}\b")
 _TABLES = """
 select table_name from information_schema.columns
 where table_schema = 'public' and column_name = 'tenant_id'
@@ -43,7 +43,7 @@ class Planted:
         run = self._call("POST", f"{conversation}/compactions", {"instructions": self.canary})
         assert run["run_id"] in self.ids
         self.paths: Final = [
-            *(f"{conversation}{rest}" for rest in ("", "/context", "/messages", "/messages/0", "/pins")),
+            *(f"{conversation}{rest}" for rest in ("", "/context", "/messages", "/messages/0", "/pins", "/rules")),
             *(
                 f"{conversation}{rest}"
                 for rest in ("/runs", "/snapshots", "/snapshots/1", "/snapshots/1/diff", "/context-blocks")

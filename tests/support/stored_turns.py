@@ -14,7 +14,8 @@ def stored_turn(body: bytes) -> Turn:
     """Return the turn in a body, whatever its messages are made of."""
     turn = msgspec.json.decode(body, type=TurnIn)
     contents = [bytes(message.content).decode() for message in turn.messages]
-    facts = [message_facts(m.role, msgspec.json.decode(text)) for m, text in zip(turn.messages, contents, strict=True)]
+    said = tuple((m.role, msgspec.json.decode(text)) for m, text in zip(turn.messages, contents, strict=True))
+    facts = [message_facts(role, content) for role, content in said]
     return Turn(
         contents,
         turn_facts(facts),
@@ -23,4 +24,5 @@ def stored_turn(body: bytes) -> Turn:
         turn.replace_from,
         None,
         tuple(ContextBlock(block.source, block.title, block.text) for block in turn.context),
+        said=said,
     )

@@ -85,6 +85,16 @@ class PayloadHistory(TypedDict):
     responses_truncated: int
 
 
+class StandingRules(TypedDict):
+    """The rules in force that stand word for word in `messages`, and one hash over their texts in that order.
+
+    The hash is of the texts joined by line feeds, in UTF-8.
+    """
+
+    ids: list[str]
+    sha256: str
+
+
 class LeftOut(TypedDict):
     """What of messages has no counterpart in the shape that is served."""
 
@@ -102,6 +112,7 @@ class PayloadCounts(TypedDict):
     reserved_output: int
     total: int
     history: PayloadHistory
+    rules: StandingRules
     warnings: list[str | LeftOut]
 
 
@@ -315,6 +326,37 @@ class PinList(TypedDict):
     """All pins of a conversation."""
 
     data: list[Pin]
+
+
+class RuleProposal(TypedDict):
+    """What a user said in message `seq` that may ask to forget a rule. Nothing follows from it by itself."""
+
+    seq: int
+    text: str
+
+
+class Rule(TypedDict):
+    """An entry of the ledger: a text that stays in the context word for word, by whose request and since when.
+
+    `source`: pinned by hand, or detected in what the user, or the system or developer message `seq`, said.
+    """
+
+    id: str
+    text: str
+    seq: int
+    source: Literal["pinned", "detected"]
+    since: str
+    withdrawn_at: str | None
+    request_id: str | None
+    duplicates: list[str]
+    conflicts: list[str]
+    proposal: RuleProposal | None
+
+
+class RuleList(TypedDict):
+    """All rules of a conversation there ever were, in the order of their messages."""
+
+    data: list[Rule]
 
 
 class RecalledPart(TypedDict):

@@ -158,6 +158,8 @@ class Client:
     list_pins = _blocking(Operations.list_pins)
     pin = _blocking(Operations.pin)
     unpin = _blocking(Operations.unpin)
+    list_rules = _blocking(Operations.list_rules)
+    decide_rule = _blocking(Operations.decide_rule)
 
     def call_model(
         self,
@@ -257,6 +259,8 @@ class AsyncClient:
     list_pins = _awaited(Operations.list_pins)
     pin = _awaited(Operations.pin)
     unpin = _awaited(Operations.unpin)
+    list_rules = _awaited(Operations.list_rules)
+    decide_rule = _awaited(Operations.decide_rule)
 
     async def call_model(
         self,

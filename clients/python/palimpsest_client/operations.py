@@ -18,6 +18,8 @@ from palimpsest_client.answers import (
     Recalled,
     RecallTool,
     RestorePlan,
+    Rule,
+    RuleList,
     Run,
     Shape,
     Snapshot,
@@ -318,6 +320,15 @@ class Operations(Flows):
     def unpin(self, conversation_id: str, pin_id: str) -> Flow[None]:
         """Let compaction have a pinned text again."""
         return self.call("DELETE", path_of("conversations", conversation_id, "pins", pin_id), type(None))
+
+    def list_rules(self, conversation_id: str) -> Flow[RuleList]:
+        """List every rule there ever was, pinned or detected, in force or withdrawn."""
+        return self.call("GET", path_of("conversations", conversation_id, "rules"), RuleList)
+
+    def decide_rule(self, conversation_id: str, rule_id: str, *, in_force: bool) -> Flow[Rule]:
+        """Withdraw a rule, put it in force again, or keep one that a user may have asked to forget."""
+        path = path_of("conversations", conversation_id, "rules", rule_id)
+        return self.call("PATCH", path, Rule, body=given(in_force=in_force))
 
     def _page(self, path: str, _item: type[T], query: Mapping[str, Any]) -> Flow[Page[T]]:
         found = yield from self.call("GET", path, Page, query=query)

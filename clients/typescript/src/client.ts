@@ -287,6 +287,16 @@ export class Client {
     return this.#call("DELETE /v1/conversations/{conversation_id}/pins/{pin_id}", [conversationId, pinId], {});
   }
 
+  listRules(conversationId: string) {
+    return this.#call("GET /v1/conversations/{conversation_id}/rules", [conversationId], {});
+  }
+
+  /** Withdraw a rule, put it in force again, or keep one that a user may have asked to forget. */
+  decideRule(conversationId: string, ruleId: string, inForce: boolean) {
+    const body = { in_force: inForce };
+    return this.#call("PATCH /v1/conversations/{conversation_id}/rules/{rule_id}", [conversationId, ruleId], { body });
+  }
+
   async #call<K extends Operation>(
     operation: K,
     path: readonly (string | number)[],

@@ -14,6 +14,7 @@ export interface ContextOut {
   items?: Record<string, unknown>[];
   last_seq: number;
   messages?: Record<string, unknown>[];
+  rules: RulesOut;
   snapshot: SnapshotRef | null;
   tokens: ContextTokens;
   warnings: (string | LeftOutOut)[];
@@ -160,6 +161,7 @@ export interface PayloadOut {
   layers: PayloadLayers;
   messages?: unknown[];
   reserved_output: number;
+  rules: RulesOut;
   system: unknown;
   total: number;
   warnings: (string | LeftOutOut)[];
@@ -221,6 +223,11 @@ export interface Problem {
   type: string;
 }
 
+export interface ProposalOut {
+  seq: number;
+  text: string;
+}
+
 export type Queue = "checks" | "summaries"
 
 export interface RecallOut {
@@ -270,6 +277,28 @@ export interface RestorePlanOut {
   tokens_served: number;
   version: number;
   warnings: string[];
+}
+
+export interface RuleList {
+  data: RuleOut[];
+}
+
+export interface RuleOut {
+  conflicts: string[];
+  duplicates: string[];
+  id: string;
+  proposal: ProposalOut | null;
+  request_id: string | null;
+  seq: number;
+  since: string;
+  source: "pinned" | "detected";
+  text: string;
+  withdrawn_at: string | null;
+}
+
+export interface RulesOut {
+  ids: string[];
+  sha256: string;
 }
 
 export type RunKind = "ladder" | "manual" | "recovery" | "context_block" | "batch" | "request"
@@ -534,7 +563,7 @@ export interface Operations {
     body: undefined;
     answer: ContextOut;
     requestHeaders: "if-none-match";
-    headers: "cache-control" | "etag" | "ratelimit" | "ratelimit-policy" | "request-id";
+    headers: "cache-control" | "etag" | "palimpsest-rules" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/context": {
     query: Record<string, never>;
@@ -556,7 +585,7 @@ export interface Operations {
     };
     answer: PayloadOut;
     requestHeaders: never;
-    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
+    headers: "cache-control" | "palimpsest-rules" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/overflow": {
     query: Record<string, never>;
@@ -567,7 +596,7 @@ export interface Operations {
     };
     answer: ContextOut;
     requestHeaders: never;
-    headers: "cache-control" | "etag" | "ratelimit" | "ratelimit-policy" | "request-id" | "run-id";
+    headers: "cache-control" | "etag" | "palimpsest-rules" | "ratelimit" | "ratelimit-policy" | "request-id" | "run-id";
   };
   "POST /v1/conversations/{conversation_id}/compactions": {
     query: Record<string, never>;
@@ -704,6 +733,22 @@ export interface Operations {
     query: Record<string, never>;
     body: undefined;
     answer: null;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
+  };
+  "GET /v1/conversations/{conversation_id}/rules": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: RuleList;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
+  };
+  "PATCH /v1/conversations/{conversation_id}/rules/{rule_id}": {
+    query: Record<string, never>;
+    body: {
+      in_force: boolean;
+    };
+    answer: RuleOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };

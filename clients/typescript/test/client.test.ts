@@ -254,6 +254,8 @@ test("everything else", async () => {
   assert.equal(payload.system, "Be brief.");
   const pinned = await client.pin(made.id, { seq: 0 });
   assert.equal((await client.listPins(made.id)).data.length, 1);
+  const [rule] = (await client.listRules(made.id)).data;
+  assert.equal((await client.decideRule(made.id, rule!.id, true)).withdrawn_at, null);
   assert.equal(await client.unpin(made.id, pinned.id), null);
   const plan = await client.compact(made.id, { dry_run: true });
   assert.ok("steps" in plan);

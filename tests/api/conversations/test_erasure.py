@@ -51,7 +51,17 @@ REMOVED: Final = {
 }
 """Tables whose rows go with their conversation."""
 BLANKED: Final = {
-    "conversations": {"external_id", "user_ref", "model", "system", "tools", "policy", "metadata", "open_calls"},
+    "conversations": {
+        "external_id",
+        "user_ref",
+        "model",
+        "system",
+        "tools",
+        "policy",
+        "metadata",
+        "open_calls",
+        "rules",
+    },
     "runs": {"error", "instructions", "policy"},
     "run_steps": {"detail", "error"},
     "model_batches": {"answers", "error", "canary", "fingerprint"},
@@ -356,6 +366,7 @@ def test_it_is_missing_to_every_call(service: Service) -> None:
     path = converse(service, "goneWORD", "user")
     run = service.client.get(f"{path}/runs").json()["data"][0]["id"]
     pin = service.client.get(f"{path}/pins").json()["data"][0]["id"]
+    rule = service.client.get(f"{path}/rules").json()["data"][0]["id"]
     etag = service.client.get(f"{path}/context").headers["etag"]
     assert service.client.delete(path).status_code == 200
     bodies = {
@@ -364,6 +375,7 @@ def test_it_is_missing_to_every_call(service: Service) -> None:
         "restore": {"version": 0},
         "fork": {"through_seq": 0},
         "recall": {"ref": "m0"},
+        rule: {"in_force": False},
     }
     paths = service.client.get("/openapi.json").json()["paths"]
     never = f"/v1/conversations/{ids.external('conv', ids.new_id())}"
@@ -378,6 +390,7 @@ def test_it_is_missing_to_every_call(service: Service) -> None:
         if (method, template) == ("delete", "/v1/conversations/{}"):
             continue  # It answers the tombstone again.
         place = re.sub(r"\{(seq|version|position)\}", "1", template).replace("{pin_id}", pin)
+        place = place.replace("{rule_id}", rule)
         answers = []
         for each in (path, never):
             url = place.replace("{}", each.rpartition("/")[2])

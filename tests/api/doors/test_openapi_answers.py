@@ -48,6 +48,7 @@ PREFIXES: Final = {
     "run_id": "run",
     "key_id": "key",
     "pin_id": "pin",
+    "rule_id": "rule",
     "webhook_id": "hook",
     "delivery_id": "evt",
 }
@@ -239,6 +240,12 @@ def test_pins(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.post(f"{path}/pins", json={"seq": 2}).json()["code"] == "pins_full"
     monkeypatch.setattr(pins, "MAXIMUM", 1)
     assert client.post(f"{path}/pins", json={"seq": 2}).json()["code"] == "too_many_pins"
+    (rule,) = client.get(f"{path}/rules").json()["data"]
+    for in_force in (False, True):
+        assert client.patch(f"{path}/rules/{rule['id']}", json={"in_force": in_force}).status_code == 200
+    small = client.patch(path, json={"policy": {"pinned_max_tokens": 0}})
+    assert small.status_code == 200
+    assert client.patch(f"{path}/rules/{rule['id']}", json={"in_force": True}).json()["code"] == "pins_full"
     assert client.delete(f"{path}/pins/{pinned.json()['id']}").status_code == 204
 
 

@@ -29,6 +29,7 @@ CONVERSATION: Final = "/v1/conversations/{conversation_id}"
 OWN: Final[dict[tuple[str, str], list[Any]]] = {
     ("POST", "/v1/runs/retry"): [{"state": "dead"}],
     ("POST", f"{CONVERSATION}/pins"): [{"seq": 1}, {"seq": 0}, {"seq": 0, "text": "a guess"}, {"seq": 99}],
+    ("PATCH", f"{CONVERSATION}/rules/{{rule_id}}"): [{"in_force": True}],
     ("PATCH", CONVERSATION): [{}, {"model": "claude-haiku-4-5"}],
     ("POST", "/v1/users/{user_ref}/recall"): [{"query": "plover"}, {"pattern": "(?i)[a-z]+"}],
     ("POST", f"{CONVERSATION}/turns"): [{"messages": [{"role": "user", "content": "Hello."}]}],

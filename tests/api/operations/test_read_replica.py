@@ -24,6 +24,7 @@ LOOKS_BACK = [
     "/runs",
     "/snapshots",
     "/pins",
+    "/rules",
     "/context-blocks",
     "",
 ]

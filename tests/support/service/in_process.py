@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import text
 
 from api.actions.contexts import serve
+from compaction.pins.ledger import turn_entries
 from compaction.policy import merge
 from compaction.steps.snapshot import load_view
 from runtime.broker import SUMMARIES
@@ -121,6 +122,7 @@ class Chat:
                 body_hash=None,
                 policy=merge(self.settings.policy),
                 replace_from=replace_from,
+                entries=turn_entries(turn.said),
             )
         )
         assert done.outcome == "appended"

@@ -18,6 +18,7 @@ from sqlalchemy import text
 
 from compaction.messages import has_thinking, is_request, message_facts, turn_facts
 from compaction.payload.context_blocks import prepare
+from compaction.pins.ledger import turn_entries
 from compaction.policy import Policy, merge
 from compaction.tokens import content_tokens
 from store import hot_path
@@ -194,6 +195,7 @@ class Product(Chat):
                 body_hash=hashlib.sha256(body).digest() if key else None,
                 context=blocks.context if blocks else None,
                 policy=merge(self.settings.policy),
+                entries=turn_entries(turn.said),
             )
         )
         if key is not None and done.outcome == "appended":

@@ -1,0 +1,150 @@
+"""How rules stand to each other, and to what users say of them, told from their words alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from compaction.pins.pinned import Pin
+
+
+def proposals(rules: Sequence[Pin], asked: Sequence[Pin]) -> dict[str, Pin]:
+    """Return which detected rules users asked to be forgotten (`asked`), by their ids, each with what was said.
+
+    A rule is meant whose words are named, else the newest before; with "all" every one. Nothing follows but that it is
+    said: who may, withdraws the rule.
+    """
+    meant: dict[str, Pin] = {}
+    for request in asked:
+        earlier = [rule for rule in rules if rule.source == "standing_instruction" and rule.seq < request.seq]
+        if earlier:
+            meant.update((rule.id, request) for rule in _meant(request, earlier))
+    return meant
+
+
+def _meant(request: Pin, earlier: Sequence[Pin]) -> Sequence[Pin]:
+    named = set(_Read.of(request).words) - _OF_WITHDRAWALS
+    shared = {rule.id: len(named.intersection(_Read.of(rule).words)) for rule in earlier}
+    if most := max(shared.values()):
+        return [rule for rule in earlier if shared[rule.id] == most]
+    if _ALL.search(request.text):
+        return earlier
+    newest = max(rule.seq for rule in earlier)
+    return [rule for rule in earlier if rule.seq == newest][-1:]
+
+
+def proposal_warning(rule_id: str, asked: Pin) -> str:
+    """Say that a rule may be meant by what a user said, and is in force still."""
+    return f"message {asked.seq} may ask to forget the rule {rule_id}: it is in force until somebody withdraws it"
+
+
+class Disagreement(NamedTuple):
+    """Two rules, the older first, that say the same or cannot both be followed."""
+
+    older: str
+    newer: str
+    kind: Literal["duplicate", "conflict"]
+
+
+def disagreements(rules: Sequence[Pin]) -> list[Disagreement]:
+    """Return the pairs of rules that say the same or contradict each other, by ids, in the order of the rules.
+
+    They have the same words, with and without a "not", or with another number, language or opposite.
+    """
+    read = [_Read.of(rule) for rule in rules]
+    pairs = ((one, other) for index, other in enumerate(read) for one in read[:index])
+    return [Disagreement(one.id, other.id, kind) for one, other in pairs if (kind := _kind(one, other)) is not None]
+
+
+class _Read(NamedTuple):
+    id: str
+    words: frozenset[str]
+    """What it is about."""
+    forbids: bool
+
+    @classmethod
+    def of(cls, rule: Pin) -> _Read:
+        words = [match[0].replace("\u2019", "'") for match in _WORD.finditer(rule.text.lower())]
+        forbids = sum(word in _NEGATIONS for word in words) % 2 == 1
+        return cls(rule.id, _stems(word for word in words if word not in _NOT_OF_THE_MATTER), forbids)
+
+
+def _kind(one: _Read, other: _Read) -> Literal["duplicate", "conflict"] | None:
+    both, either = one.words & other.words, one.words | other.words
+    if not both:
+        return None
+    if one.forbids != other.forbids:
+        return "conflict" if len(both) / len(either) >= _SAME_MATTER else None
+    mine, yours = one.words - both, other.words - both
+    if not mine and not yours:
+        return "duplicate"
+    if len(mine) == len(yours) == 1 and _exclude(next(iter(mine)), next(iter(yours))):
+        return "conflict"
+    return None
+
+
+def _exclude(one: str, other: str) -> bool:
+    """Tell whether a rule can only have one of two words."""
+    return (one.isdigit() and other.isdigit()) or any({one, other} <= group for group in _ALTERNATIVES)
+
+
+def _stems(words: Iterable[str]) -> frozenset[str]:
+    """Return words without what plurals and verbs put at their ends, enough to tell that two forms are of one word."""
+    return frozenset(map(_stem, words))
+
+
+def _stem(word: str) -> str:
+    for ending in ("ing", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) - len(ending) >= _LEAST_STEM and not word.endswith("ss"):
+            return word[: -len(ending)].removesuffix("e")
+    return word.removesuffix("e") if len(word) > _LEAST_STEM else word
+
+
+_SAME_MATTER: Final = 0.6
+"""Share of their words that two rules have in common which are about the same matter."""
+_LEAST_STEM: Final = 3
+_WORD: Final = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
+_ALL: Final = re.compile(r"\b(?:all|every|everything|alle|toutes?|todas|tutte)\b", re.IGNORECASE)
+_NEGATING: Final = """
+    not never no don't dont without avoid refrain mustn't cannot can't shouldn't stop nicht nie niemals kein
+    keine keinen ne pas jamais nunca nooit niet non mai
+"""
+_LITTLE: Final = """
+    a an the to of in on at by for from with and or but so then also again please always every each any all only
+    just ever must should shall will would can could may do does did be is are was were it its this that these
+    those you your i me my we us our now going forward henceforth onwards rule rules remember important note
+    sure make ensure keep mind time times immer bitte der die das den dem ein eine und oder ab jetzt sofort von
+    nun an du sie ist sind le la les un une et ou toujours el los las y o siempre de del
+"""
+_WITHDRAWING: Final = """
+    forget ignore disregard drop scrap cancel lift remove undo withdraw revoke skip follow following apply
+    applying enforce enforcing obey longer anymore more hold count matter instruction constraint restriction
+    requirement guideline convention said told about what off lifted withdrawn need have regel regeln vergiss
+    r\u00e8gle oublie regla olvida first last earlier previous old actually
+"""
+_NEGATIONS: Final = frozenset(_NEGATING.split())
+_NOT_OF_THE_MATTER: Final = _NEGATIONS.union(_LITTLE.split())
+_OF_WITHDRAWALS: Final = _stems(_WITHDRAWING.split())
+_GROUPS: Final = """
+    english german french spanish italian portuguese dutch polish russian chinese japanese korean arabic turkish
+    tabs spaces
+    metric imperial
+    formal informal
+    before after
+    short long
+    brief detailed
+    single double
+    light dark
+    tu vous
+    minimum maximum
+    upper lower
+    above below
+    public private
+    allow deny
+    include exclude
+"""
+_ALTERNATIVES: Final = tuple(_stems(line.split()) for line in _GROUPS.splitlines() if line.strip())
+"""Words of which a rule has one: two rules that differ in them alone contradict each other."""

@@ -1,0 +1,68 @@
+"""The ledger of rules: what a turn adds to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from compaction.messages import blocks, is_instruction, is_request
+from compaction.pins.pinned import message_text
+from compaction.pins.standing import RULES_CHARS, ends_of, lasting_rules, standing_instructions, withdrawals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+EntrySource = Literal["pinned", "detected", "withdrawal"]
+"""Of an entry: pinned by hand, detected in what was said, or what a user said to have a rule forgotten."""
+
+
+class TurnEntry(NamedTuple):
+    """What a message of a turn adds to the ledger."""
+
+    place: int
+    """Of the message in its turn."""
+    text: str
+    source: EntrySource
+    if_first: bool | None = None
+    """True: counts only if no message but instructions comes before; False: only if one does; None: either way."""
+
+
+def turn_entries(messages: Sequence[tuple[str, Any]], *, may_be_first: bool = True) -> list[TurnEntry]:
+    """Return what a turn, roles and contents, adds to the ledger. It may begin the conversation if `may_be_first`.
+
+    Of the conversation's first message every standing instruction counts, of later ones of users what says that it
+    holds from now on; of a long text what is at its ends (the rest of a first message is looked at when it is
+    compacted). What the system or the developer says after the beginning is a rule as a whole. Nobody else states
+    rules: what tools return, or models answer, never counts.
+    """
+    entries: list[TurnEntry] = []
+    begun = False
+    for place, (role, content) in enumerate(messages):
+        if is_instruction(role, content):
+            text = message_text(content)
+            if text.strip() and len(text) <= RULES_CHARS:
+                entries.append(TurnEntry(place, text, "detected", None if begun else False))
+            continue
+        if is_request(role, content):
+            entries += _of_request(place, content, may_be_first=may_be_first and not begun, is_later=begun)
+        begun = True
+    return [entry for entry in entries if _is_storable(entry.text)]
+
+
+def _of_request(place: int, content: Any, *, may_be_first: bool, is_later: bool) -> Iterator[TurnEntry]:
+    for text in (part for whole in said(content) for part in ends_of(whole)):
+        if may_be_first:
+            yield from (TurnEntry(place, rule, "detected", if_first=True) for rule in standing_instructions(text))
+        later = None if is_later else False
+        yield from (TurnEntry(place, rule, "detected", later) for rule in lasting_rules(text))
+        yield from (TurnEntry(place, asked, "withdrawal", later) for asked in withdrawals(text))
+
+
+def said(content: Any) -> list[str]:
+    """Return the texts of a request that its user wrote, each for itself: a rule stands within one."""
+    return [str(block.get("text") or "") for block in blocks(content) if block.get("type") == "text"]
+
+
+def _is_storable(text: str) -> bool:
+    """Tell whether Postgres takes a text: not if it has a NUL, or half of a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,132 @@
+"""Rules in a context as it is served: each stands in it word for word, or the answer names it.
+
+A snapshot has every rule in its messages or in its frame. What the guard then leaves out to fit the budget may take a
+rule of the tail with it: that comes back in a frame, for this answer alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from compaction.pins.pinned import Pin, bound, missing_pins, render_pins, with_pins
+from compaction.repair import repair
+from compaction.tokens import content_tokens
+from compaction.view import strip_thinking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from compaction.shorten.fitting import Fitted
+    from compaction.view import ViewMessage
+
+_TEXTS: Final = frozenset({"text", "content", "output", "refusal"})
+"""Fields of messages in all shapes whose strings are texts."""
+_ROUNDS: Final = 3
+"""Times that a history is fitted anew because a larger frame took room; each has all that the one before lacked."""
+
+
+class StandingRules(NamedTuple):
+    """Which rules stand in what is served, and which do not."""
+
+    standing: tuple[Pin, ...]
+    absent: tuple[Pin, ...]
+
+    @property
+    def sha256(self) -> str:
+        """The hash over the texts that stand, in their order, joined by line feeds."""
+        return hashlib.sha256("\n".join(rule.text for rule in self.standing).encode()).hexdigest()
+
+
+def check(served: str, rules: Sequence[Pin]) -> StandingRules:
+    """Look for every rule in the messages that are `served`, a JSON array as text, in whichever shape.
+
+    A text is looked for as encoders write it, which parses nothing. Only where one is not there so, pinned as a whole
+    with several blocks or written with needless escapes, the messages are parsed.
+    """
+    if not rules:
+        return _NONE
+    unseen = [rule for rule in rules if not any(form in served for form in _forms(rule.text))]
+    lost = set(_lacking(json.loads(served), unseen)) if unseen else set()
+    return StandingRules(
+        tuple(rule for rule in rules if rule not in lost), tuple(rule for rule in rules if rule in lost)
+    )
+
+
+def _forms(text: str) -> Iterable[str]:
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    if not text.isascii():
+        yield json.dumps(text)[1:-1]
+
+
+def _lacking(messages: Sequence[Any], rules: Sequence[Pin]) -> list[Pin]:
+    texts = ["\n".join(_strings(message)) for message in messages]
+    return [rule for rule in rules if not any(rule.text in text for text in texts)]
+
+
+def _strings(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the texts of a message, those of its blocks in order; the names of its parts are none."""
+    if isinstance(value, str):
+        if key in _TEXTS:
+            yield value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _strings(part, name)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _strings(part, key)
+
+
+def warnings_of(absent: Sequence[Pin]) -> list[str]:
+    """Say which rules in force do not stand in a context."""
+    return [
+        f"the rule {rule.id} of message {rule.seq} is in force and not in this context: "
+        "there is no room for it (pinned_max_tokens), or a tool loop has to end first"
+        for rule in absent
+    ]
+
+
+def fit_with_rules(
+    fit: Callable[[float], Fitted],
+    room: float,
+    given: Sequence[ViewMessage],
+    rules: Sequence[Pin],
+    *,
+    factor: float,
+    max_tokens: int,
+    is_part: bool = False,
+) -> Fitted:
+    """Return what `fit` makes of `given` in so much room, with the rules that it leaves out in a frame.
+
+    The frame has its place in the room, and `max_tokens` estimated tokens at most, which `factor` corrects. What
+    `given` lacks already is not put into it, unless `is_part` tells that messages were not read because they would not
+    fit.
+    """
+    fitted = fit(room)
+    if not rules or (fitted.view == tuple(given) and not is_part):
+        return fitted
+    lacked = set() if is_part else set(missing_pins(given, rules))
+    framed: tuple[Pin, ...] = ()
+    for _ in range(_ROUNDS):
+        missing = [rule for rule in missing_pins(fitted.view, rules) if rule not in lacked]
+        wanted, _ = bound([rule for rule in rules if rule in framed or rule in missing], max_tokens=max_tokens)
+        if set(wanted) <= set(framed):
+            break
+        framed = wanted
+        fitted = fit(room - _weight(framed, factor))
+    framed, _ = bound([rule for rule in missing_pins(fitted.view, rules) if rule not in lacked], max_tokens=max_tokens)
+    if not framed:
+        return fitted
+    # What was thought after the frame was signed for messages without it.
+    last = max(message.seq for message in (*given, *fitted.view))
+    view, _ = repair(strip_thinking(with_pins(fitted.view, framed), last))
+    return fitted._replace(view=view, tokens=fitted.tokens + _weight(framed, factor))
+
+
+def _weight(pins: Sequence[Pin], factor: float) -> int:
+    return math.ceil(content_tokens(render_pins(pins)) * factor) + 1
+
+
+_NONE: Final = StandingRules((), ())

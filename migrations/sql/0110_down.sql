@@ -1,0 +1,11 @@
+drop function append_turn_with_entries;
+drop trigger conversations_list_rules on conversations;
+drop function list_rules_of_rest;
+drop trigger pins_listed_when_changed on pins;
+drop trigger pins_listed_when_new on pins;
+drop function list_changed_rules;
+drop function list_rules;
+drop function rules_in_force;
+alter table conversations drop column rules;
+delete from pins where source <> 'pinned';
+alter table pins drop column source;
