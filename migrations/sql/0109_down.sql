@@ -8,5 +8,4 @@ revoke select (version, lifetime), insert, update (lifetime, cold_at) on waiting
 update runs set trigger = 'check' where trigger = 'pause';
 alter table runs drop constraint ck_runs_trigger;
 alter table runs add constraint ck_runs_trigger
-    check (trigger in ('check', 'manual', 'overflow', 'budget', 'context_block', 'batch', 'pin', 'restore', 'fork', 'import'))
-    not valid;
+    check (trigger in ('check', 'manual', 'overflow', 'budget', 'context_block', 'batch', 'pin', 'restore', 'fork', 'import'));

@@ -37,8 +37,8 @@ from store.tables import messages as messages_table
 from tests.conftest import make_tenant
 from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process import Workers
-from tests.support.service.shaped_turns import three_shapes
 from tests.support.service.stub_summarizer import StubSummarizer
+from tests.support.shapes.shaped_turns import three_shapes
 from tests.support.talk import answer, call, request, result
 from tests.support.truth.model import Product, TrackedConversation, Usage
 

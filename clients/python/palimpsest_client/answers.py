@@ -17,6 +17,7 @@ RunKind = Literal["ladder", "manual", "recovery", "context_block", "batch", "req
 RunState = Literal["queued", "running", "committed", "skipped", "failed", "dead"]
 RunTrigger = Literal[
     "check",
+    "pause",
     "manual",
     "overflow",
     "budget",

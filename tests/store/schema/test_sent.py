@@ -14,7 +14,7 @@ from store.conversations import messages
 from store.engine import transaction
 from store.hot_path import SentTurn
 from tests.support.service.hot_calls import hot_calls
-from tests.support.service.shaped_turns import EVERY, three_shapes
+from tests.support.shapes.shaped_turns import EVERY, three_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

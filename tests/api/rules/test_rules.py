@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.api.conversations.test_pinned import Talk
+from tests.api.rules.test_pinned import Talk
 from tests.support.talk import exchanges
 
 if TYPE_CHECKING:
