@@ -291,9 +291,8 @@ class PassedRequest:
         answered = reader.end() or Answered([], None, is_whole=is_whole)
         if not answered.is_whole:
             self._services.metrics.aborted.inc()
-        self._services.learning.begin(
-            caller.tenant_id, prepared.learned.keys, store(self._services, caller, prepared, answered)
-        )
+        storing = store(self._services, caller, prepared, answered)
+        self._services.learning.begin_turn(caller.tenant_id, prepared.learned, storing)
 
     async def _refuse(self, error: DoorError, send: Send) -> None:
         if self._has_begun:

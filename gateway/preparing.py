@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from gateway.conversations.histories import (
     refuse_unreadable,
 )
 from gateway.conversations.put_back import put_back
-from gateway.conversations.recognition import may_go_on, new_place, recognize
+from gateway.conversations.recognition import may_go_on, new_place, pending_place, recognize
 from gateway.conversations.sessions import MOST_NAME_CHARS, session_of
 from gateway.conversations.turns import Learned
 from gateway.doors import DoorError
@@ -165,7 +166,12 @@ async def _recognized(
 ) -> Recognized:
     if not may_go_on(history, in_session=in_session):
         return new_place()
-    await services.learning.settled(caller.tenant_id, keys)
+    storing = services.learning.under_way(caller.tenant_id, keys)
+    if storing is not None and storing.is_long:
+        # Longer than anybody waits: it goes on as it came, and is stored after what it goes on from.
+        return pending_place(storing.conversation_id, storing.rows)
+    if storing is not None:
+        await asyncio.wait({storing.task})
     return await recognize(services.core.pool, caller.tenant_id, history, keys, only=named[0], external_id=named[1])
 
 

@@ -61,16 +61,20 @@ async def smaller(
     if refused.learned is None or refused.history is None:
         return None
     try:
-        return await services.patience.within(_smaller(caller, refused, error), seconds=SECONDS)
+        return await services.patience.within(_smaller(services, caller, refused, error), seconds=SECONDS)
     except (AwayError, ProblemError) as reason:
         log.info("gateway.not_smaller", reason=type(reason).__name__)
         return None
 
 
-async def _smaller(caller: Caller, refused: PreparedRequest, error: str) -> PreparedRequest | None:
+async def _smaller(
+    services: GatewayServices, caller: Caller, refused: PreparedRequest, error: str
+) -> PreparedRequest | None:
     learned, history = refused.learned, refused.history
     if learned is None or history is None:
         return None
+    if learned.place.is_pending:
+        await services.learning.settled(caller.tenant_id, learned.keys)
     # What was asked is stored first: a context is made smaller by what is known of it.
     try:
         await learn(caller, learned, Answered([], None, is_whole=True))

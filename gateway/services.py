@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 import structlog
 
+from api.http.bodies import LARGE_BYTES
 from api.http.bytes_under_way import BytesUnderWay
 from api.services import Services
 from gateway.callers import Callers
@@ -21,6 +22,7 @@ from store.gateway import histories as stored
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
+    from gateway.conversations.turns import Learned
     from runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -31,6 +33,8 @@ _WARM: Final = 2
 """Connections that are open before the first request needs one."""
 _NEWEST: Final = 16
 """Beginnings of a history by which a turn that is being stored is known."""
+_LOOKED_AT: Final = 128
+"""Beginnings of a request's history, the longest, that are looked for among them."""
 _NOBODY: Final = UUID(int=0)
 
 
@@ -67,36 +71,64 @@ class GatewayServices:
             await stored.find(self.core.pool, _NOBODY, [b"\x00"])
 
 
+class Storing(NamedTuple):
+    """A turn that is being stored."""
+
+    task: asyncio.Task[Any]
+    conversation_id: UUID
+    rows: int
+    """Of the request's history that are stored with it, or were before."""
+    is_long: bool
+    """Whether a request does not wait for it: a long history takes longer than anybody should."""
+
+
 class Learning:
-    """Turns that are being stored. A request of the same conversation waits for the one before it."""
+    """Turns that are being stored, those of one conversation one after the other."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._by_key: dict[tuple[UUID, bytes], asyncio.Task[Any]] = {}
+        self._by_key: dict[tuple[UUID, bytes], Storing] = {}
 
-    def begin(self, tenant_id: UUID, keys: Sequence[bytes], storing: Coroutine[Any, Any, Any]) -> None:
-        """Store a turn beside the requests; `keys` are those of its history's beginnings."""
+    def begin(self, storing: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Store something beside the requests."""
         task = asyncio.create_task(storing)
         self._tasks.add(task)
-        # Who edits or regenerates goes on from a little before the end.
-        newest = [(tenant_id, key) for key in keys[-_NEWEST:]]
-        self._by_key.update(dict.fromkeys(newest, task))
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-        def ended(_: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
+    def begin_turn(self, tenant_id: UUID, learned: Learned, storing: Coroutine[Any, Any, Any]) -> None:
+        """Store a turn beside the requests, after the one that it goes on from."""
+        keys = learned.keys
+        earlier = self.under_way(tenant_id, keys)
+        task = self.begin(_after(earlier.task, storing) if earlier is not None else storing)
+        size = sum(map(len, learned.history.rows[learned.place.matched :]))
+        is_long = size > LARGE_BYTES or (earlier is not None and earlier.is_long)
+        # Who edits or regenerates goes on from a little before the end.
+        first = max(0, len(keys) - _NEWEST)
+        newest = {
+            (tenant_id, key): Storing(task, learned.place.conversation_id, rows, is_long)
+            for rows, key in enumerate(keys[first:], start=first + 1)
+        }
+        self._by_key.update(newest)
+
+        def forget(_: asyncio.Task[Any]) -> None:
             for each in newest:
-                if self._by_key.get(each) is task:
+                if (known := self._by_key.get(each)) is not None and known.task is task:
                     del self._by_key[each]
 
-        task.add_done_callback(ended)
+        task.add_done_callback(forget)
+
+    def under_way(self, tenant_id: UUID, keys: Sequence[bytes]) -> Storing | None:
+        """Return what a history goes on from, while that is being stored."""
+        if not self._by_key:
+            return None
+        newest = reversed(keys[-_LOOKED_AT:])
+        return next((known for key in newest if (known := self._by_key.get((tenant_id, key))) is not None), None)
 
     async def settled(self, tenant_id: UUID, keys: Sequence[bytes]) -> None:
         """Wait until what a history goes on from is stored."""
-        if self._by_key:
-            for key in reversed(keys):
-                if (task := self._by_key.get((tenant_id, key))) is not None:
-                    await asyncio.wait({task})
-                    return
+        if (storing := self.under_way(tenant_id, keys)) is not None:
+            await asyncio.wait({storing.task})
 
     async def stop(self) -> None:
         """Wait for the last turns, for a while."""
@@ -104,3 +136,13 @@ class Learning:
             await asyncio.wait(self._tasks, timeout=ENDING_SECONDS)
         for task in self._tasks:
             task.cancel()
+
+
+async def _after(earlier: asyncio.Task[Any], storing: Coroutine[Any, Any, Any]) -> None:
+    """Store a turn once the one that it goes on from is."""
+    try:
+        await asyncio.wait({earlier})
+    except asyncio.CancelledError:
+        storing.close()
+        raise
+    await storing

@@ -56,6 +56,8 @@ class Recognized(NamedTuple):
     """Answers among what is matched within which recall was answered."""
     policy: str = "{}"
     """The conversation's own, as JSON text."""
+    is_pending: bool = False
+    """Whether what it goes on from is still being stored, and takes long: where it stands is known afterwards."""
 
     @property
     def results(self) -> list[dict[str, Any]]:
@@ -72,6 +74,11 @@ class Recognized(NamedTuple):
 def new_place(branch_of: UUID | None = None) -> Recognized:
     """Return the place of a conversation that is to be made."""
     return Recognized(ids.new_id(), is_new=True, branch_of=branch_of)
+
+
+def pending_place(conversation_id: UUID, rows: int) -> Recognized:
+    """Return the place of a request whose first `rows` rows are still being stored."""
+    return Recognized(conversation_id, is_new=False, matched=rows, keyed=rows, is_pending=True)
 
 
 def may_go_on(history: ResentHistory, *, in_session: bool) -> bool:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TURN_ROWS: Final = 500
 """Rows of one turn; a long history that is new comes in several."""
+TURN_BYTES: Final = 128 * 1024
+"""Bytes of one, so that reading it keeps no other request waiting for more than some milliseconds."""
 OVERTAKEN: Final = 3
 """Times that a turn is tried again after another one of its conversation came first."""
 _encode: Final = msgspec.json.Encoder().encode
@@ -70,23 +72,27 @@ class Learned(NamedTuple):
 
 async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> Kept:
     """Store what is new of a request, and its answer; return where. Raises LostTurnError if it cannot be."""
-    pool, tenant_id = caller.services.pool, caller.tenant_id
+    if learned.place.is_pending:
+        learned = await _gone_on(caller, learned)
     for _ in range(OVERTAKEN):
-        place = learned.place
-        if place.is_new:
+        if learned.place.is_new:
             learned = await _begun(caller, learned)
-            place = learned.place
         seqs = await _store(caller, learned, answered)
         if seqs is not None:
             await _note(caller, learned, seqs, answered)
             return Kept(learned.place.conversation_id, seqs[-1] if seqs else learned.place.last_seq)
         # Another turn came first. What now stands there may be what this one was going to bring.
-        place = await recognize(pool, tenant_id, learned.history, learned.keys)
-        if place.is_new or place.is_edit or place.matched < learned.first:
-            # It is something else: two went on from the same place. The client's next request is a branch.
-            raise LostTurnError("overtaken")
-        learned = learned._replace(place=place)
+        learned = await _gone_on(caller, learned)
     raise LostTurnError("overtaken again and again")
+
+
+async def _gone_on(caller: Caller, learned: Learned) -> Learned:
+    """Return a request with its place as it is now. Raises LostTurnError where it goes on from nothing any more."""
+    place = await recognize(caller.services.pool, caller.tenant_id, learned.history, learned.keys)
+    if place.is_new or place.is_edit or place.matched < learned.first:
+        # It is something else: two went on from the same place. The client's next request is a branch.
+        raise LostTurnError("overtaken")
+    return learned._replace(place=place)
 
 
 async def _begun(caller: Caller, learned: Learned) -> Learned:
@@ -131,7 +137,7 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     rows = learned.history.rows[place.matched :]
     rows[:1] = [every for row in rows[:1] for every in with_results(learned.shape, row, place.results)]
     every = [*rows, *(answered.rows if answered is not None else ())]
-    parts = [every[start : start + TURN_ROWS] for start in range(0, len(every), TURN_ROWS)]
+    parts = _parts(every)
     if not parts and place.replace_from is None:
         return []
     seqs: list[int] = []
@@ -153,6 +159,19 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     if appended is not None:
         wake_up(caller, place.conversation_id, queued=appended.queued)
     return seqs
+
+
+def _parts(rows: Sequence[bytes]) -> list[list[bytes]]:
+    """Return rows in turns of TURN_ROWS and TURN_BYTES at most, a larger row in one of its own."""
+    parts: list[list[bytes]] = []
+    size = 0
+    for row in rows:
+        if not parts or len(parts[-1]) == TURN_ROWS or size + len(row) > TURN_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(row)
+        size += len(row)
+    return parts
 
 
 async def _append(

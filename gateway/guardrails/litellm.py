@@ -106,8 +106,8 @@ class GuardrailRequest(AnsweredRequest):
             return Reply(_NOTHING, "unchanged")
         prepared = await prepare(self._services, self._caller, CHAT, self._headers_of(asked), chat)
         if prepared.learned is not None and self._caller is not None:
-            keys = prepared.learned.keys
-            self._services.learning.begin(self._caller.tenant_id, keys, self._keep(self._caller, prepared, asked))
+            storing = self._keep(self._caller, prepared, asked)
+            self._services.learning.begin_turn(self._caller.tenant_id, prepared.learned, storing)
         answer = _NOTHING
         if prepared.outcome == "compacted":
             rows = _messages(prepared.body)["messages"]
@@ -143,8 +143,7 @@ class GuardrailRequest(AnsweredRequest):
     def _keep_answer(self, asked: _Asked) -> None:
         row, key = _answer(asked), _key_of_call(asked)
         if self._caller is not None and row is not None and key is not None:
-            storing = self._store_answer(self._caller, row, key)
-            self._services.learning.begin(self._caller.tenant_id, [], storing)
+            self._services.learning.begin(self._store_answer(self._caller, row, key))
 
     async def _store_answer(self, caller: Caller, row: bytes, key: bytes) -> None:
         """Store an answer behind what it answers, unless the client has gone on already: its history has it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import pytest
 
 from api.actions.archive import line
@@ -324,3 +325,32 @@ def test_conversation_of_the_api_is_gone_on_with_where_it_is_named(room: Room, s
     chat.ask("and on")
     assert chat.name == made
     room.eventually_stored(made, 8)
+
+
+def test_request_does_not_wait_for_a_long_history_that_is_being_stored(room: Room) -> None:
+    chat = Chatter(room, "messages")
+    for number in range(600):
+        chat.rows += [{"role": "user", "content": f"long {number} " + "word " * 200}]
+        chat.rows += [{"role": "assistant", "content": [{"type": "text", "text": f"said {number} " + "word " * 200}]}]
+    answered = []
+    with psycopg.connect(room.settings.database_url.get_secret_value()) as connection:
+        # Nothing can be stored meanwhile: who waited for it would not be answered before it is given up.
+        connection.execute("lock table messages in exclusive mode")
+        for text in ("the long one", "goes on 0", "goes on 1", "goes on 2"):
+            chat.ask(text)
+            answered.append((chat.name, chat.outcome))
+    assert set(answered) == {(chat.name, "unchanged")}
+    stored = room.eventually_stored(chat.name, len(chat.rows))
+    assert [row["seq"] for row in stored] == list(range(len(chat.rows)))
+    said = texts(room, chat.name)
+    assert said[1_200] == "the long one"
+    assert [text for text in said if text.startswith("goes on")] == [f"goes on {number}" for number in range(3)]
+    # Each of them is known by its key, so that the next request goes on from it.
+    name = chat.name
+    chat.ask("after it was stored")
+    assert chat.name == name
+    room.eventually_stored(chat.name, len(chat.rows))
+    assert not room.query(
+        "select seq from messages where conversation_id = %s and superseded_at is not null",
+        ids.parse("conv", chat.name),
+    )
