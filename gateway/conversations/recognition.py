@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -57,7 +58,7 @@ class Recognized(NamedTuple):
     policy: str = "{}"
     """The conversation's own, as JSON text."""
     is_pending: bool = False
-    """Whether what it goes on from is still being stored, and takes long: where it stands is known afterwards."""
+    """Whether it takes longer than a request waits to tell what it goes on from: that is known afterwards."""
 
     @property
     def results(self) -> list[dict[str, Any]]:
@@ -77,7 +78,7 @@ def new_place(branch_of: UUID | None = None) -> Recognized:
 
 
 def pending_place(conversation_id: UUID, rows: int) -> Recognized:
-    """Return the place of a request whose first `rows` rows are still being stored."""
+    """Return the place of a request of which `rows` rows at least will be stored when it is known."""
     return Recognized(conversation_id, is_new=False, matched=rows, keyed=rows, is_pending=True)
 
 
@@ -97,17 +98,24 @@ async def recognize(
     *,
     only: UUID | None = None,
     external_id: str | None = None,
+    can_wait: bool = False,
 ) -> Recognized:
     """Return where a request stands in what its tenant has stored; a new place where nothing is recognized.
 
-    `only` or `external_id` is the conversation that the request names.
+    `only` or `external_id` is the conversation that the request names. Where it is the API's and has more messages than
+    a request waits for, the place is pending unless it `can_wait`.
     """
     beginning = await _longest(pool, tenant_id, keys, only)
     if beginning is None and only is not None:
         beginning = await _longest(pool, tenant_id, keys, None)
     if beginning is None and (only is not None or external_id is not None):
-        beginning = await stored.named(pool, tenant_id, only, external_id)
-        if beginning is not None and not _is_whole(beginning, history):
+        # One that has more than the request is not what the request goes on from.
+        most = len(history.rows) + 1
+        rows = most if can_wait else min(most, stored.MOST_NAMED_ROWS)
+        beginning = await stored.named(pool, tenant_id, only, external_id, rows=rows)
+        if beginning is not None and len(beginning.after) == stored.MOST_NAMED_ROWS < most and not can_wait:
+            return pending_place(beginning.conversation_id, 0)
+        if beginning is not None and not await asyncio.to_thread(_is_whole, beginning, history):
             return new_place(branch_of=beginning.conversation_id)
     if beginning is None:
         return new_place(branch_of=only)

@@ -88,7 +88,19 @@ async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> 
 
 async def _gone_on(caller: Caller, learned: Learned) -> Learned:
     """Return a request with its place as it is now. Raises LostTurnError where it goes on from nothing any more."""
-    place = await recognize(caller.services.pool, caller.tenant_id, learned.history, learned.keys)
+    # A name tells only before anything is stored of it.
+    named = (learned.named, learned.external_id) if learned.place.is_pending and not learned.first else (None, None)
+    place = await recognize(
+        caller.services.pool,
+        caller.tenant_id,
+        learned.history,
+        learned.keys,
+        only=named[0],
+        external_id=named[1],
+        can_wait=True,
+    )
+    if place.is_new and named != (None, None):
+        return learned._replace(place=place)
     if place.is_new or place.is_edit or place.matched < learned.first:
         # It is something else: two went on from the same place. The client's next request is a branch.
         raise LostTurnError("overtaken")

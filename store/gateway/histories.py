@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 64
 """Messages after a recognized beginning that are read to be compared; an answer has a few."""
 MOST_NAMED_ROWS: Final = 1_000
-"""Messages of a conversation that is named, and that no gateway has stored in: all are compared, once."""
+"""Messages of a conversation that is named, and that no gateway has stored in, which a request waits for."""
 _FIND: Final = "select * from gateway_find($1, $2, $3, $4, $5)"
 _HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
@@ -119,11 +119,11 @@ async def find(
     return _beginning(await pool.fetchrow(_FIND, tenant_id, keys, only, max(1, min(rows, MOST_ROWS)), None))
 
 
-async def named(pool: Pool, tenant_id: UUID, conversation_id: UUID | None, external_id: str | None) -> Beginning | None:
-    """Return a conversation from its first message on; None where a gateway has stored in it, or it has too many."""
-    row = await pool.fetchrow(_FIND, tenant_id, [], conversation_id, MOST_NAMED_ROWS, external_id)
-    beginning = _beginning(row)
-    return beginning if beginning is not None and len(beginning.after) < MOST_NAMED_ROWS else None
+async def named(
+    pool: Pool, tenant_id: UUID, conversation_id: UUID | None, external_id: str | None, *, rows: int
+) -> Beginning | None:
+    """Return a conversation from its first message on, `rows` at most; None where a gateway has stored in it."""
+    return _beginning(await pool.fetchrow(_FIND, tenant_id, [], conversation_id, rows, external_id))
 
 
 def _beginning(row: Any) -> Beginning | None:

@@ -354,3 +354,30 @@ def test_request_does_not_wait_for_a_long_history_that_is_being_stored(room: Roo
         "select seq from messages where conversation_id = %s and superseded_at is not null",
         ids.parse("conv", chat.name),
     )
+
+
+def test_long_conversation_of_the_api_is_gone_on_with_whole_where_it_is_named(room: Room) -> None:
+    path, count = "/v1/conversations", 1_200
+    rows: list[dict[str, Any]] = [
+        {"role": "assistant" if number % 2 else "user", "content": f"elsewhere {number}"} for number in range(count)
+    ]
+    with running_api(room.settings) as served, served.client(room.tenant.key) as api:
+        name = api.post(path, json={}).json()["id"]
+        for start in range(0, count, 400):
+            api.post(f"{path}/{name}/turns", json={"messages": rows[start : start + 400]}).raise_for_status()
+    chat = Chatter(room, "messages", **{"x-palimpsest-conversation": name})
+    chat.rows = list(rows)
+    chat.ask("go on")
+    assert (chat.name, chat.outcome) == (name, "unchanged")
+    room.eventually_stored(name, count + 2)
+    chat.ask("and on")
+    assert chat.name == name
+    room.eventually_stored(name, count + 4)
+    # One that has other words is a branch of it, stored whole.
+    other = Chatter(room, "messages", **{"x-palimpsest-conversation": name})
+    other.rows = [{"role": "user", "content": "another beginning"}, *rows[1:]]
+    other.ask("is it that one?")
+    other.ask("is it?")
+    assert other.name != name
+    room.eventually_stored(other.name, count + 4)
+    assert len(room.stored(name)) == count + 4
