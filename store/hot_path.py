@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -20,6 +19,7 @@ from store.turn_context import TurnContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
 
     from compaction.messages import TurnFacts
     from compaction.pins.ledger import TurnEntry
@@ -174,8 +174,8 @@ class ContextShapes(msgspec.Struct, frozen=True):
     """Whether all of the tail came in the shape that is served."""
     other_model_through: int = -1
     """The seq up to which another model answered than the present one."""
-    rules: tuple[tuple[UUID, int, str, str], ...] = ()
-    """Entries of the ledger in force, in the order of their messages: id, seq, text and source."""
+    rules: tuple[tuple[str, int, str, str], ...] = ()
+    """Entries of the ledger in force, in the order of their messages: hexadecimal id, seq, text and source."""
 
 
 _MESSAGES_ALONE: Final = ContextShapes()

@@ -24,7 +24,6 @@ from compaction.shorten.trimming import exchanges, last_answer, rounds
 from compaction.steps.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
 from compaction.summary.zone import opening_length
 from compaction.view import WRITTEN
-from runtime import ids
 from store import hot_path
 from store.bytes_held import MOST_READ_BYTES
 from store.conversations import conversations
@@ -199,7 +198,8 @@ def serve(
             messages = _encode(encoded.messages).decode()
             warnings += serving.warnings_of(encoded)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
-    stand = standing_rules(messages, stored)
+    encoded_messages = messages.encode()
+    stand = standing_rules(encoded_messages, stored)
     warnings += [*fixed_warnings(fixed, policy), *ignored, *dropped_before(stored), *stand.warnings]
     room = policy.context_limit_tokens
     if tokens_served > room:
@@ -213,7 +213,7 @@ def serve(
         {"snapshot": head, "last_seq": stored.last_seq, "tokens": tokens, "rules": stand.named, "warnings": warnings}
     )
     key = serving.KEYS[served].encode()
-    body = b'{"' + key + b'":' + messages.encode() + b"," + rest[1:]
+    body = b'{"' + key + b'":' + encoded_messages + b"," + rest[1:]
     return Served(body, len(warnings), fitted, stand.named.sha256)
 
 
@@ -224,12 +224,12 @@ class Stand(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-def standing_rules(messages: str | bytes, stored: ContextRead) -> Stand:
+def standing_rules(messages: bytes, stored: ContextRead) -> Stand:
     """Look for the rules in force in the messages as served; say which do not stand there, or may be withdrawn."""
     if not stored.shapes.rules:
         return _NO_RULES
-    stand = check(messages if isinstance(messages, str) else messages.decode(), rules_of(stored))
-    asked = [Pin(ids.external("rule", each[0]), *each[1:3]) for each in stored.shapes.rules if each[3] == "withdrawal"]
+    stand = check(messages, rules_of(stored))
+    asked = [Pin(*each[:3]) for each in stored.shapes.rules if each[3] == "withdrawal"]
     named = RulesOut([rule.id for rule in stand.standing], stand.sha256)
     proposed = proposals([*stand.standing, *stand.absent], asked) if asked else {}
     return Stand(named, (*warnings_of(stand.absent), *(proposal_warning(rule, by) for rule, by in proposed.items())))
@@ -238,7 +238,7 @@ def standing_rules(messages: str | bytes, stored: ContextRead) -> Stand:
 def rules_of(stored: ContextRead) -> tuple[Pin, ...]:
     """Return the rules in force, under the ids that clients see."""
     return tuple(
-        Pin(ids.external("rule", entry), seq, text, IN_LEDGER[source])
+        Pin(f"rule_{entry}", seq, text, IN_LEDGER[source])
         for entry, seq, text, source in stored.shapes.rules
         if source in IN_LEDGER
     )

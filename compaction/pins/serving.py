@@ -11,19 +11,22 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from compaction.pins.pinned import Pin, bound, missing_pins, render_pins, with_pins
 from compaction.repair import repair
 from compaction.tokens import content_tokens
 from compaction.view import strip_thinking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from compaction.shorten.fitting import Fitted
     from compaction.view import ViewMessage
 
 _TEXTS: Final = frozenset({"text", "content", "output", "refusal"})
 """Fields of messages in all shapes whose strings are texts."""
+_encode: Final = msgspec.json.Encoder().encode
 _ROUNDS: Final = 3
 """Times that a history is fitted anew because a larger frame took room; each has all that the one before lacked."""
 
@@ -40,25 +43,22 @@ class StandingRules(NamedTuple):
         return hashlib.sha256("\n".join(rule.text for rule in self.standing).encode()).hexdigest()
 
 
-def check(served: str, rules: Sequence[Pin]) -> StandingRules:
-    """Look for every rule in the messages that are `served`, a JSON array as text, in whichever shape.
+def check(served: bytes, rules: Sequence[Pin]) -> StandingRules:
+    """Look for every rule in the messages that are `served`, a JSON array, in whichever shape.
 
     A text is looked for as encoders write it, which parses nothing. Only where one is not there so, pinned as a whole
     with several blocks or written with needless escapes, the messages are parsed.
     """
-    if not rules:
-        return _NONE
-    unseen = [rule for rule in rules if not any(form in served for form in _forms(rule.text))]
+    unseen = [rule for rule in rules if _encode(rule.text)[1:-1] not in served and not _is_escaped(served, rule.text)]
     lost = set(_lacking(json.loads(served), unseen)) if unseen else set()
     return StandingRules(
         tuple(rule for rule in rules if rule not in lost), tuple(rule for rule in rules if rule in lost)
     )
 
 
-def _forms(text: str) -> Iterable[str]:
-    yield json.dumps(text, ensure_ascii=False)[1:-1]
-    if not text.isascii():
-        yield json.dumps(text)[1:-1]
+def _is_escaped(served: bytes, text: str) -> bool:
+    """Tell whether a text is there with all that is not ASCII escaped."""
+    return not text.isascii() and json.dumps(text)[1:-1].encode() in served
 
 
 def _lacking(messages: Sequence[Any], rules: Sequence[Pin]) -> list[Pin]:
@@ -127,6 +127,3 @@ def fit_with_rules(
 
 def _weight(pins: Sequence[Pin], factor: float) -> int:
     return math.ceil(content_tokens(render_pins(pins)) * factor) + 1
-
-
-_NONE: Final = StandingRules((), ())

@@ -10,7 +10,7 @@ alter table conversations alter column rules set statistics 0;
 alter table pins alter column source set statistics 0;
 
 create function rules_in_force(p_conversation uuid) returns jsonb language sql stable as $$
-    select jsonb_agg(jsonb_build_array(p.id, p.seq, p.text, p.source) order by p.seq, p.id)
+    select jsonb_agg(jsonb_build_array(replace(p.id::text, '-', ''), p.seq, p.text, p.source) order by p.seq, p.id)
     from public.pins as p
         join public.messages as m on m.conversation_id = p.conversation_id and m.seq = p.seq and m.superseded_at is null
     where p.conversation_id = p_conversation and p.removed_at is null

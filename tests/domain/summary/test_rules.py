@@ -177,7 +177,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.booleans())
 def test_the_look_at_what_is_served_finds_every_text_and_no_other(texts: list[str], escaped: bool) -> None:
     messages = [{"role": "user", "content": text} for text in texts]
-    served = json.dumps(messages, ensure_ascii=escaped, separators=(",", ":"))
+    served = json.dumps(messages, ensure_ascii=escaped, separators=(",", ":")).encode()
     absent = rule("absent", "\n".join(texts) + "!")
     rules = [*(rule(str(number), text) for number, text in enumerate(texts)), absent]
     stand = check(served, rules)
