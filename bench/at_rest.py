@@ -34,8 +34,8 @@ def main() -> None:
             held[_part(pid)] += _pss(pid)
         service.terminate()
     for part, kilobytes in held.most_common():
-        print(f"{part:<10}{kilobytes / 1024:7.1f} MB")
-    print(f"{'all':<10}{held.total() / 1024:7.1f} MB, ready after {ready:.1f} s")
+        print(f"{part:<12}{kilobytes / 1024:7.1f} MB")
+    print(f"{'all':<12}{held.total() / 1024:7.1f} MB, ready after {ready:.1f} s")
 
 
 def _descendants(pid: int) -> list[int]:
@@ -48,8 +48,11 @@ def _descendants(pid: int) -> list[int]:
 def _part(pid: int) -> str:
     """Return which part a process is, by its arguments; a pool's processes have those of their parent."""
     arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    if "cli.local.fork_server" in arguments:
+        return "fork server"
     named = [part for part in _PARTS if part in arguments]
-    return named[0] if named and "cli.main" in arguments else Path(arguments[0].split(" ")[0]).name.rstrip(":")
+    is_ours = bool({"cli.main", "palimpsest"} & set(arguments))
+    return named[0] if named and is_ours else Path(arguments[0].split(" ")[0]).name.rstrip(":")
 
 
 def _pss(pid: int) -> int:

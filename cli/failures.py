@@ -6,7 +6,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-import structlog
 import typer
 from typer.core import TyperGroup
 
@@ -26,9 +25,7 @@ class Commands(TyperGroup):
     """The command line's commands; one that cannot reach a service ends with 1 and says so."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; what it logs without logging being set up goes to stderr, for stdout is its output."""
-        if not structlog.is_configured():
-            structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

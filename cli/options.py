@@ -6,12 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
-from pydantic import ValidationError
-
-from runtime.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from runtime.settings import Settings
 
 RUN: Final = "Run the service"
 CONVERSATIONS: Final = "Look at conversations, and go back"
@@ -69,6 +68,11 @@ class Reading(NamedTuple):
 
 def settings_as_far_as_they_go() -> Reading:
     """Read the settings, and find all that is wrong with them: some of it shows only once the rest holds."""
+    # Loading them takes longer than most commands that ask the API, which have none.
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from runtime.settings import Settings  # noqa: PLC0415
+
     wrong: list[str] = []
     defaults: dict[str, Any] = {}
     while True:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Final, Literal
+from functools import cache
+from typing import Literal
 
 Point = Literal[
     "turn.stored",
@@ -27,13 +28,17 @@ Point = Literal[
 ]
 """A place in the product's flow, `noun.participle`: it was just done when the point is reached."""
 
-_SOCKET: Final = os.environ.get("PALIMPSEST_FAULT_POINTS")
+
+@cache
+def _socket() -> str | None:
+    """Return where to report to: read when a point is first reached, as a process may be forked for its environment."""
+    return os.environ.get("PALIMPSEST_FAULT_POINTS")
 
 
 def pause_for_test(point: Point) -> None:
     """Tell a listening test that the point is reached, and wait until it lets the process go on."""
-    if _SOCKET is not None:
-        _report(_SOCKET, point)
+    if (path := _socket()) is not None:
+        _report(path, point)
 
 
 def _report(path: str, point: Point) -> None:

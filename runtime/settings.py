@@ -14,17 +14,17 @@ from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator,
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
+from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
 from runtime.summarizers import (
     ANY_MODEL,
     DEFAULT_MODELS,
     SUMMARIZERS,
     ModelAccess,
-    Price,
     Provider,
-    TokenPrices,
     provider_of,
     summarizer_names,
 )
+from runtime.token_prices import Price, TokenPrices
 
 BATCH_RETENTION_LEAST_DAYS: Final = 3.0
 """Longer than the 48 hours after which a batch that cannot be found is given up."""
@@ -82,7 +82,7 @@ class Settings(BaseSettings):
     primary is used: `postgresql://login@one:5432,two:5432/palimpsest`."""
     database_password: SecretStr | None = None
     """Password of that login where the URL has none, so that the file with it holds nothing else."""
-    database_role: str = "palimpsest_service"
+    database_role: str = SERVICE_ROLE
     """Role every service connection takes on: no owner, no bypass of row-level security. Empty = the login's."""
     service_password: SecretStr | None = None
     """Password that `palimpsest migrate --service-login` gives the login of the services; no service reads it."""
@@ -125,7 +125,7 @@ class Settings(BaseSettings):
     openai_base_url: str | None = Field(default=None, validation_alias=AliasChoices("OPENAI_BASE_URL"))
     """The SDK's own variable: any server that speaks /chat/completions, with its `/v1`."""
 
-    gateway_port: int = Field(default=8081, ge=1, le=LAST_PORT)
+    gateway_port: int = Field(default=GATEWAY_PORT, ge=1, le=LAST_PORT)
     """Port the gateway listens on."""
     gateway_upstreams: Upstreams = {}
     """Providers that the gateway passes requests on to, by shape: `{"messages": {"base_url": "https://…", "api_key":

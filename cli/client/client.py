@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 from threading import Event
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import httpx2
 import msgspec
 import stamina
+import structlog
 
 from cli.client.types import (
     Appended,
@@ -154,6 +156,8 @@ class ServiceClient:
     """
 
     def __init__(self, url: str, key: str) -> None:
+        if not structlog.is_configured():  # what is logged of retries: stdout is the command's output
+            structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
         self._http = httpx2.Client(
             base_url=f"{url.rstrip('/')}/v1",
             headers={"authorization": f"Bearer {key}", "content-type": "application/json"},

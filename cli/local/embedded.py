@@ -9,11 +9,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-
-import psycopg
 
 from cli.local.embedded_server import POLL_SECONDS, START_SECONDS, EmbeddedServer, free_port, server_environment
 from cli.local.installations import EmbeddedError, PostgresInstallation, can_enter, postgres_installations, redis_server
@@ -64,7 +63,7 @@ class EmbeddedPostgres(EmbeddedServer):
         program = self._within_reach(self._installation().directory / "postgres", undo)
         password = self._password()
         if not self._data.exists():
-            self._initialise(program.with_name("initdb"))
+            self._initialise(program)
         settings = _POSTGRES_SETTINGS | ({} if self._durable else _NOT_DURABLE)
 
         def start(port: int) -> None:
@@ -76,15 +75,7 @@ class EmbeddedPostgres(EmbeddedServer):
             self._wait_until(self._is_ready)
 
         port = self._start_on_free_port(start)
-        address = f"postgresql://{LOGIN}:{password}@127.0.0.1:{port}"
-        try:
-            with psycopg.connect(f"{address}/postgres", autocommit=True) as connection:
-                query = "select 1 from pg_database where datname = %s"
-                if connection.execute(query, [DATABASE]).fetchone() is None:
-                    connection.execute(f"create database {DATABASE}")
-        except psycopg.Error as error:
-            raise EmbeddedError(f"the database in {self._data} cannot be opened: {error}") from error
-        return f"{address}/{DATABASE}"
+        return f"postgresql://{LOGIN}:{password}@127.0.0.1:{port}/{DATABASE}"
 
     def _installation(self) -> PostgresInstallation:
         installations = postgres_installations()
@@ -109,7 +100,7 @@ class EmbeddedPostgres(EmbeddedServer):
         self._hand_over(path, self.identity)
         return password
 
-    def _initialise(self, initdb: Path) -> None:
+    def _initialise(self, program: Path) -> None:
         """Make the data directory under another name and rename it: one that is there is whole."""
         half_made = self.directory / "pgdata.new"
         shutil.rmtree(half_made, ignore_errors=True)
@@ -118,26 +109,38 @@ class EmbeddedPostgres(EmbeddedServer):
         with contextlib.ExitStack() as opened:
             data, data_fds = self._reachable(half_made, opened)
             password, password_fds = self._reachable(self.directory / "password", opened)
-            argv = [str(initdb), "-D", data, "-U", LOGIN, f"--pwfile={password}", "--auth=scram-sha-256"]
-            argv += ["--encoding=UTF8", "--no-locale", *([] if self._is_kept and self._durable else ["--no-sync"])]
-            with self._open_log() as log:
-                process = start_program(
-                    argv,
-                    env=server_environment(),
-                    death_signal=signal.SIGKILL,
-                    output=log,
-                    identity=self.identity,
-                    pass_fds=data_fds + password_fds,
-                )
-            try:
-                process.wait(START_SECONDS)
-            except subprocess.TimeoutExpired:
-                raise EmbeddedError(f"initdb did not end{self._log_tail()}") from None
-            finally:
-                status = end_program(process, [])
-        if status:
-            raise EmbeddedError(f"initdb ended with {describe_status(status)}{self._log_tail()}")
+            initdb = [str(program.with_name("initdb")), "-D", data, "-U", LOGIN, f"--pwfile={password}"]
+            initdb += ["--auth=scram-sha-256", "--encoding=UTF8", "--no-locale"]
+            initdb += [] if self._is_kept and self._durable else ["--no-sync"]
+            self._run_to_its_end(initdb, data_fds + password_fds)
+            # Without a server: to connect to one takes a driver, which what waits for its parts would keep loaded.
+            alone = [str(program), "--single", "-j", "-D", data, "postgres"]
+            self._run_to_its_end(alone, data_fds, f"create database {DATABASE};\n")
         half_made.rename(self._data)
+
+    def _run_to_its_end(self, argv: list[str], fds: tuple[int, ...], given: str = "") -> None:
+        """Run a program of the installation with that on its stdin. Raises EmbeddedError where it fails."""
+        name = Path(argv[0]).name
+        with self._open_log() as log, tempfile.TemporaryFile() as stdin:
+            stdin.write(given.encode())
+            stdin.seek(0)
+            process = start_program(
+                argv,
+                env=server_environment(),
+                death_signal=signal.SIGKILL,
+                stdin=stdin.fileno(),
+                output=log,
+                identity=self.identity,
+                pass_fds=fds,
+            )
+        try:
+            process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise EmbeddedError(f"{name} did not end{self._log_tail()}") from None
+        finally:
+            status = end_program(process, [])
+        if status:
+            raise EmbeddedError(f"{name} ended with {describe_status(status)}{self._log_tail()}")
 
     def _reachable(self, path: Path, opened: contextlib.ExitStack) -> tuple[str, tuple[int, ...]]:
         """Name `path` so that the server's user can open it, with the descriptors to hand down for that.

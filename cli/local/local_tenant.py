@@ -14,7 +14,7 @@ from cli.local.embedded_server import open_no_link
 from cli.local.preparation import ServiceError, one_line
 from cli.output import noted
 from runtime import ids
-from runtime.settings import Settings
+from runtime.defaults import SERVICE_ROLE
 from store.console import sessions
 from store.engine import owner_engine
 from store.tenants import api_keys, tenants
@@ -36,7 +36,7 @@ def service_url(database_url: str) -> str:
     """Return the URL that the parts get: a login of theirs that is no superuser, with a password of this very start."""
     password = secrets.token_urlsafe(24)
     with _administration(database_url) as (connection, _):
-        keep_login(connection, SERVICE_LOGIN, password, Settings.model_fields["database_role"].default)
+        keep_login(connection, SERVICE_LOGIN, password, SERVICE_ROLE)
     return make_url(database_url).set(username=SERVICE_LOGIN, password=password).render_as_string(hide_password=False)
 
 

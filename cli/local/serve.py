@@ -14,14 +14,15 @@ import threading
 import time
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from cli.consent import RefusedError, agree_to_stores
 from cli.local.embedded import EmbeddedError, EmbeddedStack, free_port
+from cli.local.forking import COMMAND, ForkServer
 from cli.local.preparation import ServiceError, one_line, prepare, revoke
 from cli.local.processes import Supervisor
 from cli.output import failed
-from runtime.settings import Settings
+from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
 from runtime.summarizers import DEFAULT_MODELS, provider_of
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunningService", "ServiceError", "ServiceStoppedError", "run_serve", "running_service"]
 
-ROLE: Final[str] = Settings.model_fields["database_role"].default
-"""What the parts act as in a database of their own."""
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, not bound
 """Where a server that listens on all addresses of a kind is asked from here."""
 _READY_SECONDS = 60.0
@@ -41,7 +40,6 @@ _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0  # then workers are killed; their leases expire and the work is done again
 _WATCH_SECONDS = 0.5
 _STOP_ORDER = ("gateway", "api", "sweeper", "checks", "summaries")
-_COMMAND = [sys.executable, "-P", "-m", "cli.main"]  # -P: an `api` or `store` in the caller's folder is not ours
 _PARTS: dict[str, list[str]] = {
     "api": ["api"],
     "gateway": ["gateway"],
@@ -109,6 +107,8 @@ def running_service(
     chosen_port = _claim_port(host, port)
     ports = {"api": chosen_port, "gateway": _gateway_port(given, host, port)}
     with contextlib.ExitStack() as running:
+        # It loads what the parts use while the servers start.
+        parts = running.enter_context(ForkServer(given))
         stack = running.enter_context(EmbeddedStack.from_environment(data_dir, durable=durable, environ=given))
         _check(stopping)
         is_own = not given.get("PALIMPSEST_DATABASE_URL")
@@ -120,18 +120,19 @@ def running_service(
         name = summarizer or given.get("PALIMPSEST_SUMMARIZER") or _default_summarizer(given)
         env = given | {
             "PALIMPSEST_DATABASE_URL": prepared.parts_url,
-            **({"PALIMPSEST_DATABASE_ROLE": ROLE} if is_own else {}),
+            **({"PALIMPSEST_DATABASE_ROLE": SERVICE_ROLE} if is_own else {}),
             "PALIMPSEST_BROKER_URL": stack.broker_url,
             "PALIMPSEST_SUMMARIZER": name,
             "PALIMPSEST_HOST": host,
             "PALIMPSEST_PORT": str(chosen_port),
             "PYTHONUNBUFFERED": "1",
         }
-        supervisor = Supervisor(log=log)
+        parts.rehearse(env)
+        supervisor = Supervisor(log=log, run=parts.start)
         running.callback(supervisor.stop, _STOP_ORDER, grace=_STOP_SECONDS)
         for part, arguments in _PARTS.items():
             own = ["--port", str(ports[part])] if part in ports else []
-            supervisor.start(part, [*_COMMAND, *arguments, *own], env)
+            supervisor.start(part, [*COMMAND, *arguments, *own], env)
         reachable = _REACHABLE.get(host, host)
         for answering in ports.values():
             _await_ready(reachable, answering, supervisor, stopping)
@@ -229,7 +230,7 @@ def _gateway_port(given: Mapping[str, str], host: str, port: int) -> int:
     if port == 0:
         return free_port()
     try:
-        return _claim_port(host, Settings.model_fields["gateway_port"].default)
+        return _claim_port(host, GATEWAY_PORT)
     except ServiceError:
         return free_port()
 

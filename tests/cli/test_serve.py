@@ -24,7 +24,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from cli.local import serve
+from cli.local import forking, serve
 from cli.local.local_tenant import api_key
 from cli.local.serve import ServiceError, ServiceStoppedError, running_service
 from runtime.ids import external
@@ -41,6 +41,12 @@ ENVIRONMENT = {
     for name, value in os.environ.items()
     if not name.startswith(("PALIMPSEST_", "ANTHROPIC_")) or name in {"PALIMPSEST_POSTGRES_BIN", "PALIMPSEST_REDIS_BIN"}
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in for the parts in this process is no fork of what they load; `serving` has the parts themselves."""
+    monkeypatch.setattr(forking, "CAN_FORK", False)
 
 
 @contextlib.contextmanager
@@ -133,7 +139,7 @@ def test_a_port_that_is_taken_is_an_error_at_once(tmp_path: Path) -> None:
 
 def test_a_part_that_cannot_start_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     part = "import sys, signal; 'sweeper' in sys.argv and sys.exit('no time to sweep'); signal.pause()"
-    monkeypatch.setattr(serve, "_COMMAND", [sys.executable, "-c", part])
+    monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-c", part])
     before = descendants(os.getpid())
     with (
         pytest.raises(ServiceError, match=r"^sweeper ended with status 1: no time to sweep$"),
@@ -166,7 +172,7 @@ def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         "http.server.HTTPServer.address_family = socket.AF_INET6 if ':' in host else socket.AF_INET\n"
         "http.server.HTTPServer((host, int(sys.argv[-1])), Ready).serve_forever()\n"
     )
-    monkeypatch.setattr(serve, "_COMMAND", [sys.executable, "-c", part])
+    monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-c", part])
 
 
 @pytest.mark.usefixtures("ready_parts")

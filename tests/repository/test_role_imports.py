@@ -29,7 +29,21 @@ ABSENT: Final = {
         "worker.sweeping.webhooks",
         "compaction.recall.passages",
     ),
-    "cli.local.serve": (*WEB, *MODELS, "asyncpg", "alembic", "sqlalchemy", "redis", "celery", "store", "worker", "api"),
+    "cli.local.serve": (
+        *WEB,
+        *MODELS,
+        "asyncpg",
+        "psycopg",
+        "pydantic",
+        "structlog",
+        "alembic",
+        "sqlalchemy",
+        "redis",
+        "celery",
+        "store",
+        "worker",
+        "api",
+    ),
     "api.start": ("anthropic", "openai", "alembic", "celery.worker.consumer", "worker", "gateway"),
 }
 

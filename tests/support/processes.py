@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
 from cli.local.embedded import free_port
+from cli.local.forking import COMMAND, ForkServer
 from runtime.broker import CHECK_TASK, CHECKS, celery_app
 from runtime.settings import Settings
 from tests.support.eventually import eventually
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
+    from cli.local.processes import Program
     from tests.conftest import Tenant
 
 START_SECONDS = 120  # a bound for a loaded machine
@@ -71,32 +74,40 @@ class Product:
     def _palimpsest(self, name: str, *arguments: str, env: Mapping[str, str] | None) -> Iterator[Worker]:
         self._started += 1
         log = self.folder / f"{self._started}-{name}.log"
-        with (
-            log.open("wb") as output,
-            subprocess.Popen(
-                [sys.executable, "-P", *self.program, *arguments],
-                stdout=output,
-                stderr=output,
-                env={**self.env, **(env or {})},
-                process_group=0,  # so that `kill` reaches the children of its pool
-            ) as process,
-        ):
-            worker = Worker(process, log)
-            try:
-                yield worker
-            finally:
-                if process.poll() is None:  # one that has ended has to have taken its children along by itself
-                    worker.kill()
+        with log.open("wb") as output:
+            process = _started([sys.executable, "-P", *self.program, *arguments], {**self.env, **(env or {})}, output)
+        worker = Worker(process, log)
+        try:
+            yield worker
+        finally:
+            if process.poll() is None:  # one that has ended has to have taken its children along by itself
+                worker.kill()
 
     def wake(self, *conversations: UUID) -> None:
         """Send the wake-up that the API would send."""
         self.app.send_task(CHECK_TASK, args=[[str(each) for each in conversations]], queue=CHECKS)
 
 
+def _started(argv: list[str], env: dict[str, str], output: IO[bytes]) -> Program:
+    """Start a process that leads a group, so that `kill` reaches the children of its pool.
+
+    The command as it is comes from a fork server, as `serve` has its parts from one: hundreds of them start in a run.
+    """
+    if argv[: len(COMMAND)] == COMMAND:
+        return _forks().start(argv, env, output)
+    return subprocess.Popen(argv, stdout=output, stderr=output, env=env, process_group=0)
+
+
+@cache
+def _forks() -> ForkServer:
+    """Return the fork server of this test process, which ends with it."""
+    return ForkServer(environment())
+
+
 class Worker:
     """One process of the product and what it has written."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Program, log: Path) -> None:
         self.process, self.log = process, log
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -119,7 +130,7 @@ class Worker:
 class Api(Worker):
     """An API process that answers at `url`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str) -> None:
+    def __init__(self, process: Program, log: Path, url: str) -> None:
         super().__init__(process, log)
         self.url = url
 

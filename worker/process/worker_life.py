@@ -14,6 +14,7 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from runtime.broker import QueueDepths
+from runtime.launch import die_with_parent
 from runtime.tracing import TRACING
 from store.operations import processes
 from store.operations.processes import Activity
@@ -119,6 +120,7 @@ class WorkerLife:
             summarizer=(settings.chosen_summarizer, settings.chosen_model),
             beside=self._bury,
         )
+        self._parent = os.getpid()
         self._pool: Any = None
         self._pool_pids: set[int] = set()
         self._watch = PoolWatch(
@@ -173,6 +175,10 @@ class WorkerLife:
             self._pool_pids = alive
 
     def _begin_child(self, **_: Any) -> None:
+        # One that goes on without the parent would have nobody to tell when its leases may be taken.
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != self._parent:
+            leave_now()
         self._progress.forget()
         self._exposition.leave_to_parent()
         TRACING.start(self._settings, SERVICE)

@@ -11,7 +11,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from runtime.summarizers import TokenPrices
+from runtime.token_prices import TokenPrices
 
 
 def _usual(per_input: str, per_output: str, *, cache_read: str = "0.1") -> TokenPrices:

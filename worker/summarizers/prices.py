@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from runtime.summarizers import TokenPrices
+from runtime.token_prices import TokenPrices
 from worker.summarizers.list_prices import PRICES, listed_name
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from cli.local.embedded import free_port
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger
 from runtime.settings import Settings
-from runtime.summarizers import TokenPrices
+from runtime.token_prices import TokenPrices
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
 from tests.support.processes import START_SECONDS, Product, ended, long_talk, model, product

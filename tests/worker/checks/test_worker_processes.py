@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -9,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from runtime.broker import CHECK_TASK, CHECKS
+from tests.cli.test_processes import await_end
 from tests.support.eventually import eventually
 from tests.support.processes import Product, ended, long_talk, model, product
 from tests.support.service.in_process import SMALL, head
@@ -54,6 +59,21 @@ def test_sigterm_ends_idle_workers_and_the_sweeper(product: Product) -> None:
         assert "Traceback" not in worker.log.read_text()
     assert product.chat.run(conversation).state == "committed"
     assert head(product.chat, conversation).version == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+def test_the_processes_of_a_pool_end_with_a_parent_that_is_killed(product: Product) -> None:
+    with product.worker("checks", "--concurrency", "2") as worker:
+        pid = worker.process.pid
+        eventually(lambda: len(children(pid)) == 2, 60)
+        pool = children(pid)
+        os.kill(pid, signal.SIGKILL)
+        worker.process.wait(60)
+        await_end(*pool)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.fault("F30")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from compaction.policy import ModelPrices, Policy, PolicyError, merge
 from compaction.windows import WINDOWS, window_of
 from runtime.settings import Settings
-from runtime.summarizers import TokenPrices
+from runtime.token_prices import TokenPrices
 from tests.support.servers.loopback_model import LoopbackModel, ok
 from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.base import Answer, Spent

@@ -1,0 +1,216 @@
+"""The process that the parts of a service are forked from: it has loaded what they use, and tried it once.
+
+Parts share the pages that none of them writes to, and start without loading anything. There is one thread here, and no
+connection is open, so that a fork leaves nothing half-done behind. The other end is `cli/local/forking.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runtime.launch import CANNOT_START, die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORK: Final = b"f"
+REHEARSE: Final = b"r"
+"""What is asked for."""
+CONTROL: Final = 0
+"""The descriptor of the socket from which each fork is asked for: stdin, as a program is started with."""
+DESCRIPTORS: Final = 2
+"""What comes with a request: where the part's output goes, and a socket of its own."""
+MOST_BYTES: Final = 1 << 20
+"""More than such a socket takes at once, by what Linux allows (net.core.wmem_max, socket(7))."""
+
+_LOADED: Final = (
+    "cli.main",
+    "api.start",
+    "gateway.start",
+    "worker.process.start",
+    "worker.sweeping.start",
+    # What these load only when they run.
+    "anyio.streams.tls",
+    "billiard.popen_fork",
+    "celery.app.control",
+    "celery.app.log",
+    "celery.apps.worker",
+    "celery.concurrency.prefork",
+    "celery.concurrency.thread",
+    "celery.events.receiver",
+    "celery.fixups.django",
+    "celery.loaders.app",
+    "celery.worker.autoscale",
+    "celery.worker.consumer",
+    "celery.worker.consumer.delayed_delivery",
+    "celery.worker.strategy",
+    "httpcore2",
+    "litestar.plugins.attrs",
+    "litestar.plugins.pydantic",
+    "psycopg",
+    "runtime.log",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.ext.asyncio",
+    "truststore",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
+    "uvicorn.protocols.websockets.auto",
+)
+_ARGUMENTS_START, _ARGUMENTS_END = 45, 46
+"""Where /proc/self/stat has the place of the arguments in memory, counted from the state; see proc_pid_stat(5)."""
+
+
+def main() -> None:
+    """Load, then fork whenever it is asked for, until nobody is there to ask; in a part go on as the command."""
+    gc.disable()
+    for name in _LOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=CONTROL) as control:
+        arguments = _Server(control).serve()
+    if arguments is None:
+        os._exit(0)  # What is loaded need not be taken apart.
+    _go_on_as(arguments)
+
+
+def rehearse(environment: Mapping[str, str]) -> None:
+    """Do what every part does when it starts: what is made by the first time is in pages that are shared.
+
+    Where something is wrong with it, a part says so.
+    """
+    # Loaded in `main`; the other end loads none of it.
+    from sqlalchemy import text  # noqa: PLC0415
+
+    from runtime.broker import CHECKS, QueueDepths  # noqa: PLC0415
+    from runtime.settings import Settings  # noqa: PLC0415
+    from store.engine import service_engine  # noqa: PLC0415
+
+    os.environ.update(environment)
+    with contextlib.suppress(Exception):
+        settings = Settings()
+        engine = service_engine(settings, "start")
+        with engine.connect() as connection:
+            connection.execute(text("select 1"))
+        engine.dispose()
+        depths = QueueDepths(settings)
+        depths.of(CHECKS)
+        depths.close()
+    gc.collect()
+    gc.freeze()
+
+
+class _Server:
+    """Forks a part for each request, and says on the part's own socket which process it is and how it has ended.
+
+    A request is a byte with two descriptors. The part itself reads there what it is to do, in JSON its arguments and
+    its environment, and answers with its process id; the status follows from here once it has ended.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._pid = os.getpid()
+        self._parts: dict[int, socket.socket] = {}
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+
+    def serve(self) -> list[str] | None:
+        """Return in each part with its arguments, and here with None when the other end is closed."""
+        signal.set_wakeup_fd(self._waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self._control.fileno(), self._woken], [], [])
+            if self._woken in ready:
+                os.read(self._woken, 512)
+                self._report_ends()
+            if self._control.fileno() in ready:
+                asked, descriptors, _, _ = socket.recv_fds(self._control, 1, DESCRIPTORS)
+                if not asked:
+                    return None
+                output, own = descriptors
+                part = socket.socket(fileno=own)
+                if asked == REHEARSE:
+                    with part:
+                        rehearse(json.loads(part.recv(MOST_BYTES))[1])
+                elif self._fork(part):
+                    return self._begin(output, part)
+                os.close(output)
+
+    def _fork(self, part: socket.socket) -> bool:
+        """Tell whether this is the part now."""
+        try:
+            pid = os.fork()
+        except OSError:
+            part.close()  # No answer is the answer: there is no process or no memory left.
+            return False
+        if pid:
+            self._parts[pid] = part
+        return not pid
+
+    def _report_ends(self) -> None:
+        while self._parts and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            # Said before the process id is free for another process.
+            with self._parts.pop(ended.si_pid) as part, contextlib.suppress(OSError):  # nobody waits for it any more
+                part.send(str(status).encode())
+            os.waitpid(ended.si_pid, 0)
+
+    def _begin(self, output: int, own: socket.socket) -> list[str]:
+        """Make a process of its own of what was forked, as `start_program` would have started it."""
+        os.setsid()
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != self._pid:  # it ended before the request above could count
+            os._exit(CANNOT_START)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for part in self._parts.values():
+            part.close()
+        os.close(self._woken)
+        os.close(self._waker)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        os.close(output)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, CONTROL)
+        os.close(nothing)
+        self._control.detach()
+        with own:
+            own.send(str(os.getpid()).encode())
+            arguments, environment = json.loads(own.recv(MOST_BYTES))
+        os.environ.clear()
+        os.environ.update(environment)
+        return list(arguments)
+
+
+def _go_on_as(arguments: list[str]) -> None:
+    """Run the command with these arguments."""
+    _show(["palimpsest", *arguments])
+    sys.argv[1:] = arguments
+    gc.enable()
+    from cli.main import main as run_command  # noqa: PLC0415 - loaded with the rest
+
+    run_command()
+
+
+def _show(arguments: list[str]) -> None:
+    """Have the process listed under these arguments, as far as there is room for them."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[_ARGUMENTS_START]), int(fields[_ARGUMENTS_END])
+    text = "\0".join(arguments).encode(errors="surrogateescape")[: end - start - 1]
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Parts that are forked are processes of their own, end as others do, and never outlive what started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.local.embedded_server import free_port
+from cli.local.forking import COMMAND, ForkedProgram, ForkServer
+from runtime.release import VERSION
+from tests.cli.test_processes import SECONDS, await_end
+from tests.support.eventually import eventually
+from tests.support.processes import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.local.processes import Program
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parts are forked on Linux alone")
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer(environment()) as server:
+        yield server
+
+
+def output(program: Program) -> str:
+    assert program.stdout is not None
+    with program.stdout:
+        return program.stdout.read().decode()
+
+
+@contextmanager
+def running(forks: ForkServer) -> Iterator[ForkedProgram]:
+    """Run a part that stays: an API that finds no database."""
+    arguments = ["api", "--port", str(free_port())]
+    with Path(os.devnull).open("wb") as nowhere:
+        part = forks.start([*COMMAND, *arguments], environment(), nowhere)
+    assert isinstance(part, ForkedProgram)
+    title = "\0".join(["palimpsest", *arguments])
+    eventually(lambda: Path(f"/proc/{part.pid}/cmdline").read_text().rstrip("\0") == title)
+    yield part
+    part.send_signal(signal.SIGKILL)
+    part.wait(SECONDS)
+
+
+def test_a_part_is_the_command_in_its_own_environment(forks: ForkServer) -> None:
+    said = forks.start([*COMMAND, "--version"], environment())
+    assert isinstance(said, ForkedProgram)
+    assert (output(said), said.wait(SECONDS), said.poll()) == (f"{VERSION}\n", 0, 0)
+    refused = forks.start([*COMMAND, "sweeper"], environment(PALIMPSEST_SWEEP_INTERVAL_SECONDS="often"))
+    assert "palimpsest: sweep_interval_seconds: " in output(refused)
+    assert refused.wait(SECONDS) == 2
+
+
+def test_a_part_ends_by_signals_as_any_program_does(forks: ForkServer) -> None:
+    with running(forks) as part:
+        assert part.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            part.wait(0.01)
+        assert os.getpgid(part.pid) == os.getsid(part.pid) == part.pid
+        assert Path(f"/proc/{part.pid}/cwd").readlink() == Path("/")
+        part.send_signal(signal.SIGKILL)
+        assert part.wait(SECONDS) == part.poll() == -signal.SIGKILL
+        part.send_signal(signal.SIGKILL)  # is for nobody
+    with running(forks) as part:
+        eventually(lambda: listens(part.pid))
+        part.send_signal(signal.SIGTERM)
+        assert part.wait(SECONDS) == -signal.SIGTERM  # the API's server raises it again when it has finished
+
+
+def test_nothing_is_open_where_parts_are_forked_and_nothing_of_each_other_in_them(forks: ForkServer) -> None:
+    with running(forks) as one, running(forks) as other:
+        (server,) = {parent(each.pid) for each in (one, other)}
+        assert server != os.getpid()
+        assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1
+        its, *theirs = (ends(pid) for pid in (server, one.pid, other.pid))
+        assert len(its) == 4  # what asks for parts, what tells of their ends, and a socket for each of them
+        assert not its & theirs[0]
+        assert not its & theirs[1]
+        assert not theirs[0] & theirs[1]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ends(pid: int) -> set[str]:
+    """The sockets and pipes that a process has open."""
+    links = {str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()}
+    return {link for link in links if link.startswith(("socket:", "pipe:"))}
+
+
+def listens(pid: int) -> bool:
+    """Whether a socket of the process listens (state 0A of proc_pid_net(5))."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return any(line[3] == "0A" and f"socket:[{line[9]}]" in ends(pid) for line in lines)
+
+
+def test_parts_end_with_a_fork_server_that_is_killed_and_another_takes_its_place(forks: ForkServer) -> None:
+    with running(forks) as part:
+        first = parent(part.pid)
+        os.kill(first, signal.SIGKILL)
+        assert part.wait(SECONDS) == -signal.SIGKILL
+        await_end(part.pid)
+    with running(forks) as part:
+        assert parent(part.pid) != first
+
+
+@pytest.mark.parametrize("command", [["-c", "print('another')"], ["-m", "cli.main", "--version"]])
+def test_another_command_is_a_program(forks: ForkServer, command: list[str]) -> None:
+    program = forks.start([sys.executable, *command], environment())
+    assert isinstance(program, subprocess.Popen)
+    assert output(program).strip() in {"another", VERSION}
+    assert program.wait(SECONDS) == 0
+
+
+def test_a_part_that_cannot_be_forked_is_a_program(forks: ForkServer) -> None:
+    larger = {f"FILLING_{number}": "x" * 100_000 for number in range(5)}
+    program = forks.start([*COMMAND, "--version"], environment(**larger))
+    assert isinstance(program, subprocess.Popen)
+    assert (output(program), program.wait(SECONDS)) == (f"{VERSION}\n", 0)
