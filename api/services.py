@@ -10,6 +10,7 @@ from api.auth.rate_limits import RateLimits
 from api.background.assemblies import Assemblies
 from api.background.last_used import LastUsed
 from api.background.run_waits import RunWaits
+from api.background.usages import Usages
 from api.background.wakeups import Wakeups
 from api.http.bytes_under_way import BytesUnderWay
 from api.http.strict_json import Limits, StrictJson
@@ -43,6 +44,7 @@ class Services:
         self.under_way = BytesUnderWay(max(settings.max_bytes_under_way, settings.max_body_bytes))
         self.wakeups = Wakeups(settings, self.metrics)
         self.assemblies = Assemblies(self.run, self.wakeups, self.metrics)
+        self.usages = Usages(self.run, self.metrics)
         self.operations = Operations(self.run_without_tenant, self.wakeups, settings.heartbeat_seconds)
         self.last_used = LastUsed(self.run_without_tenant)
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
@@ -62,17 +64,19 @@ class Services:
         await self.rate_limits.start()
         await self.wakeups.start()
         self.assemblies.start()
+        self.usages.start()
         self.last_used.start()
         if self.tokens is not None:
             self.tokens.keys.start()
 
     async def stop(self) -> None:
-        """Write the last assemblies and uses of keys, send the last wake-ups and close every connection."""
+        """Write the last assemblies, usages and uses of keys, send the last wake-ups and close every connection."""
         if self.tokens is not None:
             await self.tokens.keys.stop()
         await self.run_waits.stop()
         await self.last_used.stop()
         await self.assemblies.stop()
+        await self.usages.stop()
         await self.wakeups.stop()
         await self.rate_limits.stop()
         await self.metrics.pools.stop()

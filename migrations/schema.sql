@@ -1,4 +1,4 @@
--- The whole schema at revision 0110, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0111, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -240,6 +240,7 @@ create policy tenant on conversations for all to public using (((tenant_id = (NU
 CREATE TRIGGER conversations_forget_gateway AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_gateway();
 CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
+CREATE TRIGGER conversations_forget_turn_usages AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_turn_usages();
 CREATE TRIGGER conversations_forget_waiting_snapshots AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_waiting_snapshots();
 CREATE TRIGGER conversations_list_rules BEFORE UPDATE OF edits, erased_at ON public.conversations FOR EACH ROW WHEN ((old.rules IS NOT NULL)) EXECUTE FUNCTION list_rules_of_rest();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
@@ -619,6 +620,7 @@ create table run_steps (
     cost_usd numeric(14,6),
     duration_ms integer not null,
     created_at timestamp with time zone not null default now(),
+    shared_tokens integer,
     constraint pk_run_steps PRIMARY KEY (run_id, step_no),
     constraint ck_run_steps_state CHECK ((state = ANY (ARRAY['committed'::text, 'skipped'::text, 'failed'::text]))),
     constraint fk_run_steps_run_id_runs FOREIGN KEY (run_id) REFERENCES runs(id)
@@ -766,6 +768,40 @@ grant select (id, name) on tenants to palimpsest_auditor;
 grant select (id, name, policy, rate_limit_key, rate_limit_tenant, limits_changed_at) on tenants to palimpsest_background;
 grant insert, select, update (name, policy) on tenants to palimpsest_service;
 
+create table turn_usages (
+    tenant_id uuid not null,
+    conversation_id uuid not null,
+    seq integer not null,
+    snapshot_version integer not null,
+    input_tokens integer not null,
+    cached_tokens integer,
+    written_tokens integer,
+    output_tokens integer not null,
+    is_edit boolean not null,
+    answered_at timestamp with time zone not null,
+    reckoned_at timestamp with time zone,
+    prefix_tokens integer,
+    expected_tokens integer,
+    saved_tokens integer,
+    cost_usd numeric(14,6),
+    saved_usd numeric(14,6),
+    saved_uncached_usd numeric(14,6),
+    constraint pk_turn_usages PRIMARY KEY (conversation_id, seq),
+    constraint fk_turn_usages_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+CREATE INDEX ix_turn_usages_answered_at ON public.turn_usages USING brin (answered_at);
+CREATE INDEX ix_turn_usages_reckoned_at ON public.turn_usages USING btree (answered_at) WHERE (reckoned_at IS NULL);
+CREATE INDEX ix_turn_usages_tenant_id_answered_at ON public.turn_usages USING btree (tenant_id, answered_at);
+alter table turn_usages enable row level security;
+alter table turn_usages force row level security;
+create policy auditor on turn_usages for select to palimpsest_auditor using (true);
+create policy background_erases on turn_usages for all to palimpsest_background using (true) with check (true);
+create policy tenant on turn_usages for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER turn_usages_not_erased AFTER INSERT ON public.turn_usages FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant select on turn_usages to palimpsest_auditor;
+grant delete, select (tenant_id, conversation_id, seq, answered_at, reckoned_at), update (answered_at) on turn_usages to palimpsest_background;
+grant insert, select, update (reckoned_at, prefix_tokens, expected_tokens, saved_tokens, cost_usd, saved_usd, saved_uncached_usd) on turn_usages to palimpsest_service;
+
 create table waiting_snapshots (
     conversation_id uuid not null,
     tenant_id uuid not null,
@@ -909,6 +945,23 @@ create view compaction_history with (security_invoker=true) as
      LEFT JOIN run_steps s ON s.run_id = r.id;
 grant select on compaction_history to palimpsest_auditor;
 
+create view compaction_savings with (security_invoker=true) as
+ SELECT t.name AS tenant,
+    u.conversation_id,
+    (u.answered_at AT TIME ZONE 'utc'::text)::date AS day,
+    count(*) AS calls,
+    sum(u.input_tokens) AS input_tokens,
+    sum(u.cached_tokens) AS cached_tokens,
+    sum(u.expected_tokens) AS expected_tokens,
+    sum(u.saved_tokens) AS saved_tokens,
+    sum(u.cost_usd) AS cost_usd,
+    sum(u.saved_usd) AS saved_usd,
+    sum(u.saved_uncached_usd) AS saved_uncached_usd
+   FROM turn_usages u
+     JOIN tenants t ON t.id = u.tenant_id
+  GROUP BY t.name, u.conversation_id, ((u.answered_at AT TIME ZONE 'utc'::text)::date);
+grant select on compaction_savings to palimpsest_auditor;
+
 create view conversation_costs with (security_invoker=true) as
  SELECT t.name AS tenant,
     c.id AS conversation_id,
@@ -1024,6 +1077,27 @@ create view message_lineage with (security_invoker=true) as
              JOIN messages m ON m.conversation_id = c.id AND m.seq = d.seq
           WHERE d.is_new) told;
 grant select on message_lineage to palimpsest_auditor;
+
+create view prompt_cache_turns with (security_invoker=true) as
+ SELECT t.name AS tenant,
+    u.conversation_id,
+    u.seq,
+    u.snapshot_version,
+    u.answered_at,
+    u.input_tokens,
+    u.output_tokens,
+    u.cached_tokens,
+    u.written_tokens,
+    u.prefix_tokens,
+    u.expected_tokens,
+    GREATEST(0, u.expected_tokens - u.cached_tokens) AS missing_tokens,
+    u.saved_tokens,
+    u.cost_usd,
+    u.saved_usd,
+    u.saved_uncached_usd
+   FROM turn_usages u
+     JOIN tenants t ON t.id = u.tenant_id;
+grant select on prompt_cache_turns to palimpsest_auditor;
 
 create view recalls with (security_invoker=true) as
  SELECT t.name AS tenant,
@@ -1735,6 +1809,23 @@ alter function expire_snapshots(uuid,double precision,integer) owner to palimpse
 revoke execute on function expire_snapshots(uuid,double precision,integer) from public;
 grant execute on function expire_snapshots(uuid,double precision,integer) to palimpsest_service;
 
+create function expire_turn_usages(p_seconds double precision, p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+declare
+    v_removed integer;
+begin
+    delete from public.turn_usages as u
+        where (u.conversation_id, u.seq) in (
+            select o.conversation_id, o.seq from public.turn_usages as o
+            where o.answered_at < now() - make_interval(secs => p_seconds)
+            limit p_limit for update skip locked);
+    get diagnostics v_removed = row_count;
+    return v_removed;
+end $$;
+alter function expire_turn_usages(double precision,integer) owner to palimpsest_background;
+revoke execute on function expire_turn_usages(double precision,integer) from public;
+grant execute on function expire_turn_usages(double precision,integer) to palimpsest_service;
+
 create function find_console_session(p_token_hash bytea) returns TABLE(tenant_id uuid, key_id uuid, scopes text[], policy text)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select k.tenant_id, k.id, k.scopes, t.policy::pg_catalog.text
@@ -1783,6 +1874,13 @@ create function forget_recall_segments() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     delete from public.recall_segments as s where s.conversation_id = new.id;
+    return new;
+end $$;
+
+create function forget_turn_usages() returns trigger
+language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    delete from public.turn_usages as u where u.conversation_id = new.id;
     return new;
 end $$;
 
@@ -2723,6 +2821,16 @@ language sql immutable as $$
                unnest(message.list::integer[]) as each_result (chars)
           group by message.place) as hidden
 $$;
+
+create function usages_to_reckon(p_limit integer) returns SETOF uuid
+language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
+    select distinct due.tenant_id from (
+        select u.tenant_id from public.turn_usages as u where u.reckoned_at is null order by u.answered_at limit p_limit
+    ) as due
+$$;
+alter function usages_to_reckon(integer) owner to palimpsest_background;
+revoke execute on function usages_to_reckon(integer) from public;
+grant execute on function usages_to_reckon(integer) to palimpsest_service;
 
 create function waiting_work() returns TABLE(kind text, waiting bigint, oldest_seconds double precision)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$

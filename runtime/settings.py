@@ -243,6 +243,9 @@ class Settings(BaseSettings):
     recall_audit_ratio: float = Field(default=1.0, ge=0, le=1)
     """Share of recalls that are written down with what was asked: 1 = every one, 0 = none. All are counted, and what
     people search for in the console is always written down."""
+    usage_retention_days: float = Field(default=90.0, ge=0)
+    """Days for which it is kept what providers counted for each turn's call, and what compaction saved of it. 0 = for
+    good."""
     recall_retention_days: float = Field(default=90.0, ge=0)
     """Days for which it is kept what was asked back. 0 = for good."""
 

@@ -371,6 +371,7 @@ run_steps = Table(
     Column("cost_usd", Numeric(14, 6)),
     Column("duration_ms", Integer, nullable=False),
     Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("shared_tokens", Integer),
     PrimaryKeyConstraint("run_id", "step_no"),
     CheckConstraint(_one_of("state", StepState), name="state"),
 )
@@ -469,6 +470,32 @@ waiting_snapshots = Table(
     Column("lifetime", Integer, nullable=False),
     Column("cold_at", TIME, nullable=False),
     Index(None, "cold_at"),
+)
+
+turn_usages = Table(
+    "turn_usages",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id")),
+    Column("seq", Integer),
+    Column("snapshot_version", Integer, nullable=False),
+    Column("input_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer),
+    Column("written_tokens", Integer),
+    Column("output_tokens", Integer, nullable=False),
+    Column("is_edit", Boolean, nullable=False),
+    Column("answered_at", TIME, nullable=False),
+    Column("reckoned_at", TIME),
+    Column("prefix_tokens", Integer),
+    Column("expected_tokens", Integer),
+    Column("saved_tokens", Integer),
+    Column("cost_usd", Numeric(14, 6)),
+    Column("saved_usd", Numeric(14, 6)),
+    Column("saved_uncached_usd", Numeric(14, 6)),
+    PrimaryKeyConstraint("conversation_id", "seq"),
+    Index("ix_turn_usages_reckoned_at", "answered_at", postgresql_where=text("reckoned_at is null")),
+    Index(None, "tenant_id", "answered_at"),
+    Index(None, "answered_at", postgresql_using="brin"),
 )
 
 recall_requests = Table(

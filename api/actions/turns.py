@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -16,6 +17,7 @@ from runtime.fault_points import pause_for_test
 from store import hot_path
 from store.conversations import conversations
 from store.conversations.context_blocks import new_blocks
+from store.conversations.usages import UsageRecord
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -46,9 +48,26 @@ async def append_turn(
     replayed = _refuse_or_accept(appended)
     for run_id in blocks.run_ids if blocks and not replayed else ():
         services.wakeups.add_run(caller.tenant_id, run_id)
+    if turn.usage.input_tokens is not None and not replayed:
+        services.usages.add(_usage(caller, conversation, turn, appended.first_seq))
     services.metrics.took(replayed=replayed, messages=len(turn.contents), size=len(body))
     check = wake_up(caller, conversation, queued=appended.queued)
     return TurnOut(appended.first_seq, appended.last_seq, appended.context_tokens, check), replayed
+
+
+def _usage(caller: Caller, conversation: UUID, turn: Turn, seq: int) -> UsageRecord:
+    return UsageRecord(
+        tenant_id=caller.tenant_id,
+        conversation_id=conversation,
+        seq=seq,
+        snapshot_version=turn.usage.version,
+        input_tokens=turn.usage.input_tokens or 0,
+        cached_tokens=turn.cached.read,
+        written_tokens=turn.cached.written,
+        output_tokens=turn.usage.output_tokens,
+        is_edit=turn.replace_from is not None,
+        answered_at=datetime.now(UTC),
+    )
 
 
 async def store_turn(

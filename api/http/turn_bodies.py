@@ -14,7 +14,7 @@ from compaction.messages import TurnFacts, blocks, is_blank, message_facts, turn
 from compaction.policy import Policy
 from compaction.shapes import codecs
 from compaction.shapes.inner import ShapeError
-from compaction.shapes.usage import UsageError, read_usage
+from compaction.shapes.usage import TokenUsage, UsageError, read_usage
 from compaction.shorten.inline_tags import hidden_tokens
 from compaction.text.outline import ContextBlock
 from compaction.tokens import json_text
@@ -41,6 +41,16 @@ _NOT_EMPTY: Final = {"id", "name", "tool_use_id"}
 _JSON_NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object"}
 
 
+class CachedTokens(NamedTuple):
+    """Tokens of a call's input that were read from a prompt cache and written to one; None where nobody says."""
+
+    read: int | None = None
+    written: int | None = None
+
+
+NOT_SAID: Final = CachedTokens()
+
+
 class Turn(NamedTuple):
     """A turn, ready to be appended: its contents as they came, and everything that is kept about them."""
 
@@ -56,6 +66,8 @@ class Turn(NamedTuple):
     """What came in another shape than that of the Messages API, as it came."""
     said: tuple[tuple[str, Any], ...] = ()
     """Roles and contents, read, for the ledger of rules."""
+    cached: CachedTokens = NOT_SAID
+    """What the usage says of the prompt cache."""
 
 
 def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson = WITHOUT_SETTINGS) -> Turn:
@@ -71,6 +83,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
         return _of_other_shape(turn, value, policy, strict.limits, context)
     contents: list[str] = []
     facts = []
+    counted = read_usage("messages", turn.usage)
     hidden: list[int] = []
     tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
     for index, (message, given) in enumerate(zip(turn.messages, value["messages"], strict=True)):
@@ -85,12 +98,13 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
     return Turn(
         contents,
         turn_facts(facts),
-        usage_of(turn),
+        usage_of(counted, turn.snapshot_version),
         turn.expected_next_seq,
         turn.replace_from,
         hidden if any(hidden) else None,
         context,
         said=tuple((given["role"], given["content"]) for given in value["messages"]),
+        cached=_cached(counted),
     )
 
 
@@ -120,18 +134,20 @@ def _of_other_shape(
 ) -> Turn:
     decoded = [_decoded(turn, message, f"/messages/{index}", limits) for index, message in enumerate(value["messages"])]
     facts = codecs.facts_of(decoded)
+    counted = _counted(turn, value.get("usage"))
     tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
     hidden = [hidden_tokens(message.role, message.content, tags, limit) for message in decoded] if tags else []
     return Turn(
         [json_text(message.content) for message in decoded],
         facts,
-        _usage_in_shape(turn, value.get("usage"), has_thinking=any(message.has_thinking for message in facts.messages)),
+        _usage_in_shape(turn, counted, has_thinking=any(message.has_thinking for message in facts.messages)),
         turn.expected_next_seq,
         turn.replace_from,
         hidden if any(hidden) else None,
         context,
         SentTurn(turn.shape, [bytes(message).decode() for message in turn.messages]),
         tuple((message.role, message.content) for message in decoded),
+        _cached(counted),
     )
 
 
@@ -177,19 +193,30 @@ def _check_block(block: Any, pointer: str) -> None:
             raise invalid(f"A {kind} block needs `{field}`: {_JSON_NAMES[expected]}.", f"{pointer}/{field}")
 
 
-def usage_of(turn: TurnIn) -> Usage:
+def usage_of(counted: TokenUsage, version: int | None) -> Usage:
     """Return what the API counted for the call that a turn came from."""
-    counted = read_usage("messages", turn.usage)
     # 0 means that nothing was counted, never that nothing was sent (requirement K2).
-    return Usage(counted.input or None, counted.output or 0, turn.snapshot_version)
+    return Usage(counted.input or None, counted.output or 0, version)
 
 
-def _usage_in_shape(turn: ChatTurnIn | ItemsTurnIn, usage: Any, *, has_thinking: bool) -> Usage:
-    """Return what the API counted. Reasoning that is not sent again is no part of the next call."""
+def _cached(counted: TokenUsage) -> CachedTokens:
+    """Return what a usage says of the cache: 0 of both kinds is what those say that have none, or do not count it."""
+    return (
+        CachedTokens(counted.cache_read, counted.cache_written)
+        if counted.cache_read + counted.cache_written
+        else NOT_SAID
+    )
+
+
+def _counted(turn: ChatTurnIn | ItemsTurnIn, usage: Any) -> TokenUsage:
     try:
-        counted = read_usage(turn.shape, usage)
+        return read_usage(turn.shape, usage)
     except UsageError as error:
         raise invalid(str(error), step_into("/usage", *error.path)) from None
+
+
+def _usage_in_shape(turn: ChatTurnIn | ItemsTurnIn, counted: TokenUsage, *, has_thinking: bool) -> Usage:
+    """Return what the API counted. Reasoning that is not sent again is no part of the next call."""
     written = counted.output or 0
     return Usage(
         counted.input or None,

@@ -148,6 +148,12 @@ class Metrics:
             registry=self._registry,
         )
         """Assemblies that nobody will read again."""
+        self.usages_lost = Counter(
+            "palimpsest_usages_lost",
+            "Usages of turns that were not kept: too many at once, or the database was away.",
+            registry=self._registry,
+        )
+        """Usages that figures of spending will not have."""
         refusals = Counter(
             "palimpsest_rate_limited", "Requests refused over a rate limit.", ["scope"], registry=self._registry
         )

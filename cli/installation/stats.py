@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import date
+from decimal import Decimal
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.exceptions import RedisError
@@ -13,6 +16,8 @@ from cli.client.client import ServiceClient
 from cli.output import failed, print_json
 from cli.tables import PlainTable, columns, print_table
 from runtime.broker import QUEUES, QueueDepths
+from store.conversations import usages
+from store.conversations.usages import SavedDay
 from store.engine import owner_engine, transaction
 from store.operations import diagnosis, processes, statistics
 from store.operations.statistics import Day, Sizes
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from store.operations.processes import Backlog
 
 _GONE: Final = "gone"
+_NO_CALLS: Final = SavedDay(date.min, 0, 0, 0, 0, 0, Decimal(0), Decimal(0), Decimal(0))
 
 
 class Statistics(NamedTuple):
@@ -48,6 +54,8 @@ class Statistics(NamedTuple):
     """Of the API that were written down: how many, those that found something, those that needed what had left."""
     regret: Mapping[str, int]
     """Messages that came back, by the step that had taken them out of the context."""
+    calls: SavedDay
+    """Of turns that came with their usage, in all these days: what their calls took in, and what was saved of it."""
 
 
 def run_stats(settings: Settings, tenant: str | None, days: int, *, as_json: bool) -> int:
@@ -103,6 +111,7 @@ def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> 
     sizes: Counter[str] = Counter()
     outcomes: Counter[tuple[str, str | None]] = Counter()
     by_day: dict[Any, Day] = {}
+    calls = _NO_CALLS
     recalls: Counter[str] = Counter(recalls=0, found=0, missed=0)
     regret: Counter[str] = Counter()
     for owner in owners:
@@ -114,13 +123,15 @@ def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> 
             for day in statistics.daily(connection, owner.id, days):
                 earlier = by_day.get(day.day)
                 by_day[day.day] = day if earlier is None else _plus(earlier, day)
+            for saved in usages.saved_daily(connection, owner.id, days):
+                calls = SavedDay(saved.day, *map(add, calls[1:], saved[1:]))
             asked = requests.figures(connection, owner.id, days)
             recalls.update(asked.totals._asdict())
             for each in asked.regrets:
                 regret[each.step] += each.messages
     depths = _depths(settings)
     return Statistics(
-        len(owners), Sizes(**sizes), outcomes, list(by_day.values()), backlog, depths, seen, recalls, regret
+        len(owners), Sizes(**sizes), outcomes, list(by_day.values()), backlog, depths, seen, recalls, regret, calls
     )
 
 
@@ -148,6 +159,11 @@ def _document(figures: Statistics, alive_seconds: float) -> dict[str, Any]:
         "tokens_saved_per_call": figures.sizes.tokens_stored - figures.sizes.tokens_served,
         "runs": [{"state": state, "reason": reason, "runs": count} for (state, reason), count in _most(figures.runs)],
         "days": [day._asdict() | {"cost_usd": f"{day.cost_usd:.6f}"} for day in figures.days],
+        "calls": {
+            name: f"{value:.6f}" if isinstance(value, Decimal) else value
+            for name, value in figures.calls._asdict().items()
+            if name != "day"
+        },
         "recalls": {**figures.recalls} | {"regret": dict(figures.regret)},
         "backlog": figures.backlog._asdict(),
         "queues": figures.depths,
@@ -160,6 +176,12 @@ def _document(figures: Statistics, alive_seconds: float) -> dict[str, Any]:
 
 def _most(runs: Mapping[tuple[str, str | None], int]) -> list[tuple[tuple[str, str | None], int]]:
     return sorted(runs.items(), key=lambda each: (-each[1], each[0][0], each[0][1] or ""))
+
+
+def _saved(calls: SavedDay) -> str:
+    money = f"{calls.saved_usd:.6f} USD of {calls.calls:,} calls with a usage"
+    cache = f"{calls.cached_tokens:,} of {calls.expected_tokens:,} expected tokens came from caches"
+    return f"{money}, {calls.saved_uncached_usd:.6f} without a cache; {cache}"
 
 
 def _asked_back(figures: Statistics) -> str:
@@ -180,6 +202,7 @@ def _print(figures: Statistics, alive_seconds: float, console: Console) -> None:
         ("messages", f"{sizes.messages:,}"),
         ("tokens stored", f"{sizes.tokens_stored:,}"),
         ("tokens served", f"{sizes.tokens_served:,}, {saved:,} less{share}"),
+        ("saved of calls", _saved(figures.calls)),
         ("asked back", _asked_back(figures)),
         ("checks due", f"{backlog.due_checks:,}{oldest}"),
         ("runs", f"{backlog.queued_runs:,} queued, {backlog.running_runs:,} running, {backlog.dead_runs:,} dead"),

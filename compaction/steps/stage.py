@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from compaction.messages import has_tool_results
@@ -73,6 +74,11 @@ class Stage:
     def estimate(self, view: View) -> int:
         """Return the estimated tokens of a view of this conversation."""
         return round(view_tokens(view) * self.token_ratio)
+
+    def shared(self, view: View) -> int:
+        """Return the estimated tokens of the messages that this conversation and another view of it begin with."""
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(self.view, view, strict=False))
+        return self.estimate(tuple(message for message, _ in alike))
 
     @property
     def carries_summary(self) -> bool:

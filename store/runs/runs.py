@@ -86,6 +86,8 @@ class StepRecord(NamedTuple):
     error: str | None = None
     snapshot_version: int | None = None
     results_cut: int | None = None
+    shared_tokens: int | None = None
+    """That contexts before and after begin with alike."""
     summarizer: str | None = None
     model: str | None = None
     prompt_version: str | None = None

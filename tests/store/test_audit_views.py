@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
 AUDITOR = "palimpsest_auditor"
-VIEWS = ("compaction_history", "conversation_costs", "message_lineage", "recalls")
+VIEWS = (
+    "compaction_history",
+    "conversation_costs",
+    "message_lineage",
+    "recalls",
+    "prompt_cache_turns",
+    "compaction_savings",
+)
 CANARY = "canary-in-what-was-said"
 POLICY = {
     "input_token_budget": 400,

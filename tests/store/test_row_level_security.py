@@ -21,7 +21,7 @@ from runtime import ids
 from store import hot_path
 from store.archive import erasures
 from store.console import sessions
-from store.conversations import assemblies, context_blocks, conversations, messages, pins, snapshots, waiting
+from store.conversations import assemblies, context_blocks, conversations, messages, pins, snapshots, usages, waiting
 from store.conversations.context_blocks import Exchange
 from store.engine import transaction
 from store.gateway import histories
@@ -48,6 +48,9 @@ TENANT_SETTING = "current_setting('app.tenant_id'"
 DEFINERS = {
     "due_states",
     "cold_snapshots",
+    "watch_pauses",
+    "usages_to_reckon",
+    "expire_turn_usages",
     "expire_leases",
     "expire_missed_leases",
     "over_by_fixed",
@@ -135,6 +138,21 @@ def assembly(tenant_id: UUID, conversation: UUID) -> assemblies.AssemblyRecord:
     )
 
 
+def usage(tenant_id: UUID, conversation: UUID) -> usages.UsageRecord:
+    return usages.UsageRecord(
+        tenant_id=tenant_id,
+        conversation_id=conversation,
+        seq=1,
+        snapshot_version=None,
+        input_tokens=10,
+        cached_tokens=None,
+        written_tokens=None,
+        output_tokens=1,
+        is_edit=False,
+        answered_at=datetime.now(UTC),
+    )
+
+
 def fill(calls: HotCalls, settings: Settings) -> UUID:
     """Give a tenant a conversation with a row in every table that belongs to one."""
     conversation = calls.conversation(external_id="same for both", policy={"input_token_budget": 100})
@@ -161,6 +179,7 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
     with transaction(calls.engine, calls.tenant_id) as connection:
         pins.add(connection, calls.tenant_id, conversation, 0, "Look.", ids.new_id())
         assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
+        usages.remember(connection, [usage(calls.tenant_id, conversation)])
         terms = segments.segments([segments.Searchable(0, "user", "Look.")])
         recall_segments.store(connection, calls.tenant_id, conversation, -1, list(terms))
         batches.want(connection, [conversation])
@@ -307,6 +326,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "model_usage",
         "waiting_summaries",
         "waiting_snapshots",
+        "turn_usages",
     }
     assert [row for row in readable if row["attname"] in CONTENT.get(row["relname"], ())] == []
 

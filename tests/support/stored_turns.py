@@ -7,6 +7,7 @@ import msgspec
 from api.http.turn_bodies import Turn, usage_of
 from api.schema.types import TurnIn
 from compaction.messages import message_facts, turn_facts
+from compaction.shapes.usage import read_usage
 from compaction.text.outline import ContextBlock
 
 
@@ -19,7 +20,7 @@ def stored_turn(body: bytes) -> Turn:
     return Turn(
         contents,
         turn_facts(facts),
-        usage_of(turn),
+        usage_of(read_usage("messages", turn.usage), turn.snapshot_version),
         turn.expected_next_seq,
         turn.replace_from,
         None,

@@ -140,6 +140,7 @@ class Journal:
             duration_ms=self._milliseconds(),
             detail=detail_of(outcome, stage),
             results_cut=outcome.results_cut,
+            shared_tokens=stage.shared(outcome.view),
         )
 
     def timed(self, record: StepRecord) -> StepRecord:

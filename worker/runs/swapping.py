@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, timedelta
-from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
@@ -121,11 +120,10 @@ def tokens_of(stage: Stage, outcome: StepOutcome) -> tuple[int, int]:
 def ready_of(stage: Stage, outcome: StepOutcome, bounds: Bounds, course: Course) -> Ready:
     """Return what is decided from, in the tokens that the next call would have."""
     before, after = tokens_of(stage, outcome)
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(stage.view, outcome.view, strict=False))
     return Ready(
         before=before,
         after=after,
-        shared=stage.fixed_input + stage.estimate(tuple(message for message, _ in alike)),
+        shared=stage.fixed_input + stage.shared(outcome.view),
         bounds=bounds,
         gap=course.quiet_seconds,
         is_broken=course.is_broken,

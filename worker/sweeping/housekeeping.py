@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from store.conversations import usages
 from store.operations import housekeeping, processes
 from store.operations.housekeeping import FIRST, Pass
 from store.operations.processes import FORGOTTEN_SECONDS
@@ -52,6 +53,7 @@ class Housekeeper:
             "processes": self._once(lambda connection: processes.forget(connection, FORGOTTEN_SECONDS)),
             "idempotency_keys": self._all(housekeeping.expire_idempotency_keys, settings.idempotency_key_hours * 3_600),
             **{each.table: self._all(each.expire, each.retention_days(settings) * _DAY) for each in ERRANDS},
+            "turn_usages": self._all(usages.expire, settings.usage_retention_days * _DAY),
             "recall_requests": self._all(requests.expire, settings.recall_retention_days * _DAY),
             "runs": self._walk("runs", housekeeping.expire_runs, settings.run_retention_days * _DAY),
             "snapshots": self._walk(

@@ -35,6 +35,7 @@ from worker.process.progress import Progress
 from worker.sweeping.cold import promote_cold
 from worker.sweeping.errands import ERRANDS
 from worker.sweeping.housekeeping import Housekeeper
+from worker.sweeping.reckoning import Reckoning
 from worker.sweeping.resending import Sent
 from worker.sweeping.resuming import Resuming
 
@@ -78,6 +79,7 @@ class Sweeper:
         self._parts: dict[str, Callable[[], int]] = {
             "waiting": self._waiting,
             "cold": partial(promote_cold, self._database),
+            "usages": Reckoning(settings, self._database).reckon,
             "runs": self._runs,
             "checks": self._checks,
             **{errand.name: partial(self._errand, errand, Sent()) for errand in ERRANDS},

@@ -12,6 +12,7 @@ from api.console.pages import page
 from api.console.sessions import READ, may
 from api.console.views.spending import Spent, spent
 from store.console import spending
+from store.conversations import usages
 from store.operations import statistics
 from store.tenants import budgets
 from store.tenants.budgets import Budget
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from api.services import Services
     from runtime.settings import Settings
+    from store.conversations.usages import SavedDay
     from store.tables import AnyRow
 
 _Days = Annotated[Literal["7", "30", "90"], QueryParameter()]
@@ -35,6 +37,8 @@ class _SpendingPage(NamedTuple):
     steps: Sequence[AnyRow]
     saved: Sequence[AnyRow]
     runs: Sequence[AnyRow]
+    calls: Sequence[SavedDay]
+    saved_money: Sequence[AnyRow]
 
 
 @get("/spending", include_in_schema=False, guards=[may(READ)])
@@ -58,4 +62,6 @@ def _load(connection: Connection, tenant_id: UUID, days: int, settings: Settings
         spending.by_step(connection, tenant_id, days),
         spending.most_saved(connection, tenant_id, days),
         spending.costliest_runs(connection, tenant_id, days),
+        usages.saved_daily(connection, tenant_id, days),
+        usages.saved_most(connection, tenant_id, days, spending.SHOWN_AT_MOST),
     )

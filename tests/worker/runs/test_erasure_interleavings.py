@@ -66,6 +66,7 @@ def told(chat: Chat, conversation: UUID) -> str:
                 "pins",
                 "idempotency_keys",
                 "assemblies",
+                "turn_usages",
                 "runs",
                 "model_batches",
             ),

@@ -1,0 +1,149 @@
+"""Usages of turns: kept off the request path, reckoned by sweepers, shown in the console, statistics and SQL."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+import psycopg
+import pytest
+
+from store.conversations import usages
+from store.conversations.usages import UsageRecord
+from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.stub_summarizer import StubSummarizer
+from tests.support.talk import answer, request, rounds
+from worker.sweeping.reckoning import Reckoning
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from store.tables import AnyRow
+
+__all__ = ["chat"]
+
+MODEL: Final = "claude-opus-5-5"
+START: Final = datetime.now(UTC) - timedelta(hours=1)
+
+
+def begin(chat: Chat, model: str | None = MODEL) -> UUID:
+    conversation = chat.begin({"swap": "at_once"})
+    chat.query("update conversations set model = :m where id = :c", m=model, c=conversation)
+    return conversation
+
+
+def call(chat: Chat, conversation: UUID, seq: int, seconds: float, **fields: Any) -> UsageRecord:
+    values = {"snapshot_version": None, "cached_tokens": None, "written_tokens": None, "output_tokens": 10}
+    return UsageRecord(
+        tenant_id=chat.tenant_id,
+        conversation_id=conversation,
+        seq=seq,
+        is_edit=fields.pop("is_edit", False),
+        answered_at=START + timedelta(seconds=seconds),
+        **(values | fields),
+    )
+
+
+def keep(chat: Chat, *records: UsageRecord) -> None:
+    with chat.database.transaction(chat.tenant_id) as connection:
+        usages.remember(connection, records)
+
+
+def reckoned(chat: Chat, conversation: UUID) -> list[AnyRow]:
+    Reckoning(chat.settings, chat.database).reckon()
+    query = "select * from turn_usages where conversation_id = :c order by seq"
+    return list(chat.query(query, c=conversation))
+
+
+def audited(database_url: str, statement: LiteralString, conversation: UUID) -> list[tuple[Any, ...]]:
+    """Return what a view of the auditors has of a conversation."""
+    with psycopg.connect(database_url) as connection:
+        connection.execute("set role palimpsest_auditor")
+        return connection.execute(statement, (conversation,)).fetchall()
+
+
+def test_a_call_is_expected_to_read_all_of_the_one_before(chat: Chat, database_url: str) -> None:
+    conversation = begin(chat)
+    keep(
+        chat,
+        call(chat, conversation, 0, 0, input_tokens=10_000, cached_tokens=0, written_tokens=10_000),
+        call(chat, conversation, 2, 60, input_tokens=12_000, cached_tokens=10_000, written_tokens=2_000),
+        call(chat, conversation, 4, 120, input_tokens=14_000, cached_tokens=1_000, written_tokens=13_000),
+        call(chat, conversation, 6, 1_000, input_tokens=16_000, cached_tokens=0, written_tokens=16_000),
+    )
+    rows = reckoned(chat, conversation)
+    assert [row.prefix_tokens for row in rows] == [0, 10_000, 12_000, 14_000]
+    assert [row.expected_tokens for row in rows] == [0, 10_000, 12_000, 0]
+    missing = audited(
+        database_url, "select missing_tokens from prompt_cache_turns where conversation_id = %s", conversation
+    )
+    # The third broke although nothing of the context had changed.
+    assert sorted(missing) == [(0,), (0,), (0,), (11_000,)]
+    assert float(rows[1].cost_usd) == pytest.approx((10_000 * 0.2 + 2_000 * 5) / 1e6)
+    assert all(row.saved_tokens == 0 and row.saved_usd == 0 for row in rows)
+
+
+def test_what_a_snapshot_stands_for_is_saved_in_every_call_after_it(chat: Chat, database_url: str) -> None:
+    conversation, workers = begin(chat), Workers(chat, StubSummarizer())
+    chat.append(conversation, [request("go", 100), *rounds(7, 400)])
+    keep(chat, call(chat, conversation, 0, 0, snapshot_version=0, input_tokens=3_000))
+    workers.settle(conversation)
+    (step,) = chat.steps(chat.run(conversation).id)
+    keep(chat, call(chat, conversation, 20, 20, input_tokens=2_000, cached_tokens=100, written_tokens=1_900))
+    keep(chat, call(chat, conversation, 22, 40, input_tokens=2_100, cached_tokens=2_000, written_tokens=100))
+    rows = reckoned(chat, conversation)
+    assert [row.snapshot_version for row in rows] == [0, 1, 1]
+    freed = step.tokens_before - step.tokens_after
+    assert [row.saved_tokens for row in rows] == [0, freed, freed]
+    assert step.shared_tokens is not None
+    assert rows[1].prefix_tokens == step.shared_tokens < 2_000
+    assert float(rows[2].saved_usd) == pytest.approx(freed * 0.2e-6, rel=0.02)
+    assert float(rows[2].saved_uncached_usd) == pytest.approx(freed * 4e-6, rel=0.02)
+    with chat.database.transaction(chat.tenant_id) as connection:
+        (day,) = usages.saved_daily(connection, chat.tenant_id, 2)[:1]
+        assert day.saved_tokens == 2 * freed
+        assert {row.id for row in usages.saved_most(connection, chat.tenant_id, 2, 10)} <= {conversation}
+    statement = "select sum(saved_tokens)::integer from compaction_savings where conversation_id = %s"
+    assert audited(database_url, statement, conversation) == [(2 * freed,)]
+
+
+def test_where_the_price_is_not_known_tokens_are(chat: Chat) -> None:
+    conversation = begin(chat, None)
+    keep(chat, call(chat, conversation, 0, 0, input_tokens=10_000))
+    (row,) = reckoned(chat, conversation)
+    assert (row.cost_usd, row.saved_tokens, row.reckoned_at is not None) == (None, 0, True)
+
+
+def test_an_edit_and_a_clock_that_jumps_say_nothing_of_the_prefix(chat: Chat) -> None:
+    conversation = begin(chat)
+    keep(
+        chat,
+        call(chat, conversation, 0, 500, input_tokens=10_000),
+        call(chat, conversation, 2, 0, input_tokens=9_000),
+        call(chat, conversation, 4, 30, input_tokens=9_500, is_edit=True),
+        # Late, and again.
+        call(chat, conversation, 4, 90, input_tokens=1),
+    )
+    rows = reckoned(chat, conversation)
+    assert [row.prefix_tokens for row in rows] == [0, 9_000, None]
+    assert [row.input_tokens for row in rows] == [10_000, 9_000, 9_500]
+    assert reckoned(chat, conversation) == rows
+
+
+def test_usages_go_with_their_conversation_and_in_time(chat: Chat) -> None:
+    conversation = begin(chat)
+    chat.append(conversation, [request("go", 100), answer("so", 20)])
+    keep(chat, call(chat, conversation, 0, 0, input_tokens=10_000))
+    with chat.database.transaction(None) as connection:
+        assert usages.expire(connection, 86_400, 100) == 0
+    erased = "select erase_conversation(gen_random_uuid(), :c, 'conversation', :t, gen_random_uuid())"
+    chat.query(erased, t=chat.tenant_id, c=conversation)
+    assert reckoned(chat, conversation) == []
+    # One that is written down too late finds nothing to belong to.
+    keep(chat, call(chat, conversation, 2, 0, input_tokens=10_000))
+    assert reckoned(chat, conversation) == []
+    other = begin(chat)
+    keep(chat, call(chat, other, 0, 0, input_tokens=10_000))
+    with chat.database.transaction(None) as connection:
+        assert usages.expire(connection, 60, 100) >= 1
+    assert reckoned(chat, other) == []
