@@ -199,9 +199,7 @@ def _go_on_as(arguments: list[str]) -> None:
     _show(["palimpsest", *arguments])
     sys.argv[1:] = arguments
     gc.enable()
-    from cli.main import main as run_command  # noqa: PLC0415 - loaded with the rest
-
-    run_command()
+    importlib.import_module(_LOADED[0]).main()
 
 
 def _show(arguments: list[str]) -> None:

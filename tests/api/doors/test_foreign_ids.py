@@ -71,7 +71,8 @@ STATEMENT: Final = re.compile(
     r"LOG:  (?:statement|execute [^:]*): (.*?)(?=\n\S+ \S+ \S* ?\[\d+\] |\n\d{4}-|\Z)", re.DOTALL
 )
 OTHERS: Final = re.compile(
-    r"listen |processes|pg_catalog|select 1\b|pg_advisory|assemblies|turn_usages|rate_limits_since|key_in_force", re.IGNORECASE
+    r"listen |processes|pg_catalog|select 1\b|pg_advisory|assemblies|turn_usages|rate_limits_since|key_in_force",
+    re.IGNORECASE,
 )
 """What the process does beside its requests, and which key it is now and then, before it looks at what is asked."""
 
