@@ -6,15 +6,16 @@ repeating a message is harmless, hanging on the broker is not.
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Final
 
 from celery import Celery
 from kombu import Queue as TaskQueue
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from compaction.steps.runs import Queue
+from runtime.redis_clients import redis_client, sentinels_of
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -38,6 +39,12 @@ PREFIX: Final = "palimpsest:"
 """Of every key of the transport."""
 PRIORITIES: Final = (0, 3, 6, 9)
 """Kombu's own steps: each is a Redis list."""
+KEEPALIVE: Final = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
+    if hasattr(socket, name)
+}
+"""A host that is gone without a word counts as away after 9 s; the kernel by itself waits for two hours."""
 _DEPTH_SECONDS: Final = 2.0
 """Seconds that Redis may take to say how long a queue is."""
 _VISIBILITY_SECONDS: Final = 900
@@ -46,7 +53,9 @@ _VISIBILITY_SECONDS: Final = 900
 
 def celery_app(settings: Settings, name: str) -> Celery:
     """Return a Celery application that can send the product's tasks; a worker adds their bodies."""
-    app = Celery(name, broker=settings.broker_url.get_secret_value(), set_as_current=False)
+    url = settings.broker_url.get_secret_value()
+    sentinels = sentinels_of(url)
+    app = Celery(name, broker=sentinels.kombu_url() if sentinels else url, set_as_current=False)
     app.conf.update(
         task_queues=[TaskQueue(queue) for queue in QUEUES],
         task_default_queue=CHECKS,
@@ -76,12 +85,19 @@ def celery_app(settings: Settings, name: str) -> Celery:
             "socket_timeout": 10,
             "socket_connect_timeout": 2,
             "socket_keepalive": True,
+            "socket_keepalive_options": KEEPALIVE,
             "health_check_interval": 25,
             "global_keyprefix": PREFIX,
             # At a time: books that something has filled keep a worker from its work for tenths of a second.
             "unacked_restore_limit": 1_000,
         },
     )
+    if sentinels:
+        patience = {"socket_timeout": 2, "socket_connect_timeout": 2}
+        app.conf.broker_transport_options |= {
+            "master_name": sentinels.master_name,
+            "sentinel_kwargs": patience | sentinels.own,
+        }
     return app
 
 
@@ -108,7 +124,7 @@ class QueueDepths:
     """Asks Redis how many messages wait, without ever hanging on it. Safe to use from many threads."""
 
     def __init__(self, settings: Settings) -> None:
-        self._client = Redis.from_url(
+        self._client = redis_client(
             settings.broker_url.get_secret_value(),
             socket_timeout=_DEPTH_SECONDS,
             socket_connect_timeout=_DEPTH_SECONDS,

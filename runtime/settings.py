@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
+from runtime.redis_clients import check_broker_url
 from runtime.summarizers import (
     ANY_MODEL,
     DEFAULT_MODELS,
@@ -89,7 +90,8 @@ class Settings(BaseSettings):
     database_pool_size: int = 8
     """Connections a process keeps for each of its two uses (hot calls, everything else)."""
     broker_url: SecretStr = SecretStr("redis://localhost:6379/0")
-    """Redis, with `maxmemory-policy noeviction`."""
+    """Redis, with `maxmemory-policy noeviction`; or the Sentinels that know which Redis is the master:
+    `sentinel://user:password@one:26379,two:26379/0?master_name=…`."""
     summarizer: str | None = None
     """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere. `anthropic-batch` has summaries
     made ahead of time at half price: docs/operations.md has its two watermarks. `anthropic-native` is the API's
@@ -301,13 +303,7 @@ class Settings(BaseSettings):
     @field_validator("broker_url")
     @classmethod
     def _broker_url_can_be_read(cls, value: SecretStr) -> SecretStr:
-        url = urlsplit(value.get_secret_value())
-        try:
-            is_one = url.scheme in {"redis", "rediss"} and url.port != 0
-        except ValueError:
-            is_one = False
-        if not is_one:
-            raise ValueError("expected redis://user:password@host:port/0, or rediss:// for TLS")
+        check_broker_url(value.get_secret_value())
         return value
 
     @field_validator("summarizer")

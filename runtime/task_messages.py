@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from runtime.broker import PRIORITIES, celery_app, queue_keys
+from runtime.redis_clients import redis_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class TaskSender:
 
     def __init__(self, settings: Settings, name: str) -> None:
         self._app = celery_app(settings, name)
-        self._client = Redis.from_url(
+        self._client = redis_client(
             settings.broker_url.get_secret_value(),
             socket_timeout=_ANSWER_SECONDS,
             socket_connect_timeout=_CONNECT_SECONDS,

@@ -18,6 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from api.background.ending import end
 from api.http.problems import ProblemError, unavailable
+from runtime.redis_clients import async_blocking_pool
 from store.tenants import limits
 
 if TYPE_CHECKING:
@@ -185,12 +186,11 @@ class _Counter:
         # Only installations that limit anything load the library.
         from limits.aio.storage import RedisStorage  # noqa: PLC0415
         from limits.aio.strategies import SlidingWindowCounterRateLimiter  # noqa: PLC0415
-        from redis.asyncio import BlockingConnectionPool  # noqa: PLC0415
         from redis.asyncio.retry import Retry  # noqa: PLC0415
         from redis.backoff import NoBackoff  # noqa: PLC0415
 
         url = settings.broker_url.get_secret_value()
-        self._pool = BlockingConnectionPool.from_url(
+        self._pool = async_blocking_pool(
             url,
             max_connections=CONNECTIONS,
             timeout=REDIS_SECONDS,
@@ -199,7 +199,8 @@ class _Counter:
             retry=Retry(NoBackoff(), 0),
         )
         options: Any = {"connection_pool": self._pool}
-        storage = RedisStorage(f"async+{url}", implementation="redispy", key_prefix=_PREFIX, **options)
+        # The pool knows where to go; the library wants a URL all the same.
+        storage = RedisStorage("async+redis://", implementation="redispy", key_prefix=_PREFIX, **options)
         self._limiter: RateLimiter = SlidingWindowCounterRateLimiter(storage)
         self._failures = 0
         self._failed_at = -math.inf

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-import redis.asyncio
 import structlog
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -17,6 +16,7 @@ from redis.exceptions import RedisError
 from api.background.ending import end
 from runtime.broker import BATCH, CHECK_TASK, CHECKS, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, queue_keys
 from runtime.fault_points import pause_for_test
+from runtime.redis_clients import async_redis_client
 from runtime.task_messages import Task, TaskSender
 from runtime.tracing import TRACING, header
 
@@ -193,7 +193,7 @@ class BrokerWatch:
     """
 
     def __init__(self, url: str) -> None:
-        self._client = redis.asyncio.from_url(
+        self._client = async_redis_client(
             url,
             socket_connect_timeout=WATCH_SECONDS,
             socket_keepalive=True,

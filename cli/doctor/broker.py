@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.retry import Retry
@@ -13,9 +12,12 @@ from redis.retry import Retry
 from cli.doctor.database import clock
 from cli.doctor.findings import ok, problem
 from runtime.broker import QUEUES, queue_keys
+from runtime.redis_clients import redis_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from redis import Redis
 
     from cli.doctor.findings import Finding
     from runtime.settings import Settings
@@ -29,7 +31,7 @@ _SECONDS: Final = 5.0
 def broker_findings(settings: Settings) -> Iterator[Finding]:
     """Yield what is found; without Redis, only that."""
     try:
-        client = Redis.from_url(
+        client = redis_client(
             settings.broker_url.get_secret_value(),
             socket_timeout=_SECONDS,
             socket_connect_timeout=_SECONDS,

@@ -26,11 +26,11 @@ from uuid import uuid4
 
 import httpx2
 import psycopg
-import redis
 from pydantic import SecretStr
 
 from runtime import ids
 from runtime.broker import QUEUES, celery_app, queue_keys
+from runtime.redis_clients import redis_client
 from runtime.settings import Settings
 from tests.conftest import create_database, drop_database, make_tenant
 from tests.support.eventually import eventually
@@ -150,12 +150,12 @@ class Installation(Product):
 
     def queued(self, queue: str | None = None) -> int:
         """Return the messages that nobody has taken, of one queue or of all."""
-        with redis.Redis.from_url(self.broker_url) as client:
+        with redis_client(self.broker_url) as client:
             return sum(int(client.llen(key)) for each in ([queue] if queue else QUEUES) for key in queue_keys(each))
 
     def unacknowledged(self) -> int:
         """Return the messages that workers have taken and not done with."""
-        with redis.Redis.from_url(self.broker_url) as client:
+        with redis_client(self.broker_url) as client:
             return int(client.hlen("palimpsest:unacked"))
 
     def drain(self, *, under_way: int = 0) -> None:
@@ -332,7 +332,7 @@ def installed(
     """
     name = f"faults_{uuid4().hex}"
     database_url = create_database(server_url, name, template)
-    with redis.Redis.from_url(broker_url) as client:
+    with redis_client(broker_url) as client:
         client.flushall()
     tenant = make_tenant(database_url, "acme")
     if hosts:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import redis
 from redis._parsers.base import _RESPBase
 from redis._parsers.socket import SocketBuffer
+from redis.sentinel import SentinelManagedConnection
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of a value that are read; of a larger one nothing is kept."""
@@ -55,3 +56,7 @@ class BoundedConnection(_Bounded, redis.Connection):
 
 class BoundedSSLConnection(_Bounded, redis.SSLConnection):
     """A connection over TLS."""
+
+
+class BoundedSentinelConnection(_Bounded, SentinelManagedConnection):
+    """A connection over TCP to the master that Sentinels name."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from celery.worker.consumer import Consumer
+from kombu.transport.redis import SentinelTransport
 
-from worker.process.wary_channel import MISSHAPEN, WaryChannel, refused
+from worker.process.wary_channel import MISSHAPEN, WaryChannel, WarySentinelChannel, refused
 
 if TYPE_CHECKING:
     from worker.metrics import Refusal
@@ -30,7 +31,11 @@ class SteadyConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
 
     def ensure_connected(self, conn: Any) -> Any:
         """Return the connection once there is one; tried every few seconds, however long the broker is away."""
-        conn.transport.Channel = WaryChannel
+        if isinstance(conn.transport, SentinelTransport):
+            # Of the class: kombu makes a new transport for each Sentinel that it turns to.
+            SentinelTransport.Channel = WarySentinelChannel
+        else:
+            conn.transport.Channel = WaryChannel
         conn.ensure_connection = partial(conn.ensure_connection, interval_max=LONGEST_PAUSE_SECONDS)
         return super().ensure_connected(conn)
 

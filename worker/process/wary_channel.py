@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from kombu.transport.redis import Channel
+from kombu.transport.redis import Channel, SentinelChannel
 from redis.exceptions import ResponseError
 
 from runtime.broker import KEY_TYPES, PREFIX
 from worker.metrics import METRICS
-from worker.process.bounded_redis import BoundedConnection, BoundedSSLConnection
+from worker.process.bounded_redis import BoundedConnection, BoundedSentinelConnection, BoundedSSLConnection
 from worker.process.task_envelopes import NotAMessageError, taken_before, written_anew
 
 if TYPE_CHECKING:
@@ -70,13 +70,11 @@ class _WaryQoS(Channel.QoS):  # type: ignore[misc] # as above
             refused("bookkeeping", problem)
 
 
-class WaryChannel(Channel):  # type: ignore[misc] # kombu ships no types
+class _Wary(Channel):  # type: ignore[misc] # kombu ships no types
     """Passes over what is no message: it is off the queue by then, and nothing has to be acknowledged."""
 
     Message = _Message
     QoS = _WaryQoS
-    connection_class = BoundedConnection
-    connection_class_ssl = BoundedSSLConnection
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -104,3 +102,16 @@ class WaryChannel(Channel):  # type: ignore[misc] # kombu ships no types
             raise error
         for _ in wrong:
             refused("bookkeeping", error)
+
+
+class WaryChannel(_Wary):
+    """A channel of one Redis."""
+
+    connection_class = BoundedConnection
+    connection_class_ssl = BoundedSSLConnection
+
+
+class WarySentinelChannel(_Wary, SentinelChannel):  # type: ignore[misc] # as above
+    """A channel of whichever Redis is the master."""
+
+    connection_class = BoundedSentinelConnection

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
-import redis
 import structlog
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, WatchError
 from redis.retry import Retry
 
 from compaction.steps.runs import RunReason
+from runtime.redis_clients import redis_client
 from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class CircuitBreaker:
         self._probe_seconds = probe_seconds
         self._clock, self._jitter = clock, jitter
         self._stopwatch = clock or time.monotonic
-        self._client = redis.Redis.from_url(
+        self._client = redis_client(
             redis_url,
             socket_connect_timeout=REDIS_SECONDS,
             socket_timeout=REDIS_SECONDS,
