@@ -35,7 +35,10 @@ _NAMED: Final[Mapping[str, ids.Prefix]] = {
     "left_in": "run",
 }
 _BREAK: Final = re.compile(r"[\r\n]")
-_RAW: Final = {("message", "content"), ("message", "sent"), ("snapshot", "messages")}
+_RAW: Final = {
+    *(("message", "content"), ("message", "sent"), ("snapshot", "messages")),
+    *(("gateway_recall", "shown"), ("gateway_recall", "results")),
+}
 """Columns that hold JSON as the text it came as."""
 
 

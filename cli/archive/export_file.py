@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from compaction.messages import MessageFacts
 
 KINDS: Final = ("message", "snapshot", "context_block", "pin", "run", "run_step")
-STAYS_BEHIND: Final = frozenset({"recall", "gateway_request"})
-"""The kind of rows that are not taken over: who asked what back is the audit of where it was asked."""
+STAYS_BEHIND: Final = frozenset({"recall", "gateway_request", "gateway_recall"})
+"""The kinds of rows that are not taken over: what was asked, of recall or at a gateway, is the audit of its place."""
 _ORDER: Final[Mapping[str, str]] = {"message": "seq", "snapshot": "version"}
 """What rows of a kind ascend by."""
 

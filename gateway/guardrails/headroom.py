@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import parse_qs
 
 import msgspec
 import structlog
@@ -22,6 +23,7 @@ from gateway.conversations.histories import UNREADABLE, NotJsonError, refuse_unr
 from gateway.conversations.turns import TURN_ROWS, LostTurnError, store_rows
 from gateway.doors import RETRIEVE, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply
+from gateway.guardrails.passages import passages
 from gateway.patience import AwayError
 from runtime import ids
 from store.conversations import conversations
@@ -46,6 +48,7 @@ POLICY: Final = {
     "max_context_bytes": 1_000_000_000,
 }
 """Of a conversation of originals: nobody is served its context, so nothing is done to it."""
+_MOST_QUERY_CHARS: Final = 2_000
 _NAME: Final = re.compile(rf"[0-9a-f]{{{NAME_DIGITS}}}\Z")
 _encode: Final = msgspec.json.Encoder().encode
 _value: Final = msgspec.json.Decoder().decode
@@ -103,7 +106,7 @@ class RetrieveRequest(AnsweredRequest):
     """An original by its name. It does not expire."""
 
     async def reply(self, body: bytes) -> Reply:  # noqa: ARG002 - the base class's
-        """Return the original. Raises DoorError where there is none of the tenant's."""
+        """Return the original, or what of it a query asks for. Raises DoorError where there is none of the tenant's."""
         name = self._door.end.removeprefix(RETRIEVE)
         content = None
         if _NAME.match(name):
@@ -115,8 +118,14 @@ class RetrieveRequest(AnsweredRequest):
             raise DoorError(404, "There is no original of this hash.", code="not_found")
         results = [block for block in blocks(_value(content)) if block.get("type") == "tool_result"]
         text = "".join(whole_text(block.get("content")) for block in results)
-        answer = {"hash": name, "original_content": text, "original_tokens": content_tokens(text)}
+        passage = await aside(len(text), passages, text, self._asked_for())
+        answer = {"hash": name, "original_content": passage, "original_tokens": content_tokens(text)}
         return Reply(_encode(answer), "unchanged")
+
+    def _asked_for(self) -> str:
+        """Return the words that are asked for, empty for the whole."""
+        words = parse_qs(self._query.decode("latin-1")).get("query", [""])[-1]
+        return words[:_MOST_QUERY_CHARS]
 
     async def _content(self, key: bytes) -> str | None:
         if self._caller is None:

@@ -11,6 +11,7 @@ from store.tables import (
     context_blocks,
     conversations,
     gateway_prefixes,
+    gateway_recalls,
     messages,
     pins,
     recall_requests,
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-Kind = Literal["message", "snapshot", "context_block", "pin", "run", "run_step", "recall", "gateway_request"]
+Kind = Literal[
+    "message", "snapshot", "context_block", "pin", "run", "run_step", "recall", "gateway_request", "gateway_recall"
+]
 
 
 class _Source(NamedTuple):
@@ -50,6 +53,12 @@ _SOURCES: Final[Mapping[Kind, _Source]] = {
     "run": _Source(runs, runs.c.id, literal(1_024)),
     "recall": _Source(recall_requests, recall_requests.c.id, func.octet_length(recall_requests.c.asked)),
     "gateway_request": _Source(gateway_prefixes, gateway_prefixes.c.seq, literal(256), 1_000),
+    "gateway_recall": _Source(
+        gateway_recalls,
+        gateway_recalls.c.seq,
+        func.octet_length(cast(gateway_recalls.c.shown, Text))
+        + func.octet_length(cast(gateway_recalls.c.results, Text)),
+    ),
 }
 KINDS: Final[tuple[Kind, ...]] = tuple(_SOURCES)
 """What a conversation has; the steps of a run come with it."""

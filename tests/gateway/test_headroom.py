@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -60,11 +61,26 @@ def test_results_are_cut_and_come_back(room: Room) -> None:
         assert cut[at]["content"].startswith(text[:400])
         assert cut[at]["content"].endswith(text[-200:])
         assert retrieve(room, name) == text
-        assert retrieve(room, f"{name}?query=two") == text
     assert said["tokens_before"] - said["tokens_after"] == said["tokens_saved"] > 3_000
     assert said["compression_ratio"] == pytest.approx(said["tokens_after"] / said["tokens_before"])
     metrics = room.client.get("/metrics").text
     assert 'palimpsest_gateway_requests_total{door="compress",outcome="compacted"}' in metrics
+
+
+def test_query_has_back_what_of_a_long_original_is_about_it(room: Room) -> None:
+    rows = [f"row {number}: the pump in hall {number} is at {number * 3} bar" for number in range(2_000)]
+    rows[1_234] = "row 1234: the turbine was serviced by Ingrid"
+    text = "\n".join(rows)
+    (name,) = compress(room, [result(text)])["ccr_hashes"]
+    asked = retrieve(room, f"{name}?query=who+serviced+the+turbine%3F")
+    assert rows[1_234] in asked
+    assert len(asked) < 2_000 * 4 + 500
+    left_out = [int(count.replace(",", "")) for count in re.findall(r"\[([\d,]+) characters left out\]", asked)]
+    kept = re.sub(r"\n\[[\d,]+ characters left out\]\n", "", asked)
+    assert len(kept) + sum(left_out) == len(text)
+    assert retrieve(room, f"{name}?query=xylophone") == text
+    assert retrieve(room, f"{name}?query=") == retrieve(room, name) == text
+    assert retrieve(room, f"{name}?query=%ff%00") == text
 
 
 def test_rows_that_are_sent_again_come_out_the_same_and_are_stored_once(room: Room) -> None:

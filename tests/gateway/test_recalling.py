@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from api.actions.archive import line
 from compaction.recall.tool import NAME, definition
 from runtime import ids
+from store.archive import exports
+from store.engine import service_engine, transaction
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import room_on
 from tests.gateway.test_compacting import LONG, PROBLEMS
+from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Asked, Fails, Says
 
 if TYPE_CHECKING:
@@ -246,6 +250,30 @@ def test_model_recalls_and_the_client_sees_one_answer(recalling: Room, shape: st
     assert not PROBLEMS[shape](asked.rows)
     room.eventually_stored(chat.name, len(chat.rows) + hidden)
     chat_again(chat, stored)
+
+
+def exported(room: Room, conversation: str) -> list[dict[str, Any]]:
+    identifier = ids.parse("conv", conversation)
+    assert identifier is not None
+    engine = service_engine(room.settings, "test")
+    with transaction(engine, room.tenant.id) as connection:
+        rows, _ = exports.portion(connection, room.tenant.id, identifier, "gateway_recall", None)
+    engine.dispose()
+    return [json.loads(line(kind, row)) for kind, row in rows]
+
+
+def test_export_has_what_a_client_was_shown_in_the_place_of_a_recalled_answer(recalling: Room) -> None:
+    chat = talk_out_of_view(recalling, "chat", False)
+    count = len(chat.rows)
+    recalling.providers.model = scripted(Says("", (recall("r1", query="door code"),)), Says("It is 4711."))
+    chat.ask("What was the door code?", stream=False)
+    recalling.eventually_stored(chat.name, len(chat.rows) + 2)
+    (row,) = eventually(lambda: exported(recalling, chat.name))
+    assert (row["type"], row["conversation_id"]) == ("gateway_recall", chat.name)
+    assert (row["seq"], row["through_seq"], row["resent"]) == (count + 1, count + 3, None)
+    assert [each["content"] for each in row["shown"]] == ["It is 4711."]
+    recalling.erase(chat.name)
+    assert exported(recalling, chat.name) == []
 
 
 def chat_again(chat: Seen, first: int) -> None:
