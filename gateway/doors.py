@@ -19,6 +19,7 @@ _ANTHROPIC_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     504: "timeout_error",
@@ -29,6 +30,7 @@ _OPENAI_TYPES: Final = {
     401: "invalid_request_error",
     403: "invalid_request_error",
     404: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
 }

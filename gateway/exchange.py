@@ -12,14 +12,16 @@ import httpx2
 import structlog
 
 from api.actions.caller import Caller
+from api.http.bodies import aside
 from api.http.bytes_under_way import BusyError, HeldBytes
 from api.http.problems import ProblemError
 from gateway import refusals
 from gateway.answers.beginnings import look_at
 from gateway.answers.reading import Answered, AnswerReader
+from gateway.coding import plain
 from gateway.conversations.turns import LostTurnError, learn
 from gateway.doors import DoorError, error_body, error_headers
-from gateway.headers import CODED, OURS, REQUEST, incoming, outgoing, said
+from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, is_bypassed, outgoing, said
 from gateway.preparing import PreparedRequest, prepare, without_text
 from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
 from gateway.recalls.calls import results
@@ -76,6 +78,12 @@ class PassedRequest:
     async def run(self, receive: Receive, send: Send) -> None:
         """Answer the request."""
         try:
+            await self._run(receive, send)
+        finally:
+            self._hold.give_back()
+
+    async def _run(self, receive: Receive, send: Send) -> None:
+        try:
             known = await self._services.callers.of(self._named)
             self._caller = await self._admitted(known)
             body = await self._body(receive)
@@ -97,7 +105,6 @@ class PassedRequest:
                     task.cancel()
             with suppress(asyncio.CancelledError):
                 await passing
-            self._hold.give_back()
         return None
 
     async def _admitted(self, known: Known) -> Caller | None:
@@ -119,7 +126,11 @@ class PassedRequest:
         parts: list[bytes] = []
         size, more = 0, True
         while more:
-            event: Any = await receive()
+            try:
+                async with asyncio.timeout(self._services.settings.gateway_reader_seconds):
+                    event: Any = await receive()
+            except TimeoutError:
+                raise DoorError(408, "The request did not come to its end in time.") from None
             if event["type"] != "http.request":
                 raise _StoppedReadingError
             part = event.get("body", b"")
@@ -130,7 +141,23 @@ class PassedRequest:
             self._hold.take(len(part))
             more = event.get("more_body", False)
         self._began = time.perf_counter()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return await self._decoded(body, too_large)
+
+    async def _decoded(self, body: bytes, too_large: DoorError) -> bytes:
+        """Return a body without the encoding that it came in, where that is one that is read here; else as it came."""
+        if CODING not in self._named or is_bypassed(self._named):
+            return body
+        most = self._services.settings.gateway_max_body_bytes
+        decoded = await aside(len(body), plain, body, self._named[CODING], most)
+        if decoded is None:
+            return body
+        if len(decoded) > most:
+            raise too_large
+        self._hold.take(len(decoded))
+        del self._named[CODING]
+        self._headers = [(name, value) for name, value in self._headers if name != CODING]
+        return decoded
 
     async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:
         metrics = self._services.metrics

@@ -19,7 +19,8 @@ SAVED: Final = b"x-palimpsest-saved-tokens"
 REQUEST: Final = b"x-palimpsest-request"
 CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 """Where clients of the providers have their key."""
-CODED: Final = frozenset({b"content-encoding", b"content-length"})
+CODING: Final = b"content-encoding"
+CODED: Final = frozenset({CODING, b"content-length"})
 """What is no longer so of an answer that was changed here."""
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -38,6 +39,11 @@ _HOP_BY_HOP: Final = frozenset(
 _WRITTEN_ANEW: Final = frozenset({b"host", b"content-length", b"expect", b"accept-encoding"})
 _READ_HERE: Final = (b"gzip", b"deflate", b"identity")
 """Encodings of an answer that its reader understands: what was said in others could not be stored."""
+
+
+def is_bypassed(headers: Mapping[bytes, bytes]) -> bool:
+    """Tell whether a request is to be passed on and nothing else."""
+    return headers.get(BYPASS, b"").strip().lower() == b"true"
 
 
 def outgoing(headers: Headers, *, shape: Shape, provider_key: str | None, size: int | None) -> Headers:

@@ -26,7 +26,7 @@ from gateway.conversations.recognition import may_go_on, new_place, pending_plac
 from gateway.conversations.sessions import MOST_NAME_CHARS, session_of
 from gateway.conversations.turns import Learned
 from gateway.doors import DoorError
-from gateway.headers import BYPASS, CONVERSATION
+from gateway.headers import CODING, CONVERSATION, is_bypassed
 from gateway.patience import AwayError
 from gateway.recalls.calls import declared
 from gateway.recalls.thoughts import has_thoughts, without_thoughts
@@ -81,9 +81,9 @@ async def prepare(
 
     Raises DoorError for what is no JSON.
     """
-    if headers.get(BYPASS, b"").strip().lower() == b"true":
+    if is_bypassed(headers):
         return PreparedRequest(body, "bypassed")
-    if not body or headers.get(b"content-encoding", b"identity") != b"identity":
+    if not body or headers.get(CODING, b"identity") != b"identity":
         return PreparedRequest(body, "unchanged")
     try:
         read = await aside(len(body), _read, services, door, body)
