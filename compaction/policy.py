@@ -56,7 +56,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Tokens; a summary is due once the context is strictly over it (S3)."""
     batch_threshold_ratio: Share = 0.75
     """Share of `compaction_threshold_tokens` over which the summarizer `anthropic-batch` has a summary made ahead of
-    time, at half price. 1 = never."""
+    time, at half price; and of each threshold of tokens, over which a pause is used (`swap`). 1 = never."""
     protected_tail_messages: Annotated[int, Meta(ge=1, le=10_000)] = 6
     """Newest messages that a summary never touches; at least one, the newest (S4)."""
     tool_preview_head_chars: Characters = 500
@@ -128,9 +128,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 
     swap: Literal["at_once", "when_it_pays"] = "when_it_pays"
-    """When a snapshot that answers a threshold becomes the head: at once, or once the prompt cache is cold, what it
-    saves is worth writing the prefix anew, or a limit presses. At once where nobody knows the price of the
-    conversation's `model`."""
+    """Whether price decides below the thresholds. `when_it_pays`: a conversation that nears one is compacted in its next
+    pause, when the prompt cache is gone, and a cut of tool results that answers no threshold is made when it pays.
+    `at_once`: thresholds alone decide, as they do where nobody knows the price of the conversation's `model`."""
     prompt_cache_seconds: Annotated[int, Meta(ge=0, le=604_800)] = 300
     """Seconds that the prompt cache of the model that the chat product calls lives: 3600 for the hour's, 0 for none."""
 
