@@ -128,8 +128,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 
     swap: Literal["at_once", "when_it_pays"] = "when_it_pays"
-    """Whether price decides below the thresholds. `when_it_pays`: a conversation that nears one is compacted in its next
-    pause, when the prompt cache is gone, and a cut of tool results that answers no threshold is made when it pays.
+    """Whether price decides below the thresholds. `when_it_pays`: a conversation that nears one is compacted in its
+    next pause, when the prompt cache is gone, and a cut of tool results that answers no threshold is made when it pays.
     `at_once`: thresholds alone decide, as they do where nobody knows the price of the conversation's `model`."""
     prompt_cache_seconds: Annotated[int, Meta(ge=0, le=604_800)] = 300
     """Seconds that the prompt cache of the model that the chat product calls lives: 3600 for the hour's, 0 for none."""
