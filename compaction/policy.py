@@ -124,6 +124,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     recall_handles: bool = False
     """Whether what is cut says what it was and how to have it back by recall, and a summary which messages it stands
     for. For models that have the tool."""
+    unsupported_claims: Literal["mark", "drop", "refuse"] = "mark"
+    """What becomes of a summary's lines that no message bears out: they stay and are marked in its `claims`, they are
+    left out, or the summary is refused and an extract takes its place."""
     gateway_recall: bool = False
     """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 

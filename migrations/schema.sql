@@ -1,4 +1,4 @@
--- The whole schema at revision 0111, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0112, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -726,11 +726,12 @@ create table snapshot_parts (
     pins jsonb not null default '[]'::jsonb,
     part text,
     follows integer[] not null default '{}'::integer[],
+    claims jsonb,
     constraint pk_snapshots PRIMARY KEY (conversation_id, version),
     constraint fk_snapshots_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id),
     constraint fk_snapshots_run_id_runs FOREIGN KEY (run_id) REFERENCES runs(id)
 );
-alter table snapshot_parts alter column coverage set statistics 0, alter column summary set statistics 0, alter column prefix_hash set statistics 0, alter column pins set statistics 0, alter column part set statistics 0;
+alter table snapshot_parts alter column coverage set statistics 0, alter column summary set statistics 0, alter column prefix_hash set statistics 0, alter column pins set statistics 0, alter column part set statistics 0, alter column claims set statistics 0;
 CREATE INDEX ix_snapshots_run_id ON public.snapshot_parts USING btree (run_id);
 alter table snapshot_parts enable row level security;
 alter table snapshot_parts force row level security;
@@ -741,7 +742,7 @@ create policy tenant on snapshot_parts for all to public using ((tenant_id = (NU
 CREATE TRIGGER snapshots_immutable BEFORE DELETE OR UPDATE ON public.snapshot_parts FOR EACH ROW EXECUTE FUNCTION guard_snapshots();
 CREATE TRIGGER snapshots_no_truncate BEFORE TRUNCATE ON public.snapshot_parts FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
 CREATE TRIGGER snapshots_not_erased AFTER INSERT ON public.snapshot_parts FOR EACH ROW EXECUTE FUNCTION guard_erased();
-grant select (tenant_id, conversation_id, version, parent_version, step, coverage, created_at) on snapshot_parts to palimpsest_auditor;
+grant select (tenant_id, conversation_id, version, parent_version, run_id, step, coverage, created_at, claims) on snapshot_parts to palimpsest_auditor;
 grant delete, select (conversation_id, version, parent_version, run_id, covers_through, created_at) on snapshot_parts to palimpsest_background;
 grant insert, select on snapshot_parts to palimpsest_service;
 
@@ -900,6 +901,21 @@ alter table webhooks enable row level security;
 alter table webhooks force row level security;
 create policy tenant on webhooks for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
 grant insert, select, update (removed_at) on webhooks to palimpsest_service;
+
+create view claims with (security_invoker=true) as
+ SELECT t.name AS tenant,
+    s.conversation_id,
+    s.version,
+    s.run_id,
+    (claim.value ->> 0)::integer AS line,
+    ARRAY( SELECT seq.value::integer AS value
+           FROM jsonb_array_elements_text(claim.value -> 1) seq(value)) AS seqs,
+    claim.value ->> 2 AS support,
+    s.created_at
+   FROM snapshot_parts s
+     JOIN tenants t ON t.id = s.tenant_id
+     CROSS JOIN LATERAL jsonb_array_elements(s.claims) claim(value);
+grant select on claims to palimpsest_auditor;
 
 create view compaction_history with (security_invoker=true) as
  SELECT t.name AS tenant,
@@ -1157,7 +1173,8 @@ create view snapshots with (security_invoker=true) as
     p.exchanges,
     p.prefix_hash,
     p.created_at,
-    p.pins
+    p.pins,
+    p.claims
    FROM snapshot_parts p;
 alter view snapshots alter column created_at set default now();
 alter view snapshots alter column pins set default '[]'::jsonb;
@@ -2676,11 +2693,11 @@ begin
     end if;
     insert into public.snapshot_parts (
         tenant_id, conversation_id, version, parent_version, run_id, step, covers_through, part, follows, seqs, coverage,
-        summary, summarizer, tokens, message_count, bytes, exchanges, prefix_hash, created_at, pins)
+        summary, summarizer, tokens, message_count, bytes, exchanges, prefix_hash, created_at, pins, claims)
     values (
         new.tenant_id, new.conversation_id, new.version, new.parent_version, new.run_id, new.step, new.covers_through, v_part,
         v_follows, new.seqs, new.coverage, new.summary, new.summarizer, new.tokens, new.message_count, new.bytes,
-        new.exchanges, new.prefix_hash, new.created_at, new.pins);
+        new.exchanges, new.prefix_hash, new.created_at, new.pins, new.claims);
     return new;
 end $$;
 

@@ -398,6 +398,8 @@ def _snapshot_columns(messages: Column[str]) -> list[Column[Any]]:
         Column("prefix_hash", LargeBinary, nullable=False),
         Column("created_at", TIME, nullable=False, server_default=NOW),
         Column("pins", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+        # On the table it comes after the columns that only the table has.
+        *([] if messages.nullable else [Column("claims", JSONB(none_as_null=True))]),
     ]
 
 
@@ -407,6 +409,7 @@ snapshot_parts = Table(
     *_snapshot_columns(Column("messages", JSONText)),
     Column("part", Text),
     Column("follows", ARRAY(Integer), nullable=False, server_default=text("'{}'::integer[]")),
+    Column("claims", JSONB(none_as_null=True)),
     ForeignKeyConstraint(["conversation_id"], ["conversations.id"]),
     ForeignKeyConstraint(["run_id"], ["runs.id"]),
     Index("ix_snapshots_run_id", "run_id"),

@@ -149,6 +149,8 @@ class Line:
     groups: list[Group] = field(default_factory=list)
     outcome: list[Group] = field(default_factory=list)
     open: bool = False
+    first: int | None = None
+    """Place of a call whose outcome, at `place`, came in a later message."""
 
     def text(self) -> str:
         """Return the line as far as its clauses are kept."""
@@ -227,7 +229,7 @@ class Draft:
             self._add(line, line.groups, records, "result", worths)
             return
         line.status = _ERROR_STATUS if failed else _DONE
-        line.place = place
+        line.first, line.place = line.place, place
         self._add(line, line.outcome, records, "result", worths)
 
     def attachment(self, source: Source, kind: str, text: str, place: int) -> None:

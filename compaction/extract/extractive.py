@@ -49,12 +49,26 @@ def extract(
     output; "" says that there was nothing to keep. `places` are the messages' numbers, ascending from 0, where several
     are pieces of one.
     """
+    return extract_placed(messages, max_chars=max_chars, previous=previous, places=places)[0]
+
+
+def extract_placed(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    max_chars: int,
+    previous: str | None = None,
+    places: Sequence[int] | None = None,
+) -> tuple[str, list[tuple[int, ...]]]:
+    """Return the same with the places that its lines are from, those that are from any, in order.
+
+    Those of the lines of `previous_lines` are negative, from its end.
+    """
     places = range(len(messages)) if places is None else places
     draft = Draft(places[-1] + 1 if places else 0, max_chars, _share(messages))
     _read_previous(draft, previous or "")
     _read_messages(draft, messages, places)
     if not draft.clauses:
-        return ""
+        return "", []
     roomy = max_chars >= _ROOMY_CHARS
     selection = Selection(draft)
     text = _render(draft, roomy=roomy)
@@ -65,7 +79,10 @@ def extract(
     if not draft.kept_lines():
         best = max(draft.clauses, key=lambda clause: (selection.rate(clause), -clause.index))
         text = f"{text}\n{best.line.prefix}{best.group.lead}{best.text}"
-    return disarmed(text)[: max(0, max_chars)]
+        best.line.open = True
+    return disarmed(text)[: max(0, max_chars)], [
+        (line.place,) if line.first is None else (line.first, line.place) for line in draft.kept_lines()
+    ]
 
 
 def _render(draft: Draft, *, roomy: bool) -> str:
@@ -147,9 +164,14 @@ def _share(messages: Sequence[Mapping[str, Any]]) -> int:
     return read_share((chars_in(block) for message in messages for block in blocks(message.get("content"))), READ_CHARS)
 
 
-def _read_previous(draft: Draft, previous: str) -> None:
+def previous_lines(previous: str) -> list[str]:
+    """Return the lines of an earlier summary that compete with new ones."""
     lines = [line.strip() for line in clean(previous).split("\n")]
-    lines = [line for line in lines if line and line != LATEST and not line.startswith((TITLE, SHORT_HEADER))]
+    return [line for line in lines if line and line != LATEST and not line.startswith((TITLE, SHORT_HEADER))]
+
+
+def _read_previous(draft: Draft, previous: str) -> None:
+    lines = previous_lines(previous)
     for number, text in enumerate(lines):
         place = number - len(lines)
         if match := _CALL_LINE.fullmatch(text):

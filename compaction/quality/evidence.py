@@ -173,7 +173,7 @@ def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, other_te
     for place, message in enumerate(zone):
         if message.seq == WRITTEN:
             continue
-        for mention in _mentions(message):
+        for mention in mentions(message):
             evidence.note(mention, place)
         evidence.weight += content_weight(message.content)
         if is_request(message.role, message.content):
@@ -210,7 +210,8 @@ def terms(text: str) -> frozenset[str]:
     return frozenset(pairs.union(word[:_STEM_CHARS] for word in _WORD.findall(text) if word not in FUNCTION_WORDS))
 
 
-def _mentions(message: ViewMessage) -> Iterator[Mention]:
+def mentions(message: ViewMessage) -> Iterator[Mention]:
+    """Yield what a message says, calls and gets back, block by block; thinking is left out."""
     source: Source = "user" if message.role == "user" else "assistant"
     for block in blocks(message.content):
         kind = str(block.get("type"))

@@ -12,6 +12,7 @@ from compaction.steps import steps
 from compaction.view import cut_seqs
 
 if TYPE_CHECKING:
+    from compaction.claims.claim import Claim
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot
     from compaction.steps.stage import Stage
@@ -55,13 +56,20 @@ def find_zone(stage: Stage, policy: Policy, target_tokens: int) -> Zone | str:
 
 
 def recover(
-    stage: Stage, zone: Zone, summary: str, policy: Policy, *, target_tokens: int, run_id: str
+    stage: Stage,
+    zone: Zone,
+    summary: str,
+    policy: Policy,
+    *,
+    claims: tuple[Claim, ...] | None = None,
+    target_tokens: int,
+    run_id: str,
 ) -> Recovered | None:
     """Return the view with `summary` in the place of the zone, within `target_tokens`; None if that cannot be had.
 
     Where the summary is not enough, the oldest of what stayed is dropped, then long responses and results are cut.
     """
-    outcome = steps.summarize(stage, zone, summary, policy)
+    outcome = steps.summarize(stage, zone, summary, policy, claims)
     new = outcome.settle(stage, run_id)
     after = stage.after(new, policy)
     if after.tokens > target_tokens:

@@ -23,6 +23,7 @@ from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks,
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from compaction.claims.claim import Claim
     from compaction.policy import Policy
 
 
@@ -55,6 +56,8 @@ class Snapshot:
     prefix_hash: bytes = b""
     pins: tuple[Pin, ...] = ()
     """Those in the frame of its first user message."""
+    claims: tuple[Claim, ...] | None = None
+    """What the lines of its summary rest on; None where that is not known."""
 
 
 class Original(NamedTuple):
@@ -104,6 +107,7 @@ class NewSnapshot(NamedTuple):
     bytes: int
     exchanges: int
     pins: tuple[Pin, ...] = ()
+    claims: tuple[Claim, ...] | None = None
 
 
 def load_view(messages_json: str, seqs: Sequence[int]) -> View:
@@ -247,13 +251,14 @@ def settle(
     truncated: Collection[int] = (),
     removed: Literal["summarized", "dropped"] = "dropped",
     summary: str | None = None,
+    claims: tuple[Claim, ...] | None = None,
     pins: tuple[Pin, ...] = (),
 ) -> NewSnapshot:
     """Return what to write so that the context becomes `after`.
 
     The snapshot holds only what can't be read from the tail: messages at the end that are as they were stay
-    there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `pins`
-    are those that are in its frame.
+    there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `claims`
+    are those of `summary`, `pins` those that are in its frame.
     """
     cut, covers = _covered(working, after)
     # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
@@ -277,6 +282,7 @@ def settle(
         bytes=len(messages_json.encode()),
         exchanges=sum(is_request(message.role, message.content) for message in kept),
         pins=pins,
+        claims=claims if summary is not None else working.snapshot.claims,
     )
 
 

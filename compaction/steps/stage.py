@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
+from compaction.claims.citations import without_citations
 from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
@@ -87,8 +88,11 @@ class Stage:
 
     @property
     def previous_summary(self) -> str | None:
-        """The summary that a new one takes the place of; one that the API signed stays where it is."""
-        return None if is_signed_alone(self.view) else self.working.snapshot.summary
+        """The summary that a new one takes the place of, without references; one that the API signed stays."""
+        snapshot = self.working.snapshot
+        if snapshot.summary is None or is_signed_alone(self.view):
+            return None
+        return snapshot.summary if snapshot.claims is None else without_citations(snapshot.summary)
 
     def count(self, view: Sequence[ViewMessage]) -> int:
         """Return how many messages a view of this conversation has, as policies count them."""
@@ -128,6 +132,7 @@ class Stage:
             coverage=new.coverage,
             prefix_hash=new.prefix_hash,
             pins=new.pins,
+            claims=new.claims,
         )
         tail = [row for row in before.tail if row.seq > new.covers_through]
         pinned = [each for each in before.pins if each.source in IN_LEDGER.values()]

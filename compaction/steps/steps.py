@@ -21,6 +21,7 @@ from compaction.view import WRITTEN, ViewMessage, cut_seqs, with_own_tail
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from compaction.claims.claim import Claim
     from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.shorten.strategies import ExtraStrategy
@@ -46,6 +47,8 @@ class StepOutcome(NamedTuple):
     summary: str | None = None
     results_cut: int | None = None
     pins: tuple[Pin, ...] = ()
+    claims: tuple[Claim, ...] | None = None
+    """What the lines of `summary` rest on."""
 
     def settle(self, stage: Stage, run_id: str) -> NewSnapshot:
         """Return the snapshot to write for it."""
@@ -56,6 +59,7 @@ class StepOutcome(NamedTuple):
             truncated=self.truncated,
             removed=self.removed,
             summary=self.summary,
+            claims=self.claims,
             pins=self.pins,
         )
 
@@ -134,12 +138,14 @@ def covered(stage: Stage, zone: Zone, covers: int | None) -> Zone:
     return part or zone._replace(stop=zone.start)
 
 
-def summarize(stage: Stage, zone: Zone, text: str, policy: Policy) -> StepOutcome:
-    """Return the view with `text` in the place of the zone."""
+def summarize(
+    stage: Stage, zone: Zone, text: str, policy: Policy, claims: tuple[Claim, ...] | None = None
+) -> StepOutcome:
+    """Return the view with `text` in the place of the zone; `claims` are what its lines rest on."""
     rebuilt = summaries.rebuild(stage.view, zone, text, previous=stage.working.snapshot.summary)
     detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
     outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=text)
-    return _if_worth_it(outcome, stage, policy)
+    return _if_worth_it(outcome._replace(claims=claims), stage, policy)
 
 
 def pin_first_request(stage: Stage) -> Stage:

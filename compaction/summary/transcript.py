@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from compaction.view import ViewMessage
 
-PROMPT_VERSION: Final = "summary-3"
+PROMPT_VERSION: Final = "summary-4"
 SECTIONS: Final = (
     "## Request and constraints",
     "## Decisions",
@@ -68,6 +68,9 @@ each with what it is about.
 Every score, ranking or evaluation that was reached, and by which measure.
 {SECTIONS[4]}
 What is finished, what is under way, what comes next; open questions and to-dos; what the user asked for last.
+
+End each line with the messages that it rests on, by their numbers: [m12], [m12-15], [m12, m20]; at most a few. What \
+you take over from an earlier or a part summary keeps the numbers that it has there.
 
 Leave out the raw output of tools (pages, mails, listings, logs): say what was fetched and what it showed. Say who \
 said what where it matters. Write addresses as plain text, never as links or images. If an earlier summary is given, \

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta
 from sqlalchemy import ARRAY, BigInteger, Boolean, DateTime, Integer, LargeBinary, Numeric, Text, Uuid
 from sqlalchemy.dialects.postgresql import REAL
 
+from compaction.claims.packing import PackedClaim
 from compaction.coverage import Coverage
 from compaction.pins.ledger import EntrySource
 from compaction.pins.pinned import Pin
@@ -61,6 +62,7 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("run_step", "state"): StepState,
     ("snapshot", "coverage"): Coverage,
     ("snapshot", "pins"): tuple[Pin, ...],
+    ("snapshot", "claims"): tuple[PackedClaim, ...],
 }
 """Columns that take less than their type says."""
 _ID: Final = Annotated[str, Meta(pattern=r"^(?:[a-z]+_)?[0-9a-f]{32}$")]
@@ -111,7 +113,7 @@ def _value(column: Column[Any], value: Any, exact: str | None) -> Any:
                 return None
             return _same(exact, bytes(value)) if exact is not None else bytes(value).decode()
         case _:
-            return msgspec.to_builtins(value) if column.name in {"coverage", "pins"} else value
+            return msgspec.to_builtins(value) if column.name in {"coverage", "pins", "claims"} else value
 
 
 def _same(exact: str, served: bytes) -> str:

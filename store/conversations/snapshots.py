@@ -24,6 +24,7 @@ from sqlalchemy import (
     update,
 )
 
+from compaction.claims.packing import packed, unpacked
 from compaction.coverage import Coverage, gone_spans, shown_seqs
 from compaction.pins.pinned import Pin
 from compaction.steps.ladder import must_wait
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
+    from compaction.claims.claim import Claim
     from compaction.policy import Policy
     from compaction.steps.ladder import Step
     from compaction.steps.snapshot import NewSnapshot
@@ -277,6 +279,7 @@ def _read(connection: Connection, conversation_id: UUID, version: int) -> Snapsh
         coverage=msgspec.convert(row.coverage, Coverage),
         prefix_hash=row.prefix_hash,
         pins=tuple(msgspec.convert(pin, Pin) for pin in row.pins),
+        claims=claims_of(row),
     )
 
 
@@ -397,8 +400,14 @@ def insert_new(
             exchanges=new.exchanges,
             prefix_hash=new.prefix_hash,
             pins=msgspec.to_builtins(new.pins),
+            claims=None if new.claims is None or new.summary is None else packed(new.claims, new.summary),
         )
     )
+
+
+def claims_of(row: AnyRow) -> tuple[Claim, ...] | None:
+    """Return what the lines of a snapshot's summary rest on, None where that is not known."""
+    return None if row.claims is None or row.summary is None else unpacked(row.claims, row.summary)
 
 
 def move_head(connection: Connection, conversation_id: UUID, version: int) -> None:

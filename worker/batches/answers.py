@@ -23,6 +23,7 @@ from worker.metrics import METRICS
 from worker.runs.journal import Journal
 from worker.runs.summarizing import Summarizing
 from worker.summarizers.base import Spent, SummaryError
+from worker.summarizers.proving import proved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,16 +96,16 @@ class Answers:
             )
         request = self._summarizing.request(stage, zone, policy)._replace(canary=outline.canary)
         asked = api.chosen_by(replace(policy, summarizer_model=outline.model or ""))
+        make = partial(asked.summary, request, batch.answers, outline.part_ends, outline.answer_tokens)
         try:
-            summary = self._wait(
-                partial(asked.summary, request, batch.answers, outline.part_ends, outline.answer_tokens)
-            )
+            summary = self._wait(lambda: proved(make(), request))
         except SummaryError as error:
             self.failure = error
             log.warning("batch.refused", batch_id=str(batch.id), reason=error.code, detail=error.detail)
             closing = self._closing(batch, "failed", error.code, error.detail)
             return self._journal.fail(record, error.code, error.detail, closing)
-        outcome = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        zone = steps.covered(stage, zone, summary.covers)
+        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims)
         if outcome.reason is not None:
             return self._journal.skip(record, outcome.reason, self._closing(batch, "discarded", outcome.reason))
         outcome = outcome._replace(detail="; ".join([outcome.detail or "", "by a message batch", *summary.notes]))

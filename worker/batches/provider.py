@@ -205,13 +205,14 @@ class AnthropicBatches:
             notes.append("its parts stand side by side")
         accepted = self._staged.accept(text, request._replace(zone=request.zone[:covers]))
         return Summary(
-            finished(accepted, notes),
+            finished(accepted.text, notes),
             self._model.model,
             PROMPT_VERSION,
             Spent(),
             covers=covers,
             notes=tuple(notes),
             parts=used,
+            dropped=accepted.dropped,
         )
 
     def _text(self, entry: Any, max_tokens: int) -> tuple[str, Spent]:

@@ -61,7 +61,9 @@ class Recovery:
             zone = steps.covered(stage, zone, summary.covers)
             record = spend(record, summary.spent)._replace(prompt_version=summary.prompt_version)
             run_id = str(self._lease.run_id)
-            recovered = recovery.recover(stage, zone, summary.text, policy, target_tokens=self._target, run_id=run_id)
+            recovered = recovery.recover(
+                stage, zone, summary.text, policy, claims=summary.claims, target_tokens=self._target, run_id=run_id
+            )
             self._commit(now, recovered, record)
 
     @property

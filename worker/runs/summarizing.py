@@ -18,6 +18,7 @@ from worker.summarizers.base import SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.breaker import OUTAGE
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.paying import PayingSummarizer, pay
+from worker.summarizers.proving import proved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +91,9 @@ class Summarizing:
         if isinstance(zone, str):
             return self.journal.skip(record, zone)
         summary = self.ask(stage, zone, policy, record)
-        outcome = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        outcome = steps.summarize(
+            stage, steps.covered(stage, zone, summary.covers), summary.text, policy, summary.claims
+        )
         outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
         if outcome.reason is not None and self.purse.is_spent:
             # Of the first parts alone, and not worth having: the whole of it waits.
@@ -109,7 +112,9 @@ class Summarizing:
         if isinstance(zone, str):
             return None
         summary = self.ask(stage, zone, policy, known)
-        outcome = steps.summarize(stage, steps.covered(stage, zone, summary.covers), summary.text, policy)
+        outcome = steps.summarize(
+            stage, steps.covered(stage, zone, summary.covers), summary.text, policy, summary.claims
+        )
         known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
         after = stage.estimate(outcome.view)
         if outcome.reason is not None or not saves_enough(now.stage.tokens, after, policy):
@@ -149,10 +154,12 @@ class Summarizing:
         if isinstance(zone, str):
             return self.journal.skip(record, zone)
         try:
-            summary = extractive.summarize(self.request(stage, zone, policy))
+            request = self.request(stage, zone, policy)
+            summary = proved(extractive.summarize(request), request)
         except SummaryError as error:
             return self.journal.fail(record, error.code, error.detail)
-        outcome = steps.summarize(stage, zone, summary.text, policy)._replace(step=Step.EXTRACT)
+        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims)
+        outcome = outcome._replace(step=Step.EXTRACT, detail="; ".join([outcome.detail or "", *summary.notes]))
         return self.commit(now, outcome, record._replace(prompt_version=summary.prompt_version), summary.spent)
 
     def record(self, stage: Stage) -> StepRecord:
@@ -169,11 +176,13 @@ class Summarizing:
         request, summarizer, purse = self.request(stage, zone, policy), self._summarizer, self.purse
         if isinstance(summarizer, PayingSummarizer):
             paying = summarizer
-            return self.answer(lambda: paying.summarize_paid(request, purse), record)
+            return self.answer(lambda: proved(paying.summarize_paid(request, purse), request), record)
         if summarizer.model is None:
-            return self.answer(lambda: summarizer.summarize(request), record)
+            return self.answer(lambda: proved(summarizer.summarize(request), request), record)
         tokens = (sum(message.tokens for message in request.zone), policy.summary_max_tokens)
-        return self.answer(lambda: pay(purse, summarizer.model, tokens, lambda: summarizer.summarize(request)), record)
+        return self.answer(
+            lambda: proved(pay(purse, summarizer.model, tokens, lambda: summarizer.summarize(request)), request), record
+        )
 
     def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
         """Return what is asked of a summarizer about a zone."""
@@ -232,6 +241,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Map
         pins=pinned,
         strip_fields=policy.private_result_fields,
         other_texts=(*earlier, *pinned),
+        claims=stage.working.snapshot.claims,
         in_pieces=stage.working.in_pieces,
     )
 

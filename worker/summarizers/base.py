@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from decimal import Decimal
 
+    from compaction.claims.claim import Claim
     from compaction.policy import Policy
     from compaction.view import ViewMessage
 
@@ -34,6 +35,8 @@ class SummaryRequest(NamedTuple):
     """The word in the model's rules that a summary may not hold; known when a summary is checked."""
     other_texts: tuple[str, ...] = ()
     """Other texts of the context: what they hold, the summary does not have to."""
+    claims: tuple[Claim, ...] | None = None
+    """What the lines of `previous` rest on; None where that is not known."""
     in_pieces: bool = False
     """Whether several of the messages may be pieces of one, as in other shapes than the Messages API's."""
 
@@ -68,6 +71,10 @@ class Summary(NamedTuple):
     """What a reader has to know of it: that it is partial, which messages were too large."""
     parts: int = 1
     """How many parts it was written in."""
+    claims: tuple[Claim, ...] | None = None
+    """What its lines rest on, where that is known by construction; else its text may cite it, see `proving`."""
+    dropped: int = 0
+    """Lines that were left out of it because nothing bore them out."""
 
 
 class SummaryError(Exception):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from compaction.extract.extractive import extract
+from compaction.claims.citations import with_citations
+from compaction.claims.extracted import claims_of
+from compaction.extract.extractive import extract_placed
 from compaction.pieces import places
 from compaction.steps.runs import RunReason
 from compaction.tokens import CHARS_PER_TOKEN
@@ -40,12 +42,20 @@ class ExtractiveSummarizer:
         fair = max(policy.compaction_threshold_tokens // SHARE, replaced // REPLACED_SHARE, LEAST_TOKENS)
         most = min(policy.summary_max_tokens, fair)
         originals = [message for message in request.zone if message.seq != WRITTEN]
-        text = extract(
-            [message.as_message() for message in originals],
-            max_chars=most * CHARS_PER_TOKEN,
-            previous=request.previous,
-            places=places(originals, in_pieces=request.in_pieces),
-        )
+        numbers = places(originals, in_pieces=request.in_pieces)
+        at: dict[int, list[int]] = {}
+        for place, message in zip(numbers, originals, strict=True):
+            at.setdefault(place, []).append(message.seq)
+        said = [message.as_message() for message in originals]
+        limit = room = most * CHARS_PER_TOKEN
+        while True:
+            text, placed = extract_placed(said, max_chars=room, previous=request.previous, places=numbers)
+            claims = claims_of(text, placed, at, previous=request.previous, earlier=request.claims or ())
+            over = len(with_citations(text, claims)) - limit if policy.recall_handles else 0
+            # References count, too: what they take the wording has to give up.
+            if over <= 0 or room < limit // 2:
+                break
+            room -= over
         if not text.strip():
             raise SummaryError(RunReason.EMPTY_SUMMARY, "there was nothing to extract")
-        return Summary(text, None, PROMPT_VERSION, Spent())
+        return Summary(text, None, PROMPT_VERSION, Spent(), claims=claims)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from compaction.claims.citations import cited_as, with_citations, without_citations
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunReason
 from compaction.summary.prompts import corrected
@@ -21,6 +22,7 @@ from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.summarizers.base import Summary, SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.parallel import answers_in_order
 from worker.summarizers.paying import UNLIMITED
+from worker.summarizers.proving import borne_out, objections_to
 from worker.summarizers.writing import Writer
 
 if TYPE_CHECKING:
@@ -102,13 +104,14 @@ class StagedSummarizer:
         """Return the requests that it would make of the model; raise SummaryError if there can be none."""
         return _Work(self._model, request, self._guard, UNLIMITED).plan(self._model.context_tokens)
 
-    def accept(self, text: str, request: SummaryRequest) -> str:
+    def accept(self, text: str, request: SummaryRequest) -> Accepted:
         """Return a summary that the guard accepts, as it is or mended without the model; raise SummaryError."""
+        text, dropped = borne_out(text, request)
         if self._guard is None:
-            return text
+            return Accepted(text, dropped)
         judge = self._guard(request)
-        verdict = judge.of(text)
-        return text if verdict.accepted else _mended(judge, text, verdict)
+        verdict = judge.of(without_citations(text))
+        return Accepted(text if verdict.accepted else _mended(judge, text, verdict), dropped)
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """Return a summary of the zone, or of as much of its beginning as could be summarized.
@@ -121,6 +124,13 @@ class StagedSummarizer:
     def summarize_paid(self, request: SummaryRequest, purse: Purse) -> Summary:
         """Return the same, each call paid from `purse`."""
         return _Work(self._model, request, self._guard, purse).run()
+
+
+class Accepted(NamedTuple):
+    """A summary that may be committed, citations included, and how many lines were left out of it."""
+
+    text: str
+    dropped: int = 0
 
 
 class _Done(NamedTuple):
@@ -196,15 +206,16 @@ class _Work:
         if len(large) > NAMED:
             notes.append(f"left out for their size: {len(large) - NAMED:,} more messages")
         request = self._request._replace(zone=self._request.zone[:covers], canary=staged.secret)
-        text = self._accepted(staged, merged.done, request)
+        accepted = self._accepted(staged, merged.done, request)
         return Summary(
-            finished(text, notes),
+            finished(accepted.text, notes),
             self._model.model,
             PROMPT_VERSION,
             self._writer.spent,
             covers=covers,
             notes=tuple(notes),
             parts=merged.parts,
+            dropped=accepted.dropped,
         )
 
     def plan(self, window: int, *, without_oversized: bool = False) -> Plan:
@@ -213,7 +224,7 @@ class _Work:
         try:
             staged = plan(
                 request.zone,
-                None if request.previous is None else without_reference(request.previous),
+                None if request.previous is None else _cited(request.previous, request),
                 request.policy,
                 window,
                 times=request.times,
@@ -284,23 +295,24 @@ class _Work:
             return staged.narrowed(min(staged.window, size) // 2)
         return None
 
-    def _accepted(self, staged: Plan, done: _Done, request: SummaryRequest) -> str:
+    def _accepted(self, staged: Plan, done: _Done, request: SummaryRequest) -> Accepted:
         """Return the summary that the guard accepts: as it is, written again, or mended."""
-        text = done.text
+        text, dropped = borne_out(done.text, request)
         if self._guard is None:
-            return text
+            return Accepted(text, dropped)
         judge = self._guard(request)
-        verdict = judge.of(text)
-        if done.prompt is not None and not FORM.issuperset(verdict.reasons):
-            again = self._again(staged, done.prompt, text, verdict)
-            left = verdict if again is None else judge.of(again)
+        verdict, objections = judge.of(without_citations(text)), objections_to(text, request)
+        if done.prompt is not None and (objections or not FORM.issuperset(verdict.reasons)):
+            again = self._again(staged, done.prompt, text, (*verdict.details, *objections))
+            text_again, dropped_again = borne_out(again or "", request)
+            left = verdict if again is None else judge.of(without_citations(text_again))
             if again is not None and len(left.reasons) <= len(verdict.reasons):
-                text, verdict = again, left
-        return text if verdict.accepted else _mended(judge, text, verdict)
+                text, dropped, verdict = text_again, dropped_again, left
+        return Accepted(text if verdict.accepted else _mended(judge, text, verdict), dropped)
 
-    def _again(self, staged: Plan, prompt: Prompt, draft: str, verdict: Verdict) -> str | None:
+    def _again(self, staged: Plan, prompt: Prompt, draft: str, details: Sequence[str]) -> str | None:
         """Return what the model writes once it is told what was wrong, None if it writes nothing."""
-        correction = corrected(prompt, draft, verdict.details, window=staged.window, answer_tokens=staged.answer_tokens)
+        correction = corrected(prompt, draft, details, window=staged.window, answer_tokens=staged.answer_tokens)
         try:
             return self._writer.write(correction, staged.answer_tokens)
         except SummaryError as error:
@@ -309,14 +321,19 @@ class _Work:
             return None
 
 
+def _cited(previous: str, request: SummaryRequest) -> str:
+    """Return the earlier summary as a model reads it: its lines name the originals that they rest on."""
+    return with_citations(without_reference(previous), request.claims or ())
+
+
 def _mended(judge: Judge, text: str, verdict: Verdict) -> str:
     """Return a summary with what it lacks added; raise SummaryError if that is not enough."""
-    text = judge.mend(text, verdict)
-    left = judge.of(text)
+    plain = judge.mend(without_citations(text), verdict)
+    left = judge.of(plain)
     if not left.accepted:
         # Codes alone: what is missing would be words of the conversation.
         raise SummaryError(RunReason.SUMMARY_REJECTED, ", ".join(left.reasons))
-    return text
+    return cited_as(plain, text)
 
 
 def _merge_prompt(staged: Plan, group: Sequence[_Level], *, final: bool) -> Prompt:

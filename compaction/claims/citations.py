@@ -1,0 +1,137 @@
+"""Citations: `[m12]`, `[m12-15]`, `[m12, m15-18]` in the lines of a summary, read, taken out and put in."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE
+from compaction.quality.verdict import NOTHING_NOTED
+from compaction.summary.zone import REFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compaction.claims.claim import Claim
+
+_DASH: Final = r"[ \t]?[-\u2010-\u2015\u2212~][ \t]?"
+_PLACE: Final = rf"m\d{{1,9}}(?:\.\d{{1,6}})?(?:{_DASH}m?\d{{1,9}}(?:\.\d{{1,6}})?)?"
+_FOREIGN: Final = r"conv_[0-9a-f]{1,64}:m[\d.m-]{1,30}"
+"""A place in another conversation, as recall names them: never a source here."""
+_LIST: Final = rf"(?:{_PLACE}|{_FOREIGN})(?:[ \t]?[,;][ \t]?(?:{_PLACE}|{_FOREIGN}|\d{{1,9}}(?:{_DASH}m?\d{{1,9}})?))*"
+_CITATION: Final = re.compile(rf"[ \t]*\[(?P<list>{_LIST})\]")
+_GLUED: Final = re.compile(r"[\w`\"'\)\]]")
+"""Before a bracket in the middle of a line it is more likely an index into something, as in `rows[m12]`."""
+_CUT: Final = re.compile(r"[ \t]*\[m?(?:(?<=m)\d[\dm.,;\u2010-\u2015\u2212 -]*)?\Z")
+"""A citation whose end was not written any more, at the end of a line."""
+_RANGE: Final = re.compile(rf"(?<![\w:])m?(?P<first>\d{{1,9}})(?:\.\d+)?(?:{_DASH}m?(?P<last>\d{{1,9}}))?(?!\w)")
+_END: Final = re.compile(r"[\s.,;:!?)*_]*\Z")
+_NOTHING: Final = frozenset({"none", "none.", "n/a", "- none", "- none.", NOTHING_NOTED.lower(), REFERENCE.lower()})
+
+
+class Place(NamedTuple):
+    """The messages `first..last` (seqs, inclusive) that a citation names; they need not exist."""
+
+    first: int
+    last: int
+
+
+class CitedLine(NamedTuple):
+    """A line without its citations; `places` is None where it claims nothing: a heading, a blank line, a note."""
+
+    text: str
+    places: tuple[Place, ...] | None
+
+
+def read(summary: str) -> list[CitedLine]:
+    """Return the lines of a summary with what each cites; a citation that stands alone belongs to the line before."""
+    lines: list[CitedLine] = []
+    for raw in summary.split("\n"):
+        text, places = _taken_out(raw)
+        if places and not any(char.isalnum() for char in text):
+            before = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].places is not None), None)
+            if before is not None:
+                lines[before] = CitedLine(lines[before].text, (*(lines[before].places or ()), *places))
+            continue
+        lines.append(CitedLine(text, places if says_something(text) else None))
+    return lines
+
+
+def without_citations(summary: str) -> str:
+    """Return a summary with every citation taken out, one that was cut in half too."""
+    return "\n".join(line.text for line in read(summary)) if "[" in summary else summary
+
+
+def with_citations(summary: str, claims: Sequence[Claim]) -> str:
+    """Return a summary whose lines name the originals that its claims rest on; both without citations before."""
+    sources: dict[str, list[Claim]] = {}
+    for claim in claims:
+        sources.setdefault(claim.text, []).append(claim)
+    lines = []
+    for line in summary.split("\n"):
+        same = sources.get(line.strip())
+        seqs = (same.pop(0) if len(same) > 1 else same[0]).seqs if same else ()
+        lines.append(f"{line.rstrip()} [{named(seqs)}]" if seqs else line)
+    return "\n".join(lines)
+
+
+def cited_as(summary: str, draft: str) -> str:
+    """Return a summary without citations whose lines cite what the same lines of a draft did."""
+    places: dict[str, tuple[Place, ...]] = {line.text.strip(): line.places for line in read(draft) if line.places}
+    lines = []
+    for line in summary.split("\n"):
+        cited = places.get(line.strip())
+        written = [f"m{first}" if first == last else f"m{first}-{last}" for first, last in cited or ()]
+        lines.append(f"{line.rstrip()} [{', '.join(written)}]" if written else line)
+    return "\n".join(lines)
+
+
+def named(seqs: Sequence[int]) -> str:
+    """Return seqs as a citation has them, `m12-15, m20`."""
+    spans: list[list[int]] = []
+    for seq in seqs:
+        if spans and spans[-1][1] == seq - 1:
+            spans[-1][1] = seq
+        else:
+            spans.append([seq, seq])
+    return ", ".join(f"m{first}" if first == last else f"m{first}-{last}" for first, last in spans)
+
+
+def _taken_out(line: str) -> tuple[str, tuple[Place, ...]]:
+    """Return a line without its citations, and what they name; a place elsewhere names nothing."""
+    if "[" not in line:
+        return line, ()
+    places: list[Place] = []
+    kept, at = "", 0
+    for match in _CITATION.finditer(line):
+        is_glued = match[0].startswith("[") and match.start() > at and _GLUED.match(line[match.start() - 1])
+        if is_glued and not _END.match(_CITATION.sub("", line[match.end() :])):
+            continue
+        kept += line[at : match.start()]
+        at = match.end()
+        places += _places(match["list"])
+    text = _CUT.sub("", kept + line[at:])
+    return (text.rstrip(), tuple(places)) if text != line else (line, ())
+
+
+def _places(text: str) -> list[Place]:
+    pieces = (piece for piece in re.split(r"[,;]", text) if ":" not in piece)
+    matches = (match for piece in pieces if (match := _RANGE.search(piece)))
+    places = [Place(int(match["first"]), int(match["last"] or match["first"])) for match in matches]
+    return [place for place in places if place.first <= place.last]
+
+
+def line_text(line: str) -> str:
+    """Return what a line of a summary says, without its citations."""
+    return _taken_out(line)[0].strip()
+
+
+def says_something(line: str) -> bool:
+    """Tell whether a line says something of the conversation."""
+    text = line.strip()
+    if not any(char.isalnum() for char in text) or text.lower().strip("*_") in _NOTHING:
+        return False
+    if text.startswith(("#", TITLE, SHORT_HEADER, "Note: ")) or text == LATEST:
+        return False
+    # A line that introduces a list says nothing itself.
+    return not (text.rstrip("*_").endswith(":") and not any(char.isdigit() for char in text))

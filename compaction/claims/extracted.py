@@ -1,0 +1,44 @@
+"""The claims of an extract: its lines are from places that it knows, so nothing has to be searched for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compaction.claims.citations import says_something
+from compaction.claims.claim import Claim
+from compaction.extract.extractive import LATEST, previous_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from compaction.claims.claim import Support
+
+
+def claims_of(
+    text: str,
+    placed: Sequence[tuple[int, ...]],
+    seqs: Mapping[int, Sequence[int]],
+    *,
+    previous: str | None = None,
+    earlier: Sequence[Claim] = (),
+) -> tuple[Claim, ...]:
+    """Return what the lines of an extract rest on: `placed` are their places, `seqs` the originals at each.
+
+    Lines of an earlier summary rest on what they did there, by its claims `earlier`.
+    """
+    lines = [line for line in text.split("\n")[1:] if line != LATEST]
+    before = previous_lines(previous or "")
+    known = {claim.text: claim for claim in earlier}
+    claims: list[Claim] = []
+    for line, places in zip(lines, placed, strict=False):
+        if not says_something(line):
+            continue
+        carried = [known.get(before[place]) for place in places if place < 0]
+        if carried:
+            own = carried[0]
+            claims.append(Claim(line.strip(), own.seqs, own.support) if own else Claim(line.strip()))
+            continue
+        rests_on = tuple(sorted({seq for place in places for seq in seqs.get(place, ())}))
+        support: Support = "verbatim" if rests_on else "unsupported"
+        claims.append(Claim(line.strip(), rests_on, support))
+    return tuple(claims)

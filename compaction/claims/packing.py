@@ -1,0 +1,43 @@
+"""Claims as they are stored: by the number of their line, so that only the summary itself has its words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from compaction.claims.citations import line_text
+from compaction.claims.claim import Claim, Support
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class PackedClaim(msgspec.Struct, frozen=True, array_like=True):
+    """What the line `line` of a summary, counted from 0, rests on."""
+
+    line: int
+    seqs: tuple[int, ...]
+    support: Support
+
+
+def packed(claims: Sequence[Claim], summary: str) -> list[list[Any]]:
+    """Return claims by the lines of their summary; one whose line is not in it any more is left out."""
+    lines = [line_text(line) for line in summary.split("\n")]
+    rows: list[list[Any]] = []
+    at = 0
+    for claim in claims:
+        place = next((place for place in range(at, len(lines)) if lines[place] == claim.text), None)
+        if place is not None:
+            rows.append([place, list(claim.seqs), claim.support])
+            at = place + 1
+    return rows
+
+
+def unpacked(rows: Iterable[Any], summary: str) -> tuple[Claim, ...]:
+    """Return the claims of a summary from what is stored of them."""
+    lines = summary.split("\n")
+    claims = (msgspec.convert(row, PackedClaim) for row in rows)
+    return tuple(
+        Claim(line_text(lines[claim.line]), claim.seqs, claim.support) for claim in claims if claim.line < len(lines)
+    )

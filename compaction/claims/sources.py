@@ -1,0 +1,163 @@
+"""Sources: what a line of a summary may rest on, and where in it the line's values, names and words stand."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from compaction.quality.evidence import mentions, terms
+from compaction.text.clauses import GAP, clipped
+from compaction.text.identifiers import Text, kind_of
+from compaction.text.salience import values
+from compaction.view import WRITTEN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from compaction.claims.claim import Claim
+    from compaction.view import ViewMessage
+
+_READ_FOR_WORDS: Final = 20_000
+"""Characters of one message whose words are compared; values are looked up in all of it."""
+_LEAST_PIECE: Final = 12
+"""Characters; shorter pieces stand word for word in many a text by chance."""
+_SHOUTED: Final = 0.6
+"""Share of a line's words with a capital from which capitals tell no names: a title, or German."""
+
+_LEAD: Final = re.compile(
+    r"^(?:[-*\u2022>\s]|\d{1,3}[.)]\s)*(?:(?:user|assistant|result|latest request): )?", re.IGNORECASE
+)
+_WORD: Final = re.compile(r"[^\W\d_][\w\u2019'-]*")
+_NAME: Final = re.compile(
+    r"(?<![.!?:\u2022*(\"'\u201c\u2018-] )(?<![\w/.@#(\"'\u201c\u2018*])[^\W\d_a-z][^\W\d_]{2,}(?![\w/@])"
+)
+_POSSESSIVE: Final = re.compile(r"['\u2019]s?\Z")
+_COUNTS: Final = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+
+
+class LineFacts(NamedTuple):
+    """What of a line can be looked up: exact values and names, as they are spelled, and the stems of its words."""
+
+    facts: tuple[str, ...]
+    words: frozenset[str]
+    pieces: tuple[str, ...]
+    """Its wording between gaps, folded; none where it is too short for that to tell anything."""
+
+
+def facts_of(line: str) -> LineFacts:
+    """Return what of a line can be looked up."""
+    text = _LEAD.sub("", line, count=1).strip().strip("*_`")
+    exact = [value for value in values(text) if any(char.isalnum() for char in value)]
+    words = _WORD.findall(text)
+    capital = sum(word[0].isupper() for word in words if len(word) > 3)  # noqa: PLR2004 - as the stems of `terms`
+    long = sum(len(word) > 3 for word in words)  # noqa: PLR2004 - the same
+    names: list[str] = []
+    if capital <= _SHOUTED * long:
+        names = [
+            name
+            for match in _NAME.finditer(text)
+            if match.start() and match[0][0].isupper() and (name := match[0].lower()) not in exact
+        ]
+    pieces = [_folded(piece) for piece in text.split(GAP.strip())]
+    kept = tuple(piece for piece in pieces if piece)
+    is_long = bool(kept) and max(map(len, kept)) >= _LEAST_PIECE
+    return LineFacts(tuple(dict.fromkeys([*exact, *names])), terms(text), kept if is_long else ())
+
+
+class Source:
+    """One thing that lines may rest on: an original, or a line of an earlier summary by what that rests on."""
+
+    def __init__(self, text: str, seqs: tuple[int, ...], *, is_original: bool = True) -> None:
+        self._text = text
+        self.seqs = seqs
+        self.is_original = is_original
+        self._known: dict[str, bool] = {}
+
+    @cached_property
+    def _lookup(self) -> Text:
+        return Text(" ".join(self._text.split()))
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The stems of its content words."""
+        return terms(clipped(self._text, _READ_FOR_WORDS))
+
+    def has(self, fact: str) -> bool:
+        """Tell whether a value or a name stands in it."""
+        known = self._known.get(fact)
+        if known is None:
+            known = self._known[fact] = _has(self._lookup, fact)
+        return known
+
+    def quotes(self, piece: str) -> bool:
+        """Tell whether it has a folded piece of text word for word."""
+        return piece in self._lookup.folded
+
+
+class Sources:
+    """Everything that the lines of one summary may rest on, in order: what came before its zone, then the zone.
+
+    `earlier` are the claims of the summary before it, by which its lines reach the originals of earlier zones;
+    `beside` are texts that stay in the context, whose names a line may use without citing them.
+    """
+
+    def __init__(
+        self,
+        zone: Sequence[ViewMessage],
+        *,
+        earlier: Sequence[Claim] = (),
+        times: Mapping[int, str] | None = None,
+        beside: Sequence[str] = (),
+    ) -> None:
+        self.earlier = [
+            Source(claim.text, claim.seqs, is_original=False) for claim in earlier if claim.support != "unsupported"
+        ]
+        times = times or {}
+        by_seq: dict[int, list[str]] = {}
+        for message in zone:
+            if message.seq != WRITTEN:
+                said = [text for each in mentions(message) for text in (each.tool, each.text) if text]
+                by_seq.setdefault(message.seq, [times[message.seq]] if message.seq in times else []).extend(said)
+        self.zone = [Source("\n".join(texts), (seq,)) for seq, texts in sorted(by_seq.items())]
+        self.place_of = {source.seqs[0]: place for place, source in enumerate(self.zone)}
+        self._beside = Source("\n".join(beside), ())
+
+    def beside(self, fact: str) -> bool:
+        """Tell whether a value or a name stands in what remains in the context anyway."""
+        return self._beside.has(fact)
+
+    def places_with(self, fact: str) -> list[int]:
+        """Return where in the zone a value or a name stands."""
+        return [place for place, source in enumerate(self.zone) if source.has(fact)]
+
+
+def _folded(text: str) -> str:
+    return Text(" ".join(text.split())).folded.strip(" .,;:!?\"'\u201c\u201d")
+
+
+def _has(text: Text, fact: str) -> bool:
+    if text.holds(fact):
+        return True
+    if any(char.isdigit() for char in fact):
+        if fact.isdecimal() and int(fact) < len(_COUNTS):
+            return text.holds(_COUNTS[int(fact)])
+        return kind_of(fact) is not None and text.knows(fact)
+    if "/" in fact or "@" in fact or "_" in fact or "." in fact:
+        return text.knows(fact)
+    # A name may stand with an ending of its own.
+    return _POSSESSIVE.sub("", fact) in text.folded

@@ -1,0 +1,78 @@
+"""Proving: the lines of a summary held against the originals that they cite, whoever wrote it, before it counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compaction.claims.citations import cited_as, with_citations
+from compaction.claims.claim import counted
+from compaction.claims.proof import prove
+from compaction.steps.runs import RunReason
+from worker.summarizers.base import SummaryError
+
+if TYPE_CHECKING:
+    from compaction.claims.claim import Proved
+    from worker.summarizers.base import Summary, SummaryRequest
+
+NAMED_LINES = 10
+"""Lines that a corrective prompt names."""
+
+
+class BorneOut(NamedTuple):
+    """A text that still cites, and how many lines were left out of it."""
+
+    text: str
+    dropped: int = 0
+
+
+def proved(summary: Summary, request: SummaryRequest) -> Summary:
+    """Return a summary with its claims, and with references only where recall handles are on.
+
+    Raises SummaryError where the policy refuses lines that nothing bears out, or none is left.
+    """
+    claims, text = summary.claims, summary.text
+    if claims is None:
+        proof = _proof(text, request._replace(zone=request.zone[: summary.covers]))
+        if request.policy.unsupported_claims == "refuse" and proof.refusable:
+            detail = f"unsupported_claims: {proof.refusable} of {len(proof.claims)} lines"
+            raise SummaryError(RunReason.SUMMARY_REJECTED, detail, summary.spent)
+        if not proof.claims and proof.counts.dropped:
+            raise SummaryError(RunReason.SUMMARY_REJECTED, "unsupported_claims: no line is left", summary.spent)
+        text, claims, counts = proof.text, proof.claims, proof.counts
+    else:
+        counts = counted(claims)
+    if request.policy.recall_handles:
+        text = with_citations(text, claims)
+    counts = counts._replace(dropped=counts.dropped + summary.dropped)
+    return summary._replace(text=text, claims=claims, dropped=counts.dropped, notes=(*summary.notes, str(counts)))
+
+
+def borne_out(text: str, request: SummaryRequest) -> BorneOut:
+    """Return a text without the lines that nothing bears out, where the policy drops them."""
+    if request.policy.unsupported_claims != "drop":
+        return BorneOut(text)
+    proof = _proof(text, request)
+    return BorneOut(cited_as(proof.text, text), proof.counts.dropped)
+
+
+def objections_to(text: str, request: SummaryRequest) -> list[str]:
+    """Return what a corrective prompt says of lines that nothing bears out, where the policy refuses them."""
+    if request.policy.unsupported_claims != "refuse":
+        return []
+    proof = _proof(text, request)
+    lines = [claim.text for claim in proof.claims if claim.support == "unsupported"][:NAMED_LINES]
+    if not proof.refusable:
+        return []
+    return [f"No message bears these lines out, cite those that do or leave them out: {' / '.join(lines)}"]
+
+
+def _proof(text: str, request: SummaryRequest) -> Proved:
+    return prove(
+        text,
+        request.zone,
+        earlier=request.claims if request.previous is not None else (),
+        previous=request.previous,
+        times=request.times,
+        beside=request.other_texts,
+        handling=request.policy.unsupported_claims,
+    )
