@@ -95,6 +95,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
             dead_letters.retry_runs,
             snapshots.list_snapshots,
             snapshots.get_snapshot,
+            snapshots.list_claims,
             snapshots.diff_snapshot,
             tenant.get_tenant,
             tenant.change_tenant,

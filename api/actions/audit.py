@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from api.http.problems import or_not_found
-from api.schema.snapshots import ChangeOut, DiffOut
+from api.schema.snapshots import ChangeOut, ClaimOut, ClaimsOut, DiffOut
 from api.schema.types import Lineage, MessageOut, message_out
 from compaction.coverage import Coverage, changes, find_span
 from runtime import ids
@@ -39,6 +39,13 @@ def lineage_of(seq: int, chain: Sequence[AnyRow]) -> list[Lineage]:
             run = ids.external_text("run", span.run_id)
             lineage.append(Lineage(span.fate, snapshot.version, run))
     return lineage
+
+
+def snapshot_claims(connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int) -> ClaimsOut:
+    """Return what the lines of a snapshot's summary rest on; raise the problem that there is no such version."""
+    row = or_not_found(snapshots.get(connection, tenant_id, conversation_id, version))
+    claims = snapshots.claims_of(row) or ()
+    return ClaimsOut([ClaimOut(claim.text, list(claim.seqs), claim.support) for claim in claims])
 
 
 def snapshot_changes(connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int) -> DiffOut:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.claims.citations import named
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def short(identifier: str) -> str:
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "number": number,
     "compact": compact,
+    "citation": named,
     "percent": percent,
     "money": money,
     "axis_money": axis_money,

@@ -10,6 +10,7 @@ from api.console.assets import get_asset
 from api.console.forms import FORM_BYTES, without_blanks
 from api.console.pages import HEADERS, error_page, is_fragment, redirect
 from api.console.routes import (
+    claims,
     context,
     conversations,
     demo,
@@ -58,6 +59,7 @@ def console_router() -> OwnRouter:
             recall.show_recall,
             snapshots.list_snapshots,
             snapshots.show_diff,
+            claims.show_claims,
             runs.list_runs,
             retries.show_retries,
             retries.retry_runs,

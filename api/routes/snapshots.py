@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from litestar import Request, get
 
-from api.actions.audit import snapshot_changes
+from api.actions.audit import snapshot_changes, snapshot_claims
 from api.actions.caller import caller_of
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.paging import AfterId, BeforeId, Limit, page_of, window
 from api.http.problems import id_or_not_found, or_not_found
 from api.schema.documentation import ConversationId, Version, problems
-from api.schema.snapshots import DiffOut, SnapshotOut, snapshot_brief, snapshot_full
+from api.schema.snapshots import ClaimsOut, DiffOut, SnapshotOut, snapshot_brief, snapshot_full
 from api.schema.types import Page
 from store.conversations import snapshots
 
@@ -53,6 +53,20 @@ async def get_snapshot(
     """Answer with a snapshot's messages, its coverage and its summary."""
     conversation = id_or_not_found("conv", conversation_id)
     return snapshot_full(or_not_found(await caller_of(request).run(snapshots.get, conversation, version)))
+
+
+@get(
+    "/conversations/{conversation_id:str}/snapshots/{version:int}/claims",
+    guards=[requires("audit:read")],
+    summary="Read what a summary's lines rest on",
+    responses=problems("not_found"),
+)
+async def list_claims(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId, version: Version
+) -> ClaimsOut:
+    """Answer with each line of a snapshot's summary and the originals that bear it out."""
+    conversation = id_or_not_found("conv", conversation_id)
+    return await caller_of(request).run(snapshot_claims, conversation, version)
 
 
 @get(

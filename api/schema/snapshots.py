@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from compaction.claims.claim import Support
 from compaction.coverage import Coverage
 from compaction.pins.pinned import Pin
 from compaction.view import WRITTEN
@@ -52,6 +53,20 @@ class SnapshotOut(Struct, kw_only=True):
     summary: str | UnsetType | None = UNSET
     prefix_hash: str | UnsetType = UNSET
     pins: list[PinnedOut] | UnsetType = UNSET
+
+
+class ClaimOut(Struct):
+    """A line of a summary and the seqs of the originals that it rests on; unsupported lines rest on none."""
+
+    text: str
+    seqs: list[int]
+    support: Support
+
+
+class ClaimsOut(Struct):
+    """The lines of a snapshot's summary, in order; none where it has no summary, or nobody knows what that rests on."""
+
+    data: list[ClaimOut]
 
 
 class ChangeOut(Struct):

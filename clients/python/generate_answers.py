@@ -85,6 +85,8 @@ TYPES: Final[Mapping[str, Type]] = {
     "Span": Type("SpanOut"),
     "Pinned": Type("PinnedOut"),
     "Snapshot": Type("SnapshotOut", "A snapshot in full.", extends="ListedSnapshot"),
+    "Claim": Type("ClaimOut"),
+    "Claims": Type("ClaimsOut"),
     "StoredContent": Type("MessageOut", "An original; `content` has it as every step works on it.", always=("shape",)),
     "StoredMessage": Type(
         "MessageOut",

@@ -35,6 +35,7 @@ OPERATIONS: Final = (
     "GET /v1/conversations/{conversation_id}/runs",
     "GET /v1/conversations/{conversation_id}/snapshots",
     "GET /v1/conversations/{conversation_id}/snapshots/{version}",
+    "GET /v1/conversations/{conversation_id}/snapshots/{version}/claims",
     "GET /v1/conversations/{conversation_id}/pins",
     "POST /v1/conversations/{conversation_id}/pins",
     "DELETE /v1/conversations/{conversation_id}/pins/{pin_id}",

@@ -48,6 +48,10 @@ _COUNTS: Final = (
     "eleven",
     "twelve",
 )
+_NARRATED: Final = terms(
+    "user assistant conversation message asked asks wants wanted requested request said says told confirmed"
+)
+"""Stems that a summary uses to tell who said something: they need not stand in what was said."""
 
 
 class LineFacts(NamedTuple):
@@ -76,7 +80,7 @@ def facts_of(line: str) -> LineFacts:
     pieces = [_folded(piece) for piece in text.split(GAP.strip())]
     kept = tuple(piece for piece in pieces if piece)
     is_long = bool(kept) and max(map(len, kept)) >= _LEAST_PIECE
-    return LineFacts(tuple(dict.fromkeys([*exact, *names])), terms(text), kept if is_long else ())
+    return LineFacts(tuple(dict.fromkeys([*exact, *names])), terms(text) - _NARRATED, kept if is_long else ())
 
 
 class Source:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import Connection, func, select
 
+from compaction.claims.citations import without_citations
 from compaction.coverage import Coverage
 from compaction.pins.pinned import Pin
 from store.conversations import conversations, messages, snapshots
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from compaction.claims.claim import Claim
     from store.tables import AnyRow
 
 MOST_BYTES: Final = 4_000_000
@@ -34,6 +36,9 @@ class Source(NamedTuple):
     snapshot: AnyRow | None
     """Where the summary is; None where there is none, or it is not kept any more."""
     previous: str | None
+    """Without references."""
+    earlier: Sequence[Claim]
+    """What its lines rest on, as far as that is known."""
     zone: Sequence[tuple[int, str, Any]] | None
     """Seq, role and content."""
     opening: Any
@@ -54,7 +59,7 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
     version = next((step.snapshot_version for step in reversed(steps) if step.snapshot_version is not None), None)
     snapshot = None if version is None else snapshots.get(connection, tenant_id, run.conversation_id, version)
     if snapshot is None:
-        return Source(run, steps, None, None, (), None, {}, ())
+        return Source(run, steps, None, None, (), (), None, {}, ())
     before = snapshots.get(connection, tenant_id, run.conversation_id, snapshot.parent_version)
     seqs = _summarized_by(msgspec.convert(snapshot.coverage, Coverage), str(run_id))
     own = (stored.c.tenant_id == tenant_id, stored.c.conversation_id == run.conversation_id, stored.c.seq.in_(seqs))
@@ -67,7 +72,12 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
     opening = messages.contents(connection, run.conversation_id, [0]).get(0)
     times = messages.times(connection, run.conversation_id, seqs[0], seqs[-1]) if seqs else {}
     pins = [pin.text for pin in msgspec.convert(snapshot.pins or [], list[Pin]) if pin.source == "pinned"]
-    return Source(run, steps, snapshot, before.summary if before else None, zone, opening, times, pins)
+    previous: str | None = None
+    earlier: Sequence[Claim] = ()
+    if before is not None and before.summary is not None:
+        claims = snapshots.claims_of(before)
+        previous, earlier = before.summary if claims is None else without_citations(before.summary), claims or ()
+    return Source(run, steps, snapshot, previous, earlier, zone, opening, times, pins)
 
 
 def _summarized_by(coverage: Coverage, run_id: str) -> list[int]:

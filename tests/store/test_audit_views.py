@@ -32,6 +32,7 @@ VIEWS = (
     "recalls",
     "prompt_cache_turns",
     "compaction_savings",
+    "claims",
 )
 CANARY = "canary-in-what-was-said"
 POLICY = {
@@ -150,6 +151,18 @@ def test_lineage_is_what_the_api_tells_of_every_message(service: Service, told: 
         assert (changes or [stored])[-1]["fate"] == one["fate"]
         fates.add(one["fate"])
     assert {"kept", "summarized"} <= fates
+
+
+def test_claims_are_what_the_api_tells_without_their_words(service: Service, told: Told) -> None:
+    rows = ask(service, "select * from claims where conversation_id = %s order by version, line", told.id)
+    versions = [each["version"] for each in service.client.get(f"{told.path}/snapshots").json()["data"]]
+    listed = [
+        (version, claim["seqs"], claim["support"])
+        for version in sorted(versions)
+        for claim in service.client.get(f"{told.path}/snapshots/{version}/claims").json()["data"]
+    ]
+    assert [(row["version"], row["seqs"], row["support"]) for row in rows] == listed != []
+    assert service.client.get(f"{told.path}/snapshots/999/claims").status_code == 404
 
 
 def test_recalls_are_what_the_api_tells_without_what_was_asked(service: Service, told: Told) -> None:

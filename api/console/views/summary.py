@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.console.views.content import SHOWN_CHARS
+from compaction.claims.citations import with_citations, without_citations
 from compaction.overrides import in_force
 from compaction.pins.pinned import message_text
 from compaction.quality.verdict import KEPT, gather, judge
@@ -53,7 +54,7 @@ class Summary(NamedTuple):
 
 def summary(source: Source) -> Summary:
     """Return what there is to show of a run's summary."""
-    text = (source.snapshot.summary or "") if source.snapshot else ""
+    text = without_citations(source.snapshot.summary or "") if source.snapshot else ""
     answer, _, added = text.partition(KEPT)
     if not source.zone or source.snapshot is None:
         return Summary((), 0, answer, added, (), (), (), 0, is_too_large=source.zone is None)
@@ -81,7 +82,7 @@ def _asked(source: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], in
     try:
         planned = plan(
             zone,
-            None if source.previous is None else without_reference(source.previous),
+            None if source.previous is None else with_citations(without_reference(source.previous), source.earlier),
             policy,
             window_of(step.model, UNKNOWN_SUMMARIZER_WINDOW),
             times=source.times,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from palimpsest_client.answers import (
+    Claims,
     Conversation,
     Erasure,
     ListedConversation,
@@ -300,6 +301,10 @@ class Operations(Flows):
     def get_snapshot(self, conversation_id: str, version: int) -> Flow[Snapshot]:
         """Read a snapshot in full."""
         return self.call("GET", path_of("conversations", conversation_id, "snapshots", version), Snapshot)
+
+    def list_claims(self, conversation_id: str, version: int) -> Flow[Claims]:
+        """Read what the lines of a snapshot's summary rest on."""
+        return self.call("GET", path_of("conversations", conversation_id, "snapshots", version, "claims"), Claims)
 
     def list_messages(
         self, conversation_id: str, *, after: int = -1, limit: int | None = None

@@ -274,6 +274,10 @@ export class Client {
     return this.#call("GET /v1/conversations/{conversation_id}/snapshots/{version}", [conversationId, version], {});
   }
 
+  listClaims(conversationId: string, version: number) {
+    return this.#call("GET /v1/conversations/{conversation_id}/snapshots/{version}/claims", [conversationId, version], {});
+  }
+
   listPins(conversationId: string) {
     return this.#call("GET /v1/conversations/{conversation_id}/pins", [conversationId], {});
   }

@@ -69,7 +69,10 @@ def test_the_extractive_summary_says_what_it_is_in_snapshot_and_run(chat: Chat) 
     cut, step = chat.steps(run.id)
     assert (cut.name, cut.state, cut.reason) == ("tool_results", "skipped", "nothing_to_cut")
     assert (step.name, step.state, step.summarizer, step.model) == ("summary", "committed", "extractive", None)
-    assert step.detail == "Summarized 17 messages; Estimated 4,800 tokens, threshold 4,000"
+    assert step.detail == (
+        "Summarized 17 messages; Estimated 4,800 tokens, threshold 4,000; "
+        "claims: 13 cited, 0 re-attributed, 0 unsupported, 0 dropped"
+    )
     assert (step.messages_before, step.messages_after) == (24, 8)
     assert step.tokens_before == run.tokens_before == 4_800
     assert step.tokens_after == run.tokens_after == chat.context(conversation)["tokens"]["context"] < 4_000

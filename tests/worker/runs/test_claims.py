@@ -1,0 +1,267 @@
+"""The sources of a summary's lines, with models that cite well, wrongly, everything, nothing, and half."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pytest
+
+from compaction.claims.citations import read
+from compaction.coverage import find_span
+from compaction.policy import merge
+from store.conversations import branches, snapshots
+from tests.support.servers.loopback_model import LoopbackModel, ok
+from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.talk import answer, exchanges, request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from compaction.claims.claim import Claim
+    from runtime.settings import Settings
+    from tests.conftest import Tenant
+
+__all__ = ["chat"]
+
+FACTS: Final = (
+    ("The depot in Rotterdam closes on Friday.", "Noted, the Rotterdam depot closes on Friday."),
+    ("Raise the freight budget to 6200 EUR, please.", "The freight budget is 6200 EUR now."),
+    ("Our carrier is Kestrel Lines, contract KL-20417.", "Kestrel Lines holds contract KL-20417, then."),
+    ("The pallets weigh 731 kilograms each.", "All pallets at 731 kilograms are entered."),
+)
+"""What user and assistant say in messages 2 to 9."""
+WELL: Final = """## Request and constraints
+The user plans freight [m2-9].
+## Decisions
+The freight budget was raised to 6200 EUR [m4, m5].
+## Facts
+The depot in Rotterdam closes on Friday [m2].
+Kestrel Lines is the carrier under contract KL-20417 [m6–m7].
+## Results and scores
+Pallets weigh 731 kilograms each [m8].
+## Status and next steps
+None."""
+GRAVE: Final = "A warehouse in Osaka was rented for 48 months [m3]."
+
+
+@pytest.fixture
+def model() -> Iterator[LoopbackModel]:
+    with LoopbackModel() as server:
+        yield server
+
+
+@pytest.fixture
+def asking(make_settings: Callable[..., Settings], tenant: Tenant, model: LoopbackModel) -> Iterator[Chat]:
+    settings = make_settings(
+        summarizer="anthropic",
+        ANTHROPIC_API_KEY="sk-test",
+        ANTHROPIC_BASE_URL=model.url,
+        summarizer_deadline_seconds=30,
+    )
+    with Chat(settings, tenant.id) as made:
+        yield made
+
+
+def told(chat: Chat, policy: dict[str, Any] | None = None) -> UUID:
+    """Return a conversation whose messages 2 to 9 say something, before enough others to be over the threshold."""
+    conversation = chat.begin({"min_savings_tokens": 100} | (policy or {}))
+    talk = [request("Help me with freight."), answer("Gladly.")]
+    for asked, replied in FACTS:
+        talk += [request(asked), answer(replied)]
+    chat.append(conversation, [*talk, *exchanges(12, 200)])
+    return conversation
+
+
+def claims(chat: Chat, conversation: UUID, version: int | None = None) -> tuple[Claim, ...]:
+    """Return the claims of a version, the head's by default, having held them against their summary and coverage."""
+    row = chat.snapshot(conversation, version or chat.row(conversation).head_version)
+    stored = snapshots.claims_of(row)
+    assert stored is not None
+    agree(chat, conversation, row.version)
+    return stored
+
+
+def agree(chat: Chat, conversation: UUID, version: int) -> None:
+    """No claim rests on what its snapshot does not cover, or still shows; each is a line of the summary."""
+    with chat.database.transaction(chat.tenant_id, one_moment=True) as connection:
+        snapshot = snapshots.load(connection, chat.tenant_id, conversation, base_version=version).snapshot
+    for claim in snapshot.claims or ():
+        assert claim.text in (snapshot.summary or "")
+        assert bool(claim.seqs) == (claim.support != "unsupported")
+        assert list(claim.seqs) == sorted(set(claim.seqs))
+        for seq in claim.seqs:
+            span = find_span(snapshot.coverage, seq)
+            assert span is not None
+            assert span.fate in {"summarized", "dropped"}
+
+
+def by_text(claims_: tuple[Claim, ...]) -> dict[str, Claim]:
+    return {claim.text: claim for claim in claims_}
+
+
+def detail(chat: Chat, conversation: UUID) -> str:
+    return next(step.detail for step in chat.steps(chat.run(conversation).id) if step.name in {"summary", "extract"})
+
+
+def summarized(chat: Chat, model: LoopbackModel, text: str, policy: dict[str, Any] | None = None) -> UUID:
+    """Return a conversation whose model has answered `text`, to the correction too."""
+    model.default = ok(text)
+    conversation = told(chat, policy)
+    Workers(chat).settle(conversation)
+    return conversation
+
+
+def test_what_a_model_cites_well_is_stored_and_not_served(asking: Chat, model: LoopbackModel) -> None:
+    conversation = summarized(asking, model, WELL)
+    lines = by_text(claims(asking, conversation))
+    assert lines["The depot in Rotterdam closes on Friday."].seqs == (2,)
+    assert lines["The freight budget was raised to 6200 EUR."].seqs == (4, 5)
+    assert lines["Kestrel Lines is the carrier under contract KL-20417."].seqs == (6, 7)
+    assert lines["Pallets weigh 731 kilograms each."].seqs == (8,)
+    assert "[m" not in asking.snapshot(conversation, 1).summary
+    assert "[m4" not in str(asking.valid_context(conversation))
+    assert "claims: 5 cited" in detail(asking, conversation)
+    # What the guard adds comes word for word from the zone, and so do its sources.
+    added = [claim for claim in lines.values() if claim.text not in {line.text.strip() for line in read(WELL)}]
+    assert all(claim.support == "verbatim" for claim in added)
+
+
+def test_the_model_is_asked_for_sources_by_the_numbers_that_it_sees(asking: Chat, model: LoopbackModel) -> None:
+    summarized(asking, model, WELL)
+    asked = model.requests[0]
+    assert "[m12-15]" in str(asked.body["system"])
+    assert "[2] user" in str(asked.body["messages"])
+
+
+@pytest.mark.parametrize(
+    ("cites", "outcome"),
+    [
+        ("[m8]", "re-attributed"),
+        ("[m0-m400]", "re-attributed"),
+        ("", "re-attributed"),
+        ("[m7003]", "re-attributed"),
+        ("[conv_00000000000000000000000000000001:m6]", "re-attributed"),
+        ("[m6", "re-attributed"),
+        ("[m6-", "re-attributed"),
+        ("[m9-m6]", "re-attributed"),
+        ("[m6]", "cited"),
+        ("[m6.0]", "cited"),
+    ],
+    ids=["wrongly", "everything", "nothing", "no such", "elsewhere", "cut", "cut range", "backwards", "well", "block"],
+)
+def test_a_line_is_given_to_the_one_stretch_that_bears_it_out(
+    asking: Chat, model: LoopbackModel, cites: str, outcome: str
+) -> None:
+    line = "Kestrel Lines carries the freight under contract KL-20417"
+    conversation = summarized(asking, model, f"{WELL.partition('Kestrel')[0]}{line} {cites}")
+    assert "KL-20417" in asking.snapshot(conversation, 1).summary
+    claim = by_text(claims(asking, conversation))[line]
+    assert claim.seqs == (6,) if outcome == "cited" else set(claim.seqs) <= {6, 7}
+    assert claim.support == "values"
+    assert ("4 cited, 0 re-attr" if outcome == "cited" else "3 cited, 1 re-attr") in detail(asking, conversation)
+
+
+def test_what_nothing_bears_out_is_marked_dropped_or_refused(asking: Chat, model: LoopbackModel) -> None:
+    text = WELL.replace("## Results", f"{GRAVE}\n## Results")
+    bare = GRAVE.partition(" [")[0]
+    marked = summarized(asking, model, text)
+    assert by_text(claims(asking, marked))[f"{bare}."].support == "unsupported"
+    assert "1 unsupported, 0 dropped" in detail(asking, marked)
+
+    dropped = summarized(asking, model, text, {"unsupported_claims": "drop"})
+    assert "Osaka" not in asking.snapshot(dropped, 1).summary
+    assert "Rotterdam" in asking.snapshot(dropped, 1).summary
+    assert all(claim.support != "unsupported" for claim in claims(asking, dropped))
+    assert "0 unsupported, 1 dropped" in detail(asking, dropped)
+
+    asked = len(model.requests)
+    refused = summarized(asking, model, text, {"unsupported_claims": "refuse"})
+    names = [(step.name, step.state, step.reason) for step in asking.steps(asking.run(refused).id)]
+    assert ("summary", "failed", "summary_rejected") in names
+    assert names[-1][:2] == ("extract", "committed")
+    assert "Osaka" not in asking.snapshot(refused, 1).summary
+    assert all(claim.support == "verbatim" for claim in claims(asking, refused))
+    correction = model.requests[asked + 1]
+    assert "No message bears these lines out" in str(correction.body["messages"])
+    assert "Osaka" in str(correction.body["messages"])
+
+
+def test_references_are_served_short_where_handles_are_on_and_count(asking: Chat, model: LoopbackModel) -> None:
+    without = asking.snapshot(summarized(asking, model, WELL), 1)
+    conversation = summarized(asking, model, WELL, {"recall_handles": True})
+    row = asking.snapshot(conversation, 1)
+    assert "The freight budget was raised to 6200 EUR. [m4-5]" in row.summary
+    assert "The depot in Rotterdam closes on Friday. [m2]" in str(asking.valid_context(conversation))
+    assert row.tokens > without.tokens
+    assert [claim.seqs for claim in claims(asking, conversation)] == [
+        claim.seqs for claim in snapshots.claims_of(without) or ()
+    ]
+
+
+@pytest.mark.parametrize("handles", [False, True])
+def test_a_summary_of_a_summary_cites_originals(asking: Chat, model: LoopbackModel, *, handles: bool) -> None:
+    conversation = summarized(asking, model, WELL, {"recall_handles": handles})
+    before = by_text(claims(asking, conversation))
+    later = """## Request and constraints
+The user plans freight [m2-9].
+## Decisions
+The budget for freight is 6200 EUR [m4].
+## Facts
+The depot in Rotterdam closes on Friday.
+Contract KL-20417 is with Kestrel Lines [m30].
+## Results and scores
+None.
+## Status and next steps
+None."""
+    model.default = ok(later)
+    asking.append(conversation, exchanges(14, 200, start=20))
+    asked = len(model.requests)
+    Workers(asking).settle(conversation)
+    assert asking.row(conversation).head_version == 2
+    shown = str(model.requests[asked].body["messages"])
+    assert "The freight budget was raised to 6200 EUR. [m4-5]" in shown
+    after = by_text(claims(asking, conversation))
+    assert after["The depot in Rotterdam closes on Friday."] == before["The depot in Rotterdam closes on Friday."]
+    assert after["The budget for freight is 6200 EUR."].seqs == (4, 5)
+    assert after["Contract KL-20417 is with Kestrel Lines."].seqs == (6, 7)
+
+
+@pytest.mark.parametrize("handles", [False, True])
+def test_an_extract_knows_its_sources_by_construction(chat: Chat, *, handles: bool) -> None:
+    conversation = told(chat, {"recall_handles": handles})
+    Workers(chat).settle(conversation)
+    first = claims(chat, conversation)
+    contents = {seq: content for seq, _, content in chat.originals(conversation)}
+    assert len(first) > 3
+    for claim in first:
+        said = claim.text.partition(": ")[2].partition(" \u2026 ")[0]
+        assert any(said in contents[seq] for seq in claim.seqs)
+    contract = next(claim for claim in first if "KL-20417" in claim.text)
+    assert contract.seqs in {(6,), (7,)}
+
+    chat.append(conversation, exchanges(14, 200, start=20))
+    Workers(chat).settle(conversation)
+    assert chat.row(conversation).head_version == 2
+    carried = next(claim for claim in claims(chat, conversation) if "KL-20417" in claim.text)
+    assert carried.seqs == contract.seqs
+    limit = 4 * 4_000 // 4
+    assert len(chat.snapshot(conversation, 2).summary) <= limit * 4
+
+
+def test_a_fork_and_a_restore_keep_the_claims(asking: Chat, model: LoopbackModel) -> None:
+    conversation = summarized(asking, model, WELL)
+    before = claims(asking, conversation, 1)
+    with asking.database.transaction(asking.tenant_id) as connection:
+        policy = asking.run(conversation).policy
+        last = asking.row(conversation).next_seq - 1
+        forked = branches.fork(connection, asking.tenant_id, conversation, last, None, merge(policy), uuid4())
+        branches.restore(connection, asking.tenant_id, conversation, 0, merge(policy), uuid4())
+        version = branches.restore(connection, asking.tenant_id, conversation, 1, merge(policy), uuid4())
+    assert forked is not None
+    assert claims(asking, forked, 1) == before
+    assert claims(asking, conversation, version) == before
+    assert asking.query("select claims from snapshots where conversation_id = :c and version = 2", c=conversation) == [
+        (None,)
+    ]
