@@ -83,10 +83,11 @@ class Checker:
                 states = conversations.check_states(connection, waiting, lock=number > 0)
                 # In the order that they were given in, which is fair; the database's is that of ids or of pages.
                 states.sort(key=lambda state: place[state.conversation_id])
-                idle, busy = self._split(states)
+                idle, busy, near = self._split(states)
                 wishes = self._wish_ahead(connection, idle)
-                in_pause = self._in_pause(connection, idle)
-                idle = [state for state in idle if state.conversation_id not in in_pause]
+                in_pause = self._in_pause(connection, near) if near else {}
+                if in_pause:
+                    idle = [state for state in idle if state.conversation_id not in in_pause]
                 done = conversations.clear_checks(connection, idle) if idle else set()
             METRICS.checked("idle", len(idle))
             for tenant_id, wish_id in wishes:
@@ -114,38 +115,26 @@ class Checker:
         holds = in_force(self._defaults, _decode(tenant_policy), _decode(policy), model=model)
         return _Known(holds, None if self._pausing is None else self._pausing.pause_of(holds.policy, model))
 
-    def _split(self, states: Iterable[CheckState]) -> tuple[list[CheckState], list[CheckState]]:
-        """Part those with nothing to do from the others."""
+    def _split(self, states: Iterable[CheckState]) -> tuple[list[CheckState], list[CheckState], list[CheckState]]:
+        """Part those with nothing to do from the others, and tell which of them would have something in a pause."""
         idle: list[CheckState] = []
         busy: list[CheckState] = []
+        near: list[CheckState] = []
         for state in states:
-            (idle if self._is_idle(state) else busy).append(state)
-        return idle, busy
+            holds, pause = self._known(state)
+            if not _is_idle(state, holds.policy):
+                busy.append(state)
+                continue
+            idle.append(state)
+            if pause is not None and _is_near(state, pause):
+                near.append(state)
+        return idle, busy, near
 
-    def _is_idle(self, state: CheckState) -> bool:
-        """Tell whether nothing is to be done: an active run asks for another check when it ends."""
-        policy = self._in_force(state).policy
-        if _is_miscounted(state, policy):
-            return False
-        if state.pending_version is not None:
-            return state.load.input_tokens < policy.pending_limit_tokens
-        return state.has_active_run or not decide(state.load, policy)
-
-    def _in_pause(self, connection: Connection, idle: Sequence[CheckState]) -> Mapping[UUID, CheckState]:
+    def _in_pause(self, connection: Connection, near: Sequence[CheckState]) -> Mapping[UUID, CheckState]:
         """Return those that are compacted now, their cache being gone; the next pause of others is waited for."""
-        near = {state.conversation_id: state for state in idle if self._is_near(state)}
-        if not near:
-            return {}
-        lifetimes = {each: self._in_force(state).policy.prompt_cache_seconds for each, state in near.items()}
+        lifetimes = {state.conversation_id: self._in_force(state).policy.prompt_cache_seconds for state in near}
         cold = waiting.watch(connection, lifetimes)
-        return {each: state for each, state in near.items() if each in cold}
-
-    def _is_near(self, state: CheckState) -> bool:
-        """Tell whether a conversation with nothing to do would have something to do in a pause."""
-        if state.has_active_run or state.pending_version is not None:
-            return False
-        pause = self._known(state).pause
-        return pause is not None and pause.is_due(state.load)
+        return {state.conversation_id: state for state in near if state.conversation_id in cold}
 
     def _wish_ahead(self, connection: Connection, idle: Sequence[CheckState]) -> Sequence[tuple[UUID, UUID]]:
         """Wish for summaries of those that near their threshold; in the transaction that takes their marks off."""
@@ -195,8 +184,10 @@ class Checker:
         """Return what brings a run about now; None if there is none to begin, or a snapshot was ready."""
         if state.pending_version is not None or _is_miscounted(state, self._in_force(state).policy):
             return None
-        if self._is_idle(state):
-            return RunTrigger.PAUSE if self._in_pause(connection, [state]) else None
+        holds, pause = self._known(state)
+        if _is_idle(state, holds.policy):
+            is_near = pause is not None and _is_near(state, pause)
+            return RunTrigger.PAUSE if is_near and self._in_pause(connection, [state]) else None
         return None if self._ends_wait(connection, state) else RunTrigger.CHECK
 
     def _ends_wait(self, connection: Connection, state: CheckState) -> bool:
@@ -212,6 +203,23 @@ class Checker:
             promoted = snapshots.promote_pending(connection, state.tenant_id, state.conversation_id)
         if promoted:
             log.warning("snapshot.promoted_in_loop", conversation_id=str(state.conversation_id), version=promoted)
+
+
+def _is_idle(state: CheckState, policy: Policy) -> bool:
+    """Tell whether nothing is to be done: an active run asks for another check when it ends."""
+    if _is_miscounted(state, policy):
+        return False
+    if state.pending_version is not None:
+        return state.load.input_tokens < policy.pending_limit_tokens
+    return state.has_active_run or not decide(state.load, policy)
+
+
+def _is_near(state: CheckState, pause: Pause) -> bool:
+    """Tell whether a conversation with nothing to do would have something to do in a pause."""
+    tokens = state.estimated if state.measured is None else state.measured
+    if tokens <= pause.least or state.has_active_run or state.pending_version is not None:
+        return False
+    return pause.is_due(state.load)
 
 
 def _is_miscounted(state: CheckState, policy: Policy) -> bool:
