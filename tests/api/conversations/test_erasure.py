@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,8 @@ from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import httpx2
 
     from tests.support.service.running_api import Service
@@ -148,10 +151,21 @@ OUR_WORDS: Final = {
 TEXTUAL: Final = {"text", "json", "jsonb", "bytea", "ARRAY", "character varying"}
 
 
-def owner(service: Service, statement: str, *values: object) -> list[dict[str, Any]]:
+@contextmanager
+def owning(service: Service) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Yield what asks the database as its owner, for many questions at a time."""
     with psycopg.connect(service.database_url, row_factory=dict_row, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode(), values)
-        return cursor.fetchall() if cursor.description else []
+
+        def ask(statement: str, *values: object) -> list[dict[str, Any]]:
+            cursor = connection.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+        yield ask
+
+
+def owner(service: Service, statement: str, *values: object) -> list[dict[str, Any]]:
+    with owning(service) as ask:
+        return ask(statement, *values)
 
 
 def tables(service: Service) -> list[str]:
@@ -181,19 +195,20 @@ def rows_of(service: Service, conversation: UUID) -> dict[str, list[dict[str, An
     Rows come in an order of their own: that of the table changes with whatever else is removed from it.
     """
     found = {}
-    for table in set(tables(service)) - {"assemblies"}:
-        columns = owner(service, "select column_name from information_schema.columns where table_name = %s", table)
-        names = {row["column_name"] for row in columns}
-        if table == "run_steps":
-            where = "run_id in (select id from runs where conversation_id = %s)"
-        elif table == "conversations":
-            where = "id = %s"
-        elif "conversation_id" in names:
-            where = "conversation_id = %s"
-        else:
-            continue
-        statement = f"select to_jsonb(t) as row from {table} as t where {where} order by 1"  # noqa: S608
-        found[table] = owner(service, statement, conversation)
+    with owning(service) as ask:
+        for table in set(tables(service)) - {"assemblies"}:
+            columns = ask("select column_name from information_schema.columns where table_name = %s", table)
+            names = {row["column_name"] for row in columns}
+            if table == "run_steps":
+                where = "run_id in (select id from runs where conversation_id = %s)"
+            elif table == "conversations":
+                where = "id = %s"
+            elif "conversation_id" in names:
+                where = "conversation_id = %s"
+            else:
+                continue
+            statement = f"select to_jsonb(t) as row from {table} as t where {where} order by 1"  # noqa: S608
+            found[table] = ask(statement, conversation)
     return found
 
 
