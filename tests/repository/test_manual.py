@@ -160,9 +160,15 @@ def commands() -> Iterator[tuple[str, list[str]]]:
                 yield page, words[1:]
 
 
+@cache
+def command_line() -> Any:
+    """Return the whole command, which takes long to put together."""
+    return typer.main.get_command(app)
+
+
 def of_command(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command that words name, of whatever class Typer makes it, and the words after its name."""
-    command: Any = typer.main.get_command(app)
+    command: Any = command_line()
     while words and hasattr(command, "commands"):
         assert words[0] in command.commands, f"there is no command {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from functools import cache
 
 import pytest
 
 from tests.support.places import ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 PRODUCT = ("api", "bench", "cli", "compaction", "runtime", "store", "worker")
 
 
-def imported(path: str) -> Iterator[str]:
-    """Yield the names of modules, and of what is taken from them, that a module imports, for types included."""
+@cache
+def imported(path: str) -> tuple[str, ...]:
+    """Return the names of modules, and of what is taken from them, that a module imports, for types included."""
+    names: list[str] = []
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            names += (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{name.name}" for name in node.names)
+            names += (f"{node.module}.{name.name}" for name in node.names)
+    return tuple(names)
 
 
 PARTS = "worker/parts.py"

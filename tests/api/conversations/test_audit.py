@@ -247,7 +247,7 @@ def test_lists_go_both_ways(service: Service, told: Told) -> None:
     ],
 )
 def test_what_there_is_not(service: Service, told: Told, path: str) -> None:
-    problem(service.client.get(f"{told.path}/{path}"), 404, "not_found")
+    assert problem(service.client.get(f"{told.path}/{path}"), 404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_what_there_is_not(service: Service, told: Told, path: str) -> None:
 def test_a_parameter_that_cannot_be_taken(
     service: Service, told: Told, path: str, status: int, code: str, pointer: str
 ) -> None:
-    problem(service.client.get(f"{told.path}/{path}"), status, code, pointer)
+    assert problem(service.client.get(f"{told.path}/{path}"), status, code, pointer)
 
 
 def test_nothing_of_it_is_anothers_to_see(service: Service, told: Told) -> None:

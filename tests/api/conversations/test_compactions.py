@@ -477,8 +477,10 @@ def test_it_may_be_asked_for_without_a_body(service: Service, product: Chat) -> 
 def test_anothers_conversation_is_not_there(service: Service, product: Chat) -> None:
     talk = Talk(service, product, *exchanges(2, 50))
     for dry in (False, True):
-        problem(service.stranger.post(f"{talk.path}/compactions", json={"dry_run": dry}), 404, "not_found")
-        problem(service.client.post("/v1/conversations/conv_x/compactions", json={"dry_run": dry}), 404, "not_found")
+        assert problem(service.stranger.post(f"{talk.path}/compactions", json={"dry_run": dry}), 404, "not_found")
+        assert problem(
+            service.client.post("/v1/conversations/conv_x/compactions", json={"dry_run": dry}), 404, "not_found"
+        )
 
 
 def planned(messages: list[Message], policy: dict[str, Any], strategy: Strategy) -> RunPlan:

@@ -228,4 +228,4 @@ def test_one_is_found_by_its_external_id(service: Service) -> None:
 def test_a_parameter_that_cannot_be_taken_is_named(
     service: Service, query: str, status: int, code: str, pointer: str
 ) -> None:
-    problem(service.client.get(f"/v1/conversations?{query}"), status, code, pointer)
+    assert problem(service.client.get(f"/v1/conversations?{query}"), status, code, pointer)

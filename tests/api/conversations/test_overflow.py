@@ -489,12 +489,12 @@ def test_every_way_to_a_context_holds_the_same_budget(service: Service, product:
     ],
 )
 def test_a_body_that_cannot_be_taken(talk: Talk, body: dict[str, Any], pointer: str) -> None:
-    problem(talk.post(**body), 422, "invalid", pointer)
+    assert problem(talk.post(**body), 422, "invalid", pointer)
 
 
 def test_anothers_conversation_is_not_there(talk: Talk) -> None:
-    problem(talk.service.stranger.post(f"{talk.path}/overflow", json={}), 404, "not_found")
-    problem(talk.service.client.post("/v1/conversations/conv_x/overflow", json={}), 404, "not_found")
+    assert problem(talk.service.stranger.post(f"{talk.path}/overflow", json={}), 404, "not_found")
+    assert problem(talk.service.client.post("/v1/conversations/conv_x/overflow", json={}), 404, "not_found")
 
 
 def overflow(chat: Chat, conversation: UUID, error: str | None) -> Overflowed:

@@ -131,10 +131,10 @@ def test_auto_goes_by_the_model_there_will_be(service: Service) -> None:
 def test_a_preset_that_cannot_be_taken_is_pointed_at(service: Service, wanted: Any) -> None:
     if wanted is not None:
         made = service.client.post("/v1/conversations", json={"policy_preset": wanted})
-        problem(made, 422, "invalid", "/policy_preset")
+        assert problem(made, 422, "invalid", "/policy_preset")
     changed = service.client.patch(service.conversation(), json={"policy_preset": wanted})
-    problem(changed, 422, "invalid", "/policy_preset")
-    problem(service.client.patch("/v1/tenant", json={"policy_preset": wanted}), 422, "invalid", "/policy_preset")
+    assert problem(changed, 422, "invalid", "/policy_preset")
+    assert problem(service.client.patch("/v1/tenant", json={"policy_preset": wanted}), 422, "invalid", "/policy_preset")
 
 
 # Windows
@@ -266,9 +266,9 @@ def test_a_tenant_is_read_and_changed_by_an_admin_only(service: Service) -> None
 
 
 def test_a_body_that_cannot_be_taken(changing: Service) -> None:
-    problem(changing.client.patch("/v1/tenant", json={"name": "mine"}), 422, "invalid", "/name")
-    problem(changing.client.patch("/v1/tenant", json={"policy": []}), 422, "invalid", "/policy")
-    problem(changing.client.patch("/v1/tenant", content=b"{"), 400, "malformed_json")
+    assert problem(changing.client.patch("/v1/tenant", json={"name": "mine"}), 422, "invalid", "/name")
+    assert problem(changing.client.patch("/v1/tenant", json={"policy": []}), 422, "invalid", "/policy")
+    assert problem(changing.client.patch("/v1/tenant", content=b"{"), 400, "malformed_json")
 
 
 def test_defaults_of_the_installation_stand_below_the_tenants(module_settings: Settings, service: Service) -> None:

@@ -112,7 +112,7 @@ def test_a_key_that_is_none(service: Service, key: str) -> None:
     done = service.client.post(
         f"{service.conversation()}/turns", json={"messages": [HELLO]}, headers={"idempotency-key": key}
     )
-    problem(done, 400, "bad_idempotency_key")
+    assert problem(done, 400, "bad_idempotency_key")
 
 
 def test_an_expected_seq_that_is_wrong_is_told_the_right_one(service: Service) -> None:

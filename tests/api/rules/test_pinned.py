@@ -179,7 +179,7 @@ def test_a_fork_keeps_its_pins_and_an_overflow_too(talk: Talk) -> None:
 )
 def test_what_cannot_be_pinned_is_refused(talk: Talk, body: dict[str, Any], pointer: str) -> None:
     talk.say(request("begin"))
-    problem(talk.service.client.post(f"{talk.path}/pins", json=body), 422, "invalid", pointer)
+    assert problem(talk.service.client.post(f"{talk.path}/pins", json=body), 422, "invalid", pointer)
 
 
 @pytest.mark.parametrize("seqs", [(0, 2), (0, 0)])
