@@ -28,11 +28,14 @@ from tests.support.servers.own_servers import (
     query,
 )
 from tests.support.servers.tcp_gate import Gate, gate
+from tests.support.service.problem_documents import problem
 from tests.support.talk import request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import httpx2
 
     from cli.local.embedded import EmbeddedRedis
     from tests.faults.installation import Installation, Talk
@@ -207,3 +210,33 @@ def test_a_turn_sent_again_waits_for_the_standby_too(pair: Pair) -> None:
     with installation.running("checks,summaries"):
         installation.wake(talk.id)
         talk.end_state(runs=0)
+
+
+def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again(pair: Pair) -> None:
+    """What the standby had not yet when the primary ended; nothing else. Its key is not known there any more."""
+    installation = pair.installation
+    talk = installation.talk({"compaction_enabled": False})
+    talk.append(request("there"))
+    behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
+    eventually(lambda: query(pair.primary.url, behind) == [(True,)])
+    pair.stream.silence()
+    lost = Turn(talk, installation.client)
+    assert lost.send().status_code == 201
+    pair.primary.crash()
+    pair.promote()
+    messages = [request("next")]
+    follows = {"messages": messages, "expected_next_seq": 3}
+    refused = eventually(lambda: _unless_away(installation.client.post(f"{talk.path}/turns", json=follows)))
+    assert refused is not None
+    problem(refused, 409, "unexpected_seq")
+    assert refused.json()["next_seq"] == 1
+    assert "idempotency-replayed" not in lost.send_until_stored().headers
+    assert installation.client.post(f"{talk.path}/turns", json=follows).status_code == 201
+    talk.sent += messages
+    with installation.running("checks,summaries"):
+        installation.wake(talk.id)
+        talk.end_state(runs=0)
+
+
+def _unless_away(answered: httpx2.Response) -> httpx2.Response | None:
+    return None if answered.status_code == 503 else answered
