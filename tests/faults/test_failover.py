@@ -228,7 +228,7 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     follows = {"messages": messages, "expected_next_seq": 3}
     refused = eventually(lambda: _unless_away(installation.client.post(f"{talk.path}/turns", json=follows)))
     assert refused is not None
-    problem(refused, 409, "unexpected_seq")
+    problem(refused, 409, "unexpected_seq", pointer="/expected_next_seq")
     assert refused.json()["next_seq"] == 1
     assert "idempotency-replayed" not in lost.send_until_stored().headers
     assert installation.client.post(f"{talk.path}/turns", json=follows).status_code == 201

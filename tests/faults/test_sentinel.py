@@ -47,7 +47,7 @@ def watched(postgres: EmbeddedPostgres, template: str, sentinels: Sentinels) -> 
 
 
 def woken(installation: Installation) -> list[Talk]:
-    """Begin a conversation a second until a wake-up has one of them compacted, since no sweeper runs; return them."""
+    """Begin a conversation a second until a wake-up has one of them checked, since no sweeper runs; return them."""
     talks: list[Talk] = []
     begun = [-1.0]
 
@@ -56,7 +56,7 @@ def woken(installation: Installation) -> list[Talk]:
             begun.append(monotonic())
             talks.append(installation.talk())
             talks[-1].append(*talks[-1].long())
-        return any(talk.calls for talk in talks)
+        return any(installation.chat.runs(talk.id) for talk in talks)
 
     eventually(one_is, SETTLE_SECONDS)
     return talks
