@@ -30,11 +30,21 @@ def gateway_findings(settings: Settings) -> Iterator[Finding]:
                 why="that tenant's requests go where everybody's go",
                 mend="palimpsest tenants list has the ids (ten_…)",
             )
-    for url in dict.fromkeys(each.base_url for each in every):
-        yield _reached(url)
+    named = {each.base_url: "PALIMPSEST_GATEWAY_UPSTREAMS or PALIMPSEST_GATEWAY_TENANTS" for each in every}
+    for url, setting in {**dict(_usual(settings)), **named}.items():
+        yield _reached(url, setting)
 
 
-def _reached(url: str) -> Finding:
+def _usual(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the providers of shapes that have none of their own, as far as the SDKs' variables name them."""
+    own = settings.gateway_upstreams
+    if settings.anthropic_base_url and "messages" not in own:
+        yield settings.anthropic_base_url, "ANTHROPIC_BASE_URL"
+    if settings.openai_base_url and not {"chat", "responses"} <= set(own):
+        yield settings.openai_base_url, "OPENAI_BASE_URL"
+
+
+def _reached(url: str, setting: str) -> Finding:
     try:
         # Whatever it answers: without a key it refuses, and is there.
         httpx2.get(url, timeout=_SECONDS)
@@ -43,6 +53,6 @@ def _reached(url: str) -> Finding:
             "gateway_upstreams",
             f"the provider at {url} can't be reached: {type(error).__name__}",
             why="clients of the gateway get a 502 for every request",
-            mend="correct PALIMPSEST_GATEWAY_UPSTREAMS or PALIMPSEST_GATEWAY_TENANTS, or check the network",
+            mend=f"correct {setting}, or check the network",
         )
     return ok("gateway_upstreams", f"the provider at {url} answers")

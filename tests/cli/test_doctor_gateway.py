@@ -18,3 +18,21 @@ def test_providers_are_reached() -> None:
         found = [(each.check, each.state) for each in gateway_findings(named)]
     assert found == [("gateway_tenants", "warning"), ("gateway_upstreams", "ok"), ("gateway_upstreams", "problem")]
     assert list(gateway_findings(settings.model_copy(update={"gateway_upstreams": {}, "gateway_tenants": {}}))) == []
+
+
+def test_those_of_the_sdks_variables_are_reached_unless_others_take_their_place() -> None:
+    settings = Settings(database_url=SecretStr("postgresql://localhost/none"))
+    away = "http://127.0.0.1:1/v1"
+    with LoopbackProviders() as providers:
+        usual = {"anthropic_base_url": providers.url, "openai_base_url": away}
+        named = settings.model_copy(update=usual)
+        states = {each.what: (each.state, each.mend) for each in gateway_findings(named)}
+        assert [state for state, _ in states.values()] == ["ok", "problem"]
+        assert states[f"the provider at {away} can't be reached: ConnectError"][1] == (
+            "correct OPENAI_BASE_URL, or check the network"
+        )
+        there = Upstream(base_url=providers.url)
+        one = named.model_copy(update={"gateway_upstreams": {"chat": there}})
+        assert [each.state for each in gateway_findings(one)] == ["ok", "problem"]
+        every = named.model_copy(update={"gateway_upstreams": {"chat": there, "responses": there}})
+        assert [each.state for each in gateway_findings(every)] == ["ok"]
