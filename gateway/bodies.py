@@ -1,13 +1,70 @@
-"""Bodies of requests that come compressed."""
+"""The body of a request: as much as may be, as long as it comes, and without the encoding that it came in."""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+from api.http.bodies import aside
+from gateway.doors import DoorError
+from gateway.headers import CODING, is_bypassed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar.types import Receive
+
+    from api.http.bytes_under_way import HeldBytes
 
 _READ_HERE: Final = frozenset({b"gzip", b"x-gzip", b"deflate"})
 _EITHER: Final = 32 + zlib.MAX_WBITS
 """Of zlib: whether a body is gzip's or zlib's, its head says."""
+
+
+class GoneError(Exception):
+    """A client that sends or takes nothing any more."""
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], hold: HeldBytes, *, most: int, seconds: float
+) -> tuple[bytes, bool]:
+    """Return a body of at most `most` bytes, and whether it came in an encoding that it has no longer.
+
+    Raises DoorError for one too large and for one of which nothing comes for `seconds`, ProblemError while too much is
+    under way, and GoneError for a client that goes away.
+    """
+    too_large = DoorError(413, f"A request has at most {most:,} bytes here.")
+    length = headers.get(b"content-length", b"0")
+    if length.isdigit() and int(length) > most:
+        raise too_large
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        try:
+            async with asyncio.timeout(seconds):
+                event: Any = await receive()
+        except TimeoutError:
+            raise DoorError(408, "The request did not come to its end in time.") from None
+        if event["type"] != "http.request":
+            raise GoneError
+        part = event.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise too_large
+        hold.take(len(part))
+        more = event.get("more_body", False)
+    body = parts[0] if len(parts) == 1 else b"".join(parts)
+    if CODING not in headers or is_bypassed(headers):
+        return body, False
+    decoded = await aside(len(body), plain, body, headers[CODING], most)
+    if decoded is None:
+        return body, False
+    if len(decoded) > most:
+        raise too_large
+    hold.take(len(decoded))
+    return decoded, True
 
 
 def plain(body: bytes, encoding: bytes, most: int) -> bytes | None:

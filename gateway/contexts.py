@@ -116,7 +116,7 @@ def _mark_of_head(history: ResentHistory, first: int) -> Any:
     A snapshot stays the same until the next one: what ends with it is read from the cache in every call.
     """
     rows = (*reversed(history.rows[:first]), *history.rows[first:])
-    mark = next((found for row in rows if (found := mark_of(row))), None)
+    mark = next((mark for row in rows if (mark := mark_of(row))), None)
     return mark if mark is not None and _marks(history, first) < MAX_MARKS else None
 
 

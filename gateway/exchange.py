@@ -12,19 +12,17 @@ import httpx2
 import structlog
 
 from api.actions.caller import Caller
-from api.http.bodies import aside
 from api.http.bytes_under_way import BusyError, HeldBytes
 from api.http.problems import ProblemError
 from gateway import refusals
 from gateway.answers.beginnings import look_at
 from gateway.answers.reading import Answered, AnswerReader
-from gateway.coding import plain
-from gateway.conversations.turns import LostTurnError, learn
+from gateway.bodies import GoneError, read_body
+from gateway.conversations.storing import store
 from gateway.doors import DoorError, error_body, error_headers
-from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, is_bypassed, outgoing, said
+from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, outgoing, said
 from gateway.preparing import PreparedRequest, prepare, without_text
-from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
-from gateway.recalls.calls import results
+from gateway.recalls.asking import answer
 from gateway.recalls.recalling import RecallingAnswer
 from runtime import ids
 
@@ -35,22 +33,14 @@ if TYPE_CHECKING:
     from litestar.types import Receive, Send
 
     from gateway.callers import Known
-    from gateway.conversations.turns import Kept, Learned
     from gateway.doors import Door, Headers
     from gateway.services import GatewayServices
 
 log = structlog.get_logger()
 
 _OK: Final = 200
-_TRIES: Final = 3
-"""Times that a turn is tried to be stored while the database does not answer."""
-_RETRY_SECONDS: Final = 0.5
 _LEAST_REFUSED_BYTES: Final = 32 * 1024
 """Bytes of a request that may be too long for a model; the answer to a shorter one is passed on as it begins."""
-
-
-class _StoppedReadingError(Exception):
-    """A client that takes nothing any more."""
 
 
 class PassedRequest:
@@ -83,16 +73,27 @@ class PassedRequest:
             self._hold.give_back()
 
     async def _run(self, receive: Receive, send: Send) -> None:
+        settings = self._services.settings
         try:
             known = await self._services.callers.of(self._named)
             self._caller = await self._admitted(known)
-            body = await self._body(receive)
+            body, is_decoded = await read_body(
+                receive,
+                self._named,
+                self._hold,
+                most=settings.gateway_max_body_bytes,
+                seconds=settings.gateway_reader_seconds,
+            )
         except DoorError as error:
             return await self._refuse(error, send)
         except ProblemError as error:
             return await self._refuse(in_words(error), send)
-        except _StoppedReadingError:
+        except GoneError:
             return None
+        self._began = time.perf_counter()
+        if is_decoded:
+            del self._named[CODING]
+            self._headers = [(name, value) for name, value in self._headers if name != CODING]
         passing = asyncio.create_task(self._pass_on(known, body, send))
         del body
         gone = asyncio.create_task(_gone(receive))
@@ -116,49 +117,6 @@ class PassedRequest:
             await core.rate_limits.check(counted, known.principal)
         return Caller(core, known.principal, self._request_id, self._hold)
 
-    async def _body(self, receive: Receive) -> bytes:
-        """Return the body. Raises DoorError for one too large, and ProblemError while too much is under way."""
-        most = self._services.settings.gateway_max_body_bytes
-        too_large = DoorError(413, f"A request has at most {most:,} bytes here.")
-        length = self._named.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > most:
-            raise too_large
-        parts: list[bytes] = []
-        size, more = 0, True
-        while more:
-            try:
-                async with asyncio.timeout(self._services.settings.gateway_reader_seconds):
-                    event: Any = await receive()
-            except TimeoutError:
-                raise DoorError(408, "The request did not come to its end in time.") from None
-            if event["type"] != "http.request":
-                raise _StoppedReadingError
-            part = event.get("body", b"")
-            parts.append(part)
-            size += len(part)
-            if size > most:
-                raise too_large
-            self._hold.take(len(part))
-            more = event.get("more_body", False)
-        self._began = time.perf_counter()
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return await self._decoded(body, too_large)
-
-    async def _decoded(self, body: bytes, too_large: DoorError) -> bytes:
-        """Return a body without the encoding that it came in, where that is one that is read here; else as it came."""
-        if CODING not in self._named or is_bypassed(self._named):
-            return body
-        most = self._services.settings.gateway_max_body_bytes
-        decoded = await aside(len(body), plain, body, self._named[CODING], most)
-        if decoded is None:
-            return body
-        if len(decoded) > most:
-            raise too_large
-        self._hold.take(len(decoded))
-        del self._named[CODING]
-        self._headers = [(name, value) for name, value in self._headers if name != CODING]
-        return decoded
-
     async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:
         metrics = self._services.metrics
         response: httpx2.Response | None = None
@@ -176,7 +134,7 @@ class PassedRequest:
                     await self._answer(response.aiter_raw(), response.status_code, headers, send)
         except DoorError as error:
             await self._refuse(error, send)
-        except (httpx2.HTTPError, httpx2.StreamError, _StoppedReadingError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, GoneError) as error:
             # Its end is missing, so that nobody takes what came for the whole.
             log.info("gateway.cut_off", error=type(error).__name__, door=self._door.name)
         finally:
@@ -307,7 +265,7 @@ class PassedRequest:
             async with asyncio.timeout(self._services.settings.gateway_reader_seconds):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
-            raise _StoppedReadingError from None
+            raise GoneError from None
 
     def _learn(self, *, is_whole: bool) -> None:
         """Begin to store the turn, once."""
@@ -329,45 +287,6 @@ class PassedRequest:
         headers = error_headers(body, error.retry_after)
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def store(
-    services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered | None
-) -> Kept | None:
-    """Store a turn and return where; what cannot be is counted, and the client's next request has it."""
-    if prepared.learned is None:
-        return None
-    state, kept = "lost", None
-    if answered is not None:
-        answered = await _with_results(caller, prepared.learned, answered)
-    for tried in range(_TRIES):
-        try:
-            kept = await learn(caller, prepared.learned, answered)
-            state = "stored"
-        except ProblemError as error:
-            state = "not_storable"
-            log.info("gateway.not_storable", detail=error.detail, conversation=prepared.conversation)
-        except LostTurnError as error:
-            log.info("gateway.turn_lost", why=str(error), conversation=prepared.conversation)
-        except Exception as error:  # noqa: BLE001 - the database is away, or whatever else keeps it from being stored
-            log.warning("gateway.turn_lost", why=type(error).__name__, conversation=prepared.conversation)
-            if tried < _TRIES - 1:
-                await asyncio.sleep(_RETRY_SECONDS)
-                continue
-        break
-    services.metrics.turns[state].inc()
-    return kept
-
-
-async def _with_results(caller: Caller, learned: Learned, answered: Answered) -> Answered:
-    """Return an answer with the results of the calls of recall that stand in it beside the client's own."""
-    if not answered.calls:
-        return answered
-    if answered.is_whole:
-        done = await answer(caller, learned.place.conversation_id, answered.calls)
-    else:
-        done = answer_without(answered.calls, BROKEN_OFF)
-    return answered._replace(results=results(learned.shape, done))
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:

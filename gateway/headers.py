@@ -86,5 +86,5 @@ def _named(headers: Headers, name: bytes) -> frozenset[bytes]:
 def _encodings(headers: Headers) -> bytes:
     values: Mapping[bytes, bytes] = dict(headers)
     wanted = values.get(b"accept-encoding", b"identity").lower().split(b",")
-    taken = [part.strip() for part in wanted if part.split(b";")[0].strip() in _READ_HERE]
-    return b", ".join(taken) or b"identity"
+    readable = [part.strip() for part in wanted if part.split(b";")[0].strip() in _READ_HERE]
+    return b", ".join(readable) or b"identity"

@@ -124,12 +124,12 @@ async def _in_place(
     links: list[bytes],
 ) -> PreparedRequest:
     session = session_of(headers, history.fields)
-    given = headers.get(CONVERSATION, b"").decode("latin-1").strip()[:MOST_NAME_CHARS] or None
-    named = ids.parse("conv", given) if given else None
-    external_id = given if named is None else None
-    circle = circle_of(history.shape, session=external_id or session.name, user=None if given else session.user)
+    name = headers.get(CONVERSATION, b"").decode("latin-1").strip()[:MOST_NAME_CHARS] or None
+    named = ids.parse("conv", name) if name else None
+    external_id = name if named is None else None
+    circle = circle_of(history.shape, session=external_id or session.name, user=None if name else session.user)
     keys = BeginningKeys(circle, links)
-    in_session = given is not None or session.name is not None
+    in_session = name is not None or session.name is not None
     place = await services.patience.within(
         _recognized(services, caller, history, keys, (named, external_id), in_session=in_session)
     )
@@ -202,8 +202,8 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
 def without_text(learned: Learned) -> Learned:
     """Return what is to be learned without the rows that are stored already."""
     history, first = learned.history, learned.first
-    kept = history._replace(fields={}, lead=[], rows=[b""] * first + history.rows[first:])
-    return learned._replace(history=kept)
+    unstored = history._replace(fields={}, lead=[], rows=[b""] * first + history.rows[first:])
+    return learned._replace(history=unstored)
 
 
 def _model(history: ResentHistory) -> str | None:

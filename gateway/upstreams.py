@@ -58,13 +58,13 @@ class Providers:
         return (self._of_tenants.get(tenant_id, self._all) if tenant_id else self._all)[shape]
 
 
-def _providers(given: Mapping[Shape, Upstream] | Upstreams) -> dict[Shape, Provider]:
+def _providers(upstreams: Mapping[Shape, Upstream] | Upstreams) -> dict[Shape, Provider]:
     return {
         shape: Provider(
             _with_version(shape, upstream.base_url),
             upstream.api_key.get_secret_value() if upstream.api_key else None,
         )
-        for shape, upstream in given.items()
+        for shape, upstream in upstreams.items()
     }
 
 

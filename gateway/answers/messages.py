@@ -76,8 +76,8 @@ class MessagesAnswer:
         for field in ("text", "thinking", "signature"):
             if parts := self._texts.get((index, field)):
                 block[field] = str(block.get(field) or "") + "".join(parts)
-        if (given := "".join(self._inputs.get(index, ()))).strip():
-            block["input"] = _value(given)
+        if (arguments := "".join(self._inputs.get(index, ()))).strip():
+            block["input"] = _value(arguments)
         if block.get("type") == "text":
             return block if str(block.get("text") or "").strip() else None
         return block if is_ended else None

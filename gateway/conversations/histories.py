@@ -72,15 +72,15 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
     """
     try:
         fields = _fields(body)
-        given = fields.get(LISTS[shape])
-        if given is None or any(_is_set(fields.get(name)) for name in _STORED_ELSEWHERE):
+        listed = fields.get(LISTS[shape])
+        if listed is None or any(_is_set(fields.get(name)) for name in _STORED_ELSEWHERE):
             return None
-        if (text := bytes(given)).startswith(b'"'):
+        if (text := bytes(listed)).startswith(b'"'):
             if shape != "responses":
                 return None
             every = [b'{"role":"user","content":' + text + b"}"]
         else:
-            every = [bytes(row) for row in _rows(given)]
+            every = [bytes(row) for row in _rows(listed)]
     except UNREADABLE:
         refuse_unreadable(body)
         return None

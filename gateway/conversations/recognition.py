@@ -207,17 +207,17 @@ class _Answer(NamedTuple):
                 return None
             row = with_results(shape, rows[0], results)[-1]
             return 1 if says_the_same(shape, row, self.message.role, self.message.content) else None
-        taken = 0
-        for shown in (decoded(shape, row) for row in self.recall.shown):
-            if _said(shown.content) == _NOTHING:
+        count = 0
+        for visible in (decoded(shape, row) for row in self.recall.shown):
+            if _said(visible.content) == _NOTHING:
                 continue
-            while taken < len(rows) and says_the_same(shape, rows[taken], shown.role, ""):
+            while count < len(rows) and says_the_same(shape, rows[count], visible.role, ""):
                 # Reasoning and the like, which clients send again or not.
-                taken += 1
-            if taken == len(rows) or not says_the_same(shape, rows[taken], shown.role, shown.content):
+                count += 1
+            if count == len(rows) or not says_the_same(shape, rows[count], visible.role, visible.content):
                 return None
-            taken += 1
-        return taken
+            count += 1
+        return count
 
 
 def _answers(beginning: Beginning) -> Iterator[_Answer]:
@@ -267,6 +267,6 @@ def _said(content: Any) -> tuple[str, list[bytes]]:
             case "tool_use":
                 others.append(_sorted([block.get("id"), block.get("name"), block.get("input")]))
             case _:
-                kept = {name: each for name, each in block.items() if name != CACHE_MARK and each is not None}
-                others.append(_sorted(kept))
+                fields = {name: each for name, each in block.items() if name != CACHE_MARK and each is not None}
+                others.append(_sorted(fields))
     return "".join(texts).strip(), others

@@ -229,8 +229,8 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
     if before:
         recalls.append(AnsweredRecall(seqs[0], seqs[before - 1], 0, [], []))
     if answered is not None and answered.shown is not None and said:
-        shown = [_value(row) for row in answered.shown]
-        recalls.append(AnsweredRecall(said[0], said[-1], None, shown, answered.results))
+        visible = [_value(row) for row in answered.shown]
+        recalls.append(AnsweredRecall(said[0], said[-1], None, visible, answered.results))
     await stored.note(
         caller.services.pool,
         caller.tenant_id,

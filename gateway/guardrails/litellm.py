@@ -17,9 +17,9 @@ import structlog
 from api.http.bodies import aside
 from api.http.problems import ProblemError
 from gateway.conversations.histories import KEY_BYTES, UNREADABLE, NotJsonError, refuse_unreadable
+from gateway.conversations.storing import store
 from gateway.conversations.turns import LostTurnError, store_rows
 from gateway.doors import CHAT, DoorError
-from gateway.exchange import store
 from gateway.guardrails.answering import AnsweredRequest, Reply
 from gateway.headers import BYPASS, CONVERSATION
 from gateway.preparing import prepare
@@ -69,20 +69,20 @@ class _Asked(msgspec.Struct):
         return self.request_data if isinstance(self.request_data, dict) else {}
 
     @property
-    def shown_headers(self) -> dict[str, str]:
+    def client_headers(self) -> dict[str, str]:
         """The headers of the client's request whose values are passed on."""
-        given = self.request_headers if isinstance(self.request_headers, dict) else {}
-        return {name.lower(): value for name, value in given.items() if isinstance(value, str) and value != _PRESENT}
+        headers = self.request_headers if isinstance(self.request_headers, dict) else {}
+        return {name.lower(): value for name, value in headers.items() if isinstance(value, str) and value != _PRESENT}
 
     @property
     def is_in_session(self) -> bool:
         """Whether the trace is more than this call."""
         if not isinstance(self.request_headers, dict):
             return True
-        shown = [value for name, value in self.shown_headers.items() if _SESSION.fullmatch(name)]
-        if shown:
+        sessions = [value for name, value in self.client_headers.items() if _SESSION.fullmatch(name)]
+        if sessions:
             # LiteLLM takes no name that is short or has spaces in it.
-            return self.litellm_trace_id in shown
+            return self.litellm_trace_id in sessions
         return any(_SESSION.fullmatch(name.lower()) for name in self.request_headers)
 
 
@@ -122,12 +122,16 @@ class GuardrailRequest(AnsweredRequest):
 
     def _headers_of(self, asked: _Asked) -> dict[bytes, bytes]:
         """Return the headers of the client's request as far as they say whose history it is."""
-        shown = asked.shown_headers
+        client_headers = asked.client_headers
         headers: dict[bytes, bytes] = {
             name: self._named[name] for name in (CONVERSATION, BYPASS) if name in self._named
         }
-        headers |= {name: shown[name.decode()].encode() for name in (CONVERSATION, BYPASS) if name.decode() in shown}
-        headers[b"user-agent"] = shown.get("user-agent", "").encode() or b"litellm"
+        headers |= {
+            name: client_headers[name.decode()].encode()
+            for name in (CONVERSATION, BYPASS)
+            if name.decode() in client_headers
+        }
+        headers[b"user-agent"] = client_headers.get("user-agent", "").encode() or b"litellm"
         if isinstance(asked.litellm_trace_id, str) and asked.is_in_session:
             headers[b"x-litellm-trace-id"] = asked.litellm_trace_id.encode(errors="replace")
         return headers
@@ -208,10 +212,10 @@ def _key_of_call(asked: _Asked) -> bytes | None:
 def _answer(asked: _Asked) -> bytes | None:
     """Return an answer as a message, None for none that can be told from what LiteLLM shows."""
     texts = [text for text in asked.texts if isinstance(text, str)] if isinstance(asked.texts, list) else []
-    given = asked.tool_calls if isinstance(asked.tool_calls, list) else []
+    listed = asked.tool_calls if isinstance(asked.tool_calls, list) else []
     calls = [
         {name: call[name] for name in ("id", "type", "function") if name in call}
-        for call in given
+        for call in listed
         if isinstance(call, dict)
     ]
     said = "".join(texts)

@@ -46,11 +46,11 @@ async def _answer(caller: Caller, conversation_id: UUID, call: RecallCall) -> An
     body = msgspec.json.encode({**call.asked, "framed": True})
     try:
         async with asyncio.timeout(SECONDS):
-            found = await recall(caller, conversation_id, read(body, RecallIn, caller.services.strict))
+            recalled = await recall(caller, conversation_id, read(body, RecallIn, caller.services.strict))
     except ProblemError as problem:
         at = f" (at {problem.pointer})" if problem.pointer else ""
         return AnsweredCall(call.id, f"{problem.detail}{at}", is_error=True)
     except Exception as error:  # noqa: BLE001 - the database is away, or whatever else: the request is not held up by it
         log.warning("gateway.not_recalled", why=type(error).__name__)
         return AnsweredCall(call.id, _AWAY, is_error=True)
-    return AnsweredCall(call.id, _IN_VIEW if found is None else str(found.framed), is_error=False)
+    return AnsweredCall(call.id, _IN_VIEW if recalled is None else str(recalled.framed), is_error=False)

@@ -51,13 +51,13 @@ def declared(history: ResentHistory) -> ResentHistory | None:
     fields = history.fields
     if history.shape == "chat" and ("functions" in fields or bytes(fields.get("n", b"1")) not in {b"1", b"null"}):
         return None
-    given = bytes(fields.get("tools", b"null")).strip()
-    if given in {b"null", b"[]"}:
+    tools = bytes(fields.get("tools", b"null")).strip()
+    if tools in {b"null", b"[]"}:
         every = b"[" + _DEFINITIONS[history.shape] + b"]"
-    elif not given.startswith(b"[") or _has_its_own(given):
+    elif not tools.startswith(b"[") or _has_its_own(tools):
         return None
     else:
-        every = given[:-1] + b"," + _DEFINITIONS[history.shape] + b"]"
+        every = tools[:-1] + b"," + _DEFINITIONS[history.shape] + b"]"
     return history._replace(fields={**fields, "tools": msgspec.Raw(every)})
 
 
@@ -111,12 +111,12 @@ def result_rows(shape: Shape, answered: Sequence[AnsweredCall]) -> list[dict[str
     return [{"role": "user", "content": every}] if shape == "messages" else every
 
 
-def _asked(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
+def _asked(arguments: Any) -> dict[str, Any]:
+    if isinstance(arguments, str):
         try:
-            given = _value(given)
+            arguments = _value(arguments)
         except (msgspec.DecodeError, RecursionError):
             return {}
-    if not isinstance(given, dict):
+    if not isinstance(arguments, dict):
         return {}
-    return {name: value for name, value in given.items() if name in _FIELDS and value is not None}
+    return {name: value for name, value in arguments.items() if name in _FIELDS and value is not None}

@@ -79,16 +79,16 @@ class RecallingAnswer:
                 events = EventSplitter()
                 decompress = decompressor(current.headers.get("content-encoding", "identity").strip().lower().encode())
                 async for chunk in current.aiter_raw():
-                    if shown := self._take(events, decompress(chunk) if decompress is not None else chunk):
-                        yield shown
+                    if piece := self._take(events, decompress(chunk) if decompress is not None else chunk):
+                        yield piece
                 if rest := events.end():
                     yield rest
                 await current.aclose()
                 current = None
                 if self._is_readable and self._splice.goes_on:
-                    shown, current = await self._next()
-                    if shown:
-                        yield shown
+                    piece, current = await self._next()
+                    if piece:
+                        yield piece
         finally:
             if current is not None:
                 await current.aclose()
@@ -127,13 +127,13 @@ class RecallingAnswer:
         if not self._is_readable:
             return None
         try:
-            rows, shown = splice.said.rows(), splice.shown.rows()
+            rows, visible = splice.said.rows(), splice.shown.rows()
         except Exception:  # noqa: BLE001 - as above
             return None
         is_whole = splice.said.is_whole and (self._is_closed or not splice.goes_on)
         if not splice.round and not splice.hidden:
             return Answered([_encode(row) for row in rows], splice.said.usage, is_whole)
-        if not shown:
+        if not visible:
             # The client cannot send again what it has not seen.
             return Answered([], None, is_whole)
         every = [*self._rows, *rows]
@@ -144,7 +144,7 @@ class RecallingAnswer:
             [_encode(row) for row in every],
             splice.said.usage,
             is_whole,
-            [_encode(row) for row in shown],
+            [_encode(row) for row in visible],
             results,
             calls_in(self._shape, rows),
         )
@@ -153,23 +153,23 @@ class RecallingAnswer:
         if not self._is_readable:
             return chunk
         self._size += len(chunk)
-        shown = b"".join(map(self._shown, events.take(chunk)))
+        piece = b"".join(map(self._shown, events.take(chunk)))
         if self._size > MOST_BYTES or not self._is_readable:
             self._is_readable = False
-            shown += events.end()
-        return shown
+            piece += events.end()
+        return piece
 
     def _shown(self, event: StreamEvent) -> bytes:
         if not self._is_readable:
             return event.raw
         try:
-            shown = self._splice.event(event)
+            piece = self._splice.event(event)
         except Exception as error:  # noqa: BLE001 - as above
             self._not_read(error)
             return event.raw
         is_last = event.is_done or (event.value is not None and event.value.get("type") in LAST)
         self.is_complete = self.is_complete or (is_last and not self._splice.goes_on)
-        return shown
+        return piece
 
     def _not_read(self, error: Exception) -> None:
         log.info("gateway.not_read", error=type(error).__name__)
@@ -199,10 +199,10 @@ class RecallingAnswer:
             self.is_complete = True
             refusal = error_body(self._shape, error.status, error.detail, error.code)
             return self._splice.failed(_value(refusal)), None
-        shown = self._splice.thinks(words) if words else b""
+        piece = self._splice.thinks(words) if words else b""
         if following is None or following.status_code != _OK:
-            return shown + await self._end_of(following), None
-        return shown, following
+            return piece + await self._end_of(following), None
+        return piece, following
 
     async def _end_of(self, refusal: httpx2.Response | None) -> bytes:
         """Return how a stream ends that cannot go on."""

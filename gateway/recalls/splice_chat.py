@@ -46,17 +46,17 @@ class ChatSplice(Splice):
             return self._counted(event, value)
         choice = choices[0]
         delta, stop = choice.get("delta") or {}, choice.get("finish_reason")
-        shown = self._delta(delta)
+        visible = self._delta(delta)
         if stop:
             self.goes_on = bool(self.hidden) and not self.has_own_calls and stop in _ENDS_WITH_CALLS
         self._head = self._head or {name: value[name] for name in value if name not in {"choices", "usage"}}
-        if not self.round and shown == delta and not (stop and self.goes_on):
+        if not self.round and visible == delta and not (stop and self.goes_on):
             self.shown.event(value)
             return event.raw
         is_held = bool(stop) and self.goes_on
-        if not any(shown.values()) and (is_held or not stop):
+        if not any(visible.values()) and (is_held or not stop):
             return b""
-        choice = {**choice, "delta": shown, "finish_reason": None if is_held else stop}
+        choice = {**choice, "delta": visible, "finish_reason": None if is_held else stop}
         usage = {"usage": summed(self.usage, value["usage"])} if value.get("usage") and not is_held else {}
         return self._show({**value, **usage, "choices": [choice]})
 
@@ -108,13 +108,13 @@ class ChatSplice(Splice):
 
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         """Return what the client gets of a delta; the same where nothing of it changes."""
-        shown = dict(delta)
+        visible = dict(delta)
         if self.round:
-            shown.pop("role", None)
+            visible.pop("role", None)
         if delta.get("content"):
             self._has_text = True
             if self._is_between:
-                shown["content"] = _BETWEEN + delta["content"]
+                visible["content"] = _BETWEEN + delta["content"]
                 self._is_between = False
         if delta.get("tool_calls"):
             calls = []
@@ -126,10 +126,10 @@ class ChatSplice(Splice):
                     self.has_own_calls = True
                     place = self.place_of(index)
                     calls.append(call if place == index else {**call, "index": place})
-            shown["tool_calls"] = calls
+            visible["tool_calls"] = calls
             if not calls:
-                del shown["tool_calls"]
-        return shown
+                del visible["tool_calls"]
+        return visible
 
     def _counted(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
         if self.goes_on:

@@ -71,8 +71,8 @@ class Room(NamedTuple):
 
     def conversation_of_tenant(self, name: str) -> str:
         """Return the conversation that the original of a name is in."""
-        found = "select conversation_id from gateway_prefixes where key = %s and tenant_id = %s"
-        (row,) = self.query(found, bytes.fromhex(name), self.tenant.id)
+        statement = "select conversation_id from gateway_prefixes where key = %s and tenant_id = %s"
+        (row,) = self.query(statement, bytes.fromhex(name), self.tenant.id)
         return ids.external("conv", row["conversation_id"])
 
     def compact(self, conversation: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.coding import plain
+from gateway.bodies import plain
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import PROVIDER_KEY, room_on

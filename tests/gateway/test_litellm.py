@@ -36,7 +36,7 @@ class Proxy:
         self.headers = {"x-session-id": "[present]"} if trace else {"accept": "*/*"}
         self.request_data = request_data
         self.rows: list[dict[str, Any]] = []
-        self.shown: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.name = ""
         """The conversation."""
 
@@ -63,12 +63,12 @@ class Proxy:
         """Ask with the history as it stands, and show the answer, if post_call is set."""
         self.call = f"call {next(CALLS)}"
         said = self.say("request", structured_messages=self.rows)
-        self.shown = said.get("structured_messages", self.rows)
-        assert not chat_api.problems(self.shown), self.shown
-        assert self.shown[-1] == self.rows[-1]
+        self.received = said.get("structured_messages", self.rows)
+        assert not chat_api.problems(self.received), self.received
+        assert self.received[-1] == self.rows[-1]
         if is_shown:
-            shown = {"texts": [answer] if answer else [], "tool_calls": calls}
-            assert self.say("response", **shown) == NONE
+            answered = {"texts": [answer] if answer else [], "tool_calls": calls}
+            assert self.say("response", **answered) == NONE
         self.rows.append({"role": "assistant", "content": answer or None, **({"tool_calls": calls} if calls else {})})
         return said
 
@@ -250,8 +250,8 @@ def test_bypass_and_names_by_headers_that_litellm_passes_on(room: Room) -> None:
     body = {"input_type": "request", "structured_messages": [{"role": "user", "content": "named through it"}]}
     headers = {"x-palimpsest-conversation": "a thread of LiteLLM's", "x-palimpsest-bypass": "[present]"}
     room.client.post(PATH, json={**body, "request_headers": headers})
-    found = "select external_id from conversations where external_id like 'a thread of%%'"
-    eventually(lambda: len(room.query(found)) == 1)
+    statement = "select external_id from conversations where external_id like 'a thread of%%'"
+    eventually(lambda: len(room.query(statement)) == 1)
     answer = room.client.post(PATH, json={**body, "request_headers": {"X-Palimpsest-Bypass": "true"}})
     assert answer.headers["x-palimpsest-outcome"] == "bypassed"
 

@@ -45,11 +45,11 @@ def test_client_is_what_its_first_request_says(headers: dict[bytes, bytes], clie
 
 
 def texts(room: Room, conversation: str) -> list[str]:
-    found = []
+    every = []
     for row in room.stored(conversation):
         content = row["content"]
-        found.append(content if isinstance(content, str) else "".join(block.get("text", "") for block in content))
-    return found
+        every.append(content if isinstance(content, str) else "".join(block.get("text", "") for block in content))
+    return every
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -312,19 +312,19 @@ def test_conversation_of_the_api_is_gone_on_with_where_it_is_named(room: Room, s
     ]
     name = f"begun elsewhere {shape} {by}"
     with running_api(room.settings) as served, served.client(room.tenant.key) as api:
-        made = api.post(path, json={"external_id": name}).json()["id"]
-        api.post(f"{path}/{made}/turns", json={"messages": rows, "shape": shape}).raise_for_status()
-    chat = Chatter(room, shape, **{"x-palimpsest-conversation": made if by == "id" else name})
+        existing = api.post(path, json={"external_id": name}).json()["id"]
+        api.post(f"{path}/{existing}/turns", json={"messages": rows, "shape": shape}).raise_for_status()
+    chat = Chatter(room, shape, **{"x-palimpsest-conversation": existing if by == "id" else name})
     chat.rows = [{**rows[0], "content": "another beginning"}, *rows[1:]]
     chat.ask("is it that one?")
-    assert chat.name != made
+    assert chat.name != existing
     chat.rows = list(rows)
     chat.ask("go on")
-    assert chat.name == made
-    assert len(room.eventually_stored(made, 6)) == 6
+    assert chat.name == existing
+    assert len(room.eventually_stored(existing, 6)) == 6
     chat.ask("and on")
-    assert chat.name == made
-    room.eventually_stored(made, 8)
+    assert chat.name == existing
+    room.eventually_stored(existing, 8)
 
 
 def test_request_does_not_wait_for_a_long_history_that_is_being_stored(room: Room) -> None:

@@ -1,0 +1,65 @@
+"""A turn is stored beside the requests: tried again while the database is away, counted whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from api.http.problems import ProblemError
+from gateway.conversations.turns import LostTurnError, learn
+from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
+from gateway.recalls.calls import results
+
+if TYPE_CHECKING:
+    from api.actions.caller import Caller
+    from gateway.answers.reading import Answered
+    from gateway.conversations.turns import Kept, Learned
+    from gateway.preparing import PreparedRequest
+    from gateway.services import GatewayServices
+
+log = structlog.get_logger()
+
+_TRIES: Final = 3
+"""Times that a turn is tried to be stored while the database does not answer."""
+_RETRY_SECONDS: Final = 0.5
+
+
+async def store(
+    services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered | None
+) -> Kept | None:
+    """Store a turn and return where; what cannot be is counted, and the client's next request has it."""
+    if prepared.learned is None:
+        return None
+    state, kept = "lost", None
+    if answered is not None:
+        answered = await _with_results(caller, prepared.learned, answered)
+    for tried in range(_TRIES):
+        try:
+            kept = await learn(caller, prepared.learned, answered)
+            state = "stored"
+        except ProblemError as error:
+            state = "not_storable"
+            log.info("gateway.not_storable", detail=error.detail, conversation=prepared.conversation)
+        except LostTurnError as error:
+            log.info("gateway.turn_lost", why=str(error), conversation=prepared.conversation)
+        except Exception as error:  # noqa: BLE001 - the database is away, or whatever else keeps it from being stored
+            log.warning("gateway.turn_lost", why=type(error).__name__, conversation=prepared.conversation)
+            if tried < _TRIES - 1:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+        break
+    services.metrics.turns[state].inc()
+    return kept
+
+
+async def _with_results(caller: Caller, learned: Learned, answered: Answered) -> Answered:
+    """Return an answer with the results of the calls of recall that stand in it beside the client's own."""
+    if not answered.calls:
+        return answered
+    if answered.is_whole:
+        done = await answer(caller, learned.place.conversation_id, answered.calls)
+    else:
+        done = answer_without(answered.calls, BROKEN_OFF)
+    return answered._replace(results=results(learned.shape, done))
