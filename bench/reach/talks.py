@@ -50,6 +50,9 @@ class Question(NamedTuple):
     text: str
     evidence: frozenset[int]
     one_is_enough: bool
+    keywords: tuple[str, ...] = ()
+    """The words of the answer."""
+    answer: str = ""
 
     def share_found(self, returned: Sequence[int]) -> float:
         """Return the share of the evidence that is among the messages given back."""
@@ -88,7 +91,13 @@ def recorded(file: Path) -> Iterator[Talk]:
     for line in file.read_text(encoding="utf-8").splitlines():
         talk = json.loads(line)
         questions = [
-            Question(each["question"], frozenset(each["evidence"]), "category" not in each)
+            Question(
+                each["question"],
+                frozenset(each["evidence"]),
+                "category" not in each,
+                tuple(each.get("keywords", ())),
+                str(each.get("answer", "")),
+            )
             for each in talk["questions"]
             if each["evidence"]
         ]
@@ -110,6 +119,8 @@ def made_up(seed: int, length: int = MESSAGES) -> Talk:
             chosen = {name: chance.choice(words.split()) for name, words in WORDS.items()}
             chosen["code"] = f"{chance.choice('ABCDEFGH')}{chance.randrange(100, 1000)}"
             text = f"{text} {fact.format_map(chosen)}"
-            questions.append(Question(question.format_map(chosen), frozenset({seq}), one_is_enough=False))
+            answer = fact.format_map(chosen)
+            words = tuple(word for word in chosen.values() if word in answer)
+            questions.append(Question(question.format_map(chosen), frozenset({seq}), False, words, answer))
         messages.append({"role": ("user", "assistant")[seq % 2], "content": text})
     return Talk(f"made-up-{seed}", messages, questions)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE
+from compaction.text.dates import is_day_alone
 from compaction.quality.verdict import NOTHING_NOTED
 from compaction.summary.zone import REFERENCE
 
@@ -131,7 +132,7 @@ def says_something(line: str) -> bool:
     text = line.strip()
     if not any(char.isalnum() for char in text) or text.lower().strip("*_") in _NOTHING:
         return False
-    if text.startswith(("#", TITLE, SHORT_HEADER, "Note: ")) or text == LATEST:
+    if text.startswith(("#", TITLE, SHORT_HEADER, "Note: ")) or text == LATEST or is_day_alone(text):
         return False
     # A line that introduces a list says nothing itself.
     return not (text.rstrip("*_").endswith(":") and not any(char.isdigit() for char in text))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from compaction.claims.citations import says_something
 from compaction.claims.claim import Claim
 from compaction.extract.extractive import LATEST, previous_lines
+from compaction.text.dates import is_day_alone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ def claims_of(
 
     Lines of an earlier summary rest on what they did there, by its claims `earlier`.
     """
-    lines = [line for line in text.split("\n")[1:] if line != LATEST]
+    lines = [line for line in text.split("\n")[1:] if line != LATEST and not is_day_alone(line)]
     before = previous_lines(previous or "")
     known = {claim.text: claim for claim in earlier}
     claims: list[Claim] = []

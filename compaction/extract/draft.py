@@ -7,6 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.extract.changes import Changes, changed
+from compaction.extract.talk import Manner, statements, unopened
+from compaction.extract.vocabulary import Vocabulary
+from compaction.recall.words import NEUTRAL
 from compaction.text.clauses import (
     FIELD_JOINT,
     GAP,
@@ -19,11 +23,13 @@ from compaction.text.clauses import (
     prose,
     structured,
 )
+from compaction.text.dates import reckoned, stamped, written
 from compaction.text.salience import BOUND_WORDS, Source, Weights, clean, content_words, fields, recency, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from datetime import date
 
 CALL: Final = "Called "
 ARROW: Final = " \u2192 "
@@ -41,6 +47,8 @@ _FIRST_WORTH: Final = 5.0
 _RULE_WORTH: Final = 4.0
 _REQUEST_WORTH: Final = 0.15
 _REQUEST_FRESH: Final = 0.35
+_LATEST_WORTH: Final = 2.0
+_LATEST_HALF: Final = 4
 _REMARK_WORTH: Final = 0.15
 _DECISION_WORTH: Final = 0.4
 _REMARK_FRESH: Final = 0.05
@@ -54,6 +62,11 @@ _OPENING_CLAUSES: Final = 3
 _UNBOUND: Final = 0.4
 _CROWD_CHARS: Final = 1_000
 """Characters; one value of a longer tool output counts for less."""
+_TAKEN_BACK: Final = 0.1
+"""What a statement still tells once a later one has taken it back, beside which it stands."""
+_DATED_MESSAGES: Final = 60
+"""Messages that a time put before one of them holds for, where each sitting begins with one."""
+_NO_TALK: Final = Manner(0.0, NEUTRAL)
 _NAME_CHARS: Final = 80
 _LEAD_CHARS: Final = 160
 _FIRST_LINE_CHARS: Final = 200
@@ -97,6 +110,10 @@ class Clause:
     """How far its words say what its values are, 0 to 1."""
     group: Group
     line: Line
+    words: tuple[str, ...] = ()
+    """Of talk, the words that say something."""
+    telling: float = 0.0
+    """How much of what its words are worth counts, for the kind of statement that it is."""
     kept: bool = False
 
     def cost(self) -> int:
@@ -126,16 +143,29 @@ class Group:
         for position, clause in enumerate(self.clauses):
             if not clause.kept:
                 continue
+            apart = before < position - 1
             if before >= 0:
-                gap = self.joint == " " and before < position - 1 and not clause.text.startswith(_GAP_MARK)
+                gap = self.joint == " " and apart and not clause.text.startswith(_GAP_MARK)
                 out += GAP if gap else self.joint
-            out += clause.text
+            out += unopened(clause.text) if clause.words and (apart or before < 0) else clause.text
             before = position
         return self.lead + out
 
     def pairs(self) -> list[str]:
         """Return what is kept of a JSON object, field by field."""
         return self.text().split(FIELD_JOINT)
+
+
+@dataclass(slots=True)
+class Heading:
+    """The day that the lines below it were written on, told as soon as one of them is kept."""
+
+    day: date
+    open: bool = False
+
+    def text(self) -> str:
+        """Return the heading's line, in the form in which applications put times before messages."""
+        return f"[{written(self.day)}]"
 
 
 @dataclass(slots=True)
@@ -151,6 +181,7 @@ class Line:
     open: bool = False
     first: int | None = None
     """Place of a call whose outcome, at `place`, came in a later message."""
+    heading: Heading | None = None
 
     def text(self) -> str:
         """Return the line as far as its clauses are kept."""
@@ -165,7 +196,8 @@ class Line:
 
     def overhead(self) -> int:
         """Return the most characters that the line takes besides its clauses, its line break included."""
-        return len(self.prefix) + (_CALL_OVERHEAD if self.is_call else 1)
+        heading = 0 if self.heading is None or self.heading.open else len(self.heading.text()) + 1
+        return heading + len(self.prefix) + (_CALL_OVERHEAD if self.is_call else 1)
 
     def clauses(self) -> list[Clause]:
         """Return every clause of the line."""
@@ -175,14 +207,22 @@ class Line:
 class Draft:
     """What an extract could say. Places are message numbers before `end`; those of an earlier summary are negative."""
 
-    def __init__(self, end: int, max_chars: int, max_read: int = READ_CHARS) -> None:
+    def __init__(self, end: int, max_chars: int, max_read: int = READ_CHARS, manner: Manner = _NO_TALK) -> None:
         self.lines: list[Line] = []
         self.clauses: list[Clause] = []
         self.weights = Weights(end)
+        self.vocabulary = Vocabulary(manner.language)
         self.end = end
+        self.talk = manner.talk
+        """How far the conversation is talk, 0 to 1."""
+        self._language = manner.language
+        self._changes = Changes()
+        self._heading: Heading | None = None
+        self._dated = 0
         self._max_read = max_read
         """Characters that are read of one text, input or result."""
         self._said: set[str] = set()
+        self._told: set[str] = set()
         self._failures: set[str] = set()
         self._requests = 0
         self._first = max_chars * _FIRST_SHARE
@@ -194,11 +234,54 @@ class Draft:
 
     def speech(self, source: Source, text: str, place: int) -> None:
         """Append what the user or the model said, or a line of an earlier summary."""
-        for record in prose(clean(clipped(text, self._max_read))):
+        text = clean(clipped(text, self._max_read))
+        if self.talk:
+            self._talk(source, text, place)
+            return
+        for record in prose(text):
             line = self._line(SPEAKERS.get(source, ""), place)
             worths = [self._worth(source, clause, n, place) for n, clause in enumerate(record.clauses)]
             self._add(line, line.groups, [record], source, worths)
             self._requests += source == "user"
+
+    def dated(self, day: date | None, place: int) -> None:
+        """Say on which day message number `place` was written, and what comes soon after it; None: on no known one."""
+        self._dated = place
+        if day is None:
+            self._heading = None
+        elif self._heading is None or self._heading.day != day:
+            self._heading = Heading(day)
+
+    def _talk(self, source: Source, text: str, place: int) -> None:
+        """Append the statements in what was said, days that are told by the day of the message with their dates."""
+        day, text = stamped(text)
+        if day or place - self._dated > _DATED_MESSAGES:
+            self.dated(day, place)
+        said = statements(text, self._language)
+        if not said:
+            return
+        line = self._line(SPEAKERS.get(source, ""), place)
+        told = [(text, telling) for one, telling in said for text in pieces(self._told_in_full(one, line))]
+        worths = [self._worth(source, text, n, place) for n, (text, _) in enumerate(told)]
+        first = len(self.clauses)
+        self._add(line, line.groups, [Record(clauses=[text for text, _ in told], joint=" ")], source, worths)
+        for clause, (text, telling) in zip(self.clauses[first:], told, strict=True):
+            clause.words = self.vocabulary.read(text, place)
+            clause.telling = 0.0 if text.lower() in self._told else telling * self.talk
+            self._told.add(text.lower())
+            self._changes.note(clause)
+        self._requests += source == "user"
+
+    def _told_in_full(self, text: str, line: Line) -> str:
+        """Return a statement on one line with the date that it means and the statement that it takes back."""
+        text = one_line(clean(text))
+        earlier = self._changes.taken_back(text, line.place)
+        if line.heading is not None:
+            text = reckoned(text, line.heading.day)
+        if earlier is None:
+            return text
+        earlier.telling *= _TAKEN_BACK
+        return changed(text, earlier.text)
 
     def call(self, name: str, arguments: Any, place: int) -> Line:
         """Append a tool call whose outcome is not known yet."""
@@ -259,7 +342,7 @@ class Draft:
         self._add(line, line.outcome, records, "result", [worth] + [_CARRIED_WORTH] * count)
 
     def _line(self, prefix: str, place: int, *, is_call: bool = False) -> Line:
-        line = Line(clean(prefix), place, is_call)
+        line = Line(clean(prefix), place, is_call, heading=self._heading)
         self.lines.append(line)
         return line
 
@@ -309,6 +392,10 @@ class Draft:
         else:
             worth = _REMARK_WORTH + (_DECISION_WORTH if _DECISION.search(text) else 0.0)
             worth = worth * (fresh + _REMARK_FRESH) + (_NOTE_WORTH if source == "note" else 0.0)
+        worth *= 1.0 - self.talk
+        if source == "user":
+            # In talk any message may be as much of a request as the next one, but only the newest waits for an answer.
+            worth += self.talk * _LATEST_WORTH * recency(place, self.end, _LATEST_HALF) ** 3
         return worth if content_words(text) >= BOUND_WORDS else worth / 3
 
     def _standing_worth(self, text: str) -> float:

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from compaction.extract.draft import SPEAKERS, Clause, Draft
+from compaction.extract.talk import manner_of
 from compaction.messages import THINKING, blocks
 from compaction.text.clauses import READ_CHARS, chars_in
+from compaction.text.dates import stamped
 from compaction.text.outline import read_share
 from compaction.text.salience import Source, clean, disarmed
 
@@ -29,6 +31,10 @@ _CALL_LINE: Final = re.compile(r"Called ([^\s(]{1,200})(?:\((.*?)\))?(?: \u2192 
 _AGAIN: Final = 0.03
 """What a value is worth the second time; the third time nothing."""
 _TWICE: Final = 2
+_VALUES_IN_TALK: Final = 0.3
+"""What a value is worth in talk apart from being one of its words."""
+_SHORT_CHARS: Final = 10
+"""Characters that each statement of talk is reckoned to cost beyond its own, or scraps would come before sentences."""
 _NOISE: Final = 1e-12
 _MAX_NESTING: Final = 20
 _TEXT_FIELDS: Final = ("title", "path", "url", "name", "text", "content")
@@ -64,8 +70,12 @@ def extract_placed(
     Those of the lines of `previous_lines` are negative, from its end.
     """
     places = range(len(messages)) if places is None else places
-    draft = Draft(places[-1] + 1 if places else 0, max_chars, _share(messages))
-    _read_previous(draft, previous or "")
+    earlier = previous_lines(previous or "")
+    manner = manner_of(messages, earlier)
+    draft = Draft(places[-1] + 1 if places else 0, max_chars, _share(messages), manner)
+    _read_previous(draft, earlier)
+    if not draft.talk:
+        draft.dated(None, 0)
     _read_messages(draft, messages, places)
     if not draft.clauses:
         return "", []
@@ -88,11 +98,16 @@ def extract_placed(
 def _render(draft: Draft, *, roomy: bool) -> str:
     out = [LONG_HEADER if roomy else SHORT_HEADER]
     headed = not roomy
+    heading = None
     for line in draft.kept_lines():
         if not headed and line.place >= max(0, draft.end - _LATEST_MESSAGES):
             headed = True
             if len(out) > 1:
                 out.append(LATEST)
+        if line.heading is not heading:
+            heading = line.heading
+            if heading is not None:
+                out.append(heading.text())
         out.append(line.text())
     return "\n".join(out)
 
@@ -112,7 +127,11 @@ class Selection:
             times = self._covered.get(value, 0)
             if times < _TWICE:
                 gain += self._draft.weights[value] * (_AGAIN if times else 1.0)
-        return (gain * clause.bound + clause.worth) / clause.cost()
+        if not clause.telling:
+            return (gain * clause.bound + clause.worth) / clause.cost()
+        talk, said = self._draft.talk, self._draft.vocabulary.gain(clause.words)
+        gain *= 1.0 - (1.0 - _VALUES_IN_TALK) * talk
+        return (gain * clause.bound + clause.worth + clause.telling * said) / (clause.cost() + _SHORT_CHARS * talk)
 
     def fill(self, room: int) -> int:
         """Keep the clauses with the highest rates within `room` characters; return how many were kept."""
@@ -143,6 +162,7 @@ class Selection:
     def _keep(self, clause: Clause) -> None:
         for value in _values(clause):
             self._covered[value] = self._covered.get(value, 0) + 1
+        self._draft.vocabulary.keep(clause.words)
         line, group = clause.line, clause.group
         cheaper: list[Clause] = []
         if not line.open:
@@ -150,6 +170,8 @@ class Selection:
         elif not group.open:
             cheaper = group.clauses
         clause.kept = group.open = line.open = True
+        if line.heading is not None:
+            line.heading.open = True
         self._offer(cheaper)
 
 
@@ -170,10 +192,13 @@ def previous_lines(previous: str) -> list[str]:
     return [line for line in lines if line and line != LATEST and not line.startswith((TITLE, SHORT_HEADER))]
 
 
-def _read_previous(draft: Draft, previous: str) -> None:
-    lines = previous_lines(previous)
+def _read_previous(draft: Draft, lines: Sequence[str]) -> None:
     for number, text in enumerate(lines):
         place = number - len(lines)
+        day, rest = stamped(text)
+        if day is not None and not rest:
+            draft.dated(day, place)
+            continue
         if match := _CALL_LINE.fullmatch(text):
             name, arguments, outcome = match.groups(default="")
             draft.carried_call(name, arguments, outcome, place)

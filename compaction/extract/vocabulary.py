@@ -1,0 +1,100 @@
+"""The words of talk and what each is worth: an extract covers as many different ones as it can."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from compaction.recall.words import token_terms, tokens
+
+_LEAST_CHARS: Final = 2
+"""Characters; a shorter word that is no number says nothing."""
+_WORTH: Final = 0.25
+"""Worth of a word, on the scale of a value's weight."""
+_RARE: Final = 0.5
+"""Share of its worth that a word has which was said once, as against one that many messages are about."""
+_DOUBLINGS: Final = 3
+"""Times that the number of messages doubles until a word has its whole worth: in seven of them."""
+_SPELLED_AS_NAME: Final = 1.6
+_NUMBER_FACTOR: Final = 1.6
+_AGAIN: Final = 0.35
+"""What a word is worth each further time, as a share of the time before: the same words answer other questions too."""
+
+NUMBER: Final = re.compile(
+    r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
+    r"dozen|twice|half|monday|tuesday|wednesday|thursday|friday|saturday|sunday|january|february|march|april|june|july|"
+    r"august|september|october|november|december|weekly|daily|monthly)\b",
+    re.IGNORECASE,
+)
+"""Numbers, and English words for numbers, days and months."""
+
+_EMPTY_LIST: Final = (
+    "good great nice cool awesome amazing wonderful fantastic incredible lovely beautiful super fun happy glad "
+    "excited exciting sweet best better perfect special powerful inspiring important interesting thanks thank "
+    "thankful grateful appreciate congrats congratulations wow yeah yep yes hey hello haha sure okay really "
+    "totally definitely absolutely pretty quite kind lot lots bit stuff thing things way sort something anything "
+    "everything someone everyone nothing got get gets getting gonna wanna gotta know knew think thought guess "
+    "mean feel feels felt feeling look looks looking looked see seeing saw sound sounds say said tell told talk "
+    "talking chat let make makes made making take takes took come came go goes going went gone want wanted wants "
+    "need needed needs try tried trying keep keeps kept give gives gave help helped helps love loved loves like "
+    "liked likes enjoy enjoyed hope hoping wish care always never still also even much many more most well back "
+    "around here there now today one can new time times day days hear hearing heard wait agree true right whole "
+    "life journey support moment moments share sharing remind reminds reminded proud luck blast believe imagine "
+    "recently lately together could would should may might must since"
+)
+EMPTY: Final = frozenset(_EMPTY_LIST.split())
+"""Words of English small talk, which tell nothing by themselves."""
+
+
+class Vocabulary:
+    """The words of a conversation: in how many messages they were said, and what saying them adds to an extract."""
+
+    def __init__(self, language: str) -> None:
+        self._language = language
+        self._messages: dict[str, set[int]] = {}
+        self._factors: dict[str, float] = {}
+        self._tokens: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._worths: dict[str, float] = {}
+        """What each word is worth now."""
+
+    def read(self, clause: str, place: int) -> tuple[str, ...]:
+        """Note the words of a clause of message number `place`; return those that say something, each once."""
+        words: set[str] = set()
+        for position, token in enumerate(tokens(clause)):
+            known = self._tokens.get(token)
+            if known is None:
+                known = self._tokens[token] = self._terms(token), _NUMBER_FACTOR if NUMBER.match(token) else 1.0
+            terms, factor = known
+            if position and token[0].isupper():
+                factor = _SPELLED_AS_NAME
+            for term in terms:
+                words.add(term)
+                self._messages.setdefault(term, set()).add(place)
+                if factor > self._factors.get(term, 1.0):
+                    self._factors[term] = factor
+        # Sorted: sums of floats in another order could differ in the last bit.
+        return tuple(sorted(words))
+
+    def keep(self, words: tuple[str, ...]) -> None:
+        """Note that the extract says `words`."""
+        for word in words:
+            self._worths[word] = self._worth(word) * _AGAIN
+
+    def gain(self, words: tuple[str, ...]) -> float:
+        """Return what `words` add to the extract, once every clause is read."""
+        return sum(map(self._worth, words))
+
+    def _terms(self, token: str) -> tuple[str, ...]:
+        if token.lower() in EMPTY:
+            return ()
+        terms = token_terms(token, self._language)
+        return tuple(term for term in terms if len(term) >= _LEAST_CHARS or term.isdigit())
+
+    def _worth(self, word: str) -> float:
+        worth = self._worths.get(word)
+        if worth is None:
+            often = min(1.0, math.log2(1 + len(self._messages[word])) / _DOUBLINGS)
+            worth = _WORTH * (_RARE + (1 - _RARE) * often) * self._factors.get(word, 1.0)
+            self._worths[word] = worth
+        return worth
