@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bench.fidelity.chained import Chain
     from bench.fidelity.look_ahead import Score
     from bench.fidelity.speed import Timing
+    from bench.fidelity.talk import TalkScore
 
 _WIDTH: Final = 130
 _SHOWN: Final = (1, 2, 5, 10)
@@ -22,10 +23,11 @@ _SHOWN: Final = (1, 2, 5, 10)
 class Findings(NamedTuple):
     """Everything that was measured."""
 
-    scores: Sequence[Score]
-    chains: Sequence[Chain]
-    timings: Sequence[Timing]
-    model: str | None
+    scores: Sequence[Score] = ()
+    chains: Sequence[Chain] = ()
+    timings: Sequence[Timing] = ()
+    talk: Sequence[TalkScore] = ()
+    model: str | None = None
     """The model that was asked; None: none was."""
 
 
@@ -34,8 +36,15 @@ def print_findings(findings: Findings) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH  # a file or a pipe has none
-    for table in (_recall_table(findings.scores), _chain_table(findings.chains), _speed_table(findings.timings)):
-        console.print(table)
+    tables = (
+        _recall_table(findings.scores),
+        _chain_table(findings.chains),
+        _talk_table(findings.talk),
+        _speed_table(findings.timings),
+    )
+    for table in tables:
+        if table.rows:
+            console.print(table)
     console.print(
         f"Model: {findings.model}."
         if findings.model
@@ -57,6 +66,7 @@ def document(findings: Findings) -> dict[str, Any]:
             }
             for score in findings.scores
         ],
+        "talk": [{**row._asdict(), "ratio": round(row.ratio, 3)} for row in findings.talk],
         "chains": [chain._asdict() for chain in findings.chains],
         "extractive_speed": [timing._asdict() for timing in findings.timings],
     }
@@ -107,6 +117,40 @@ def _chain_table(chains: Sequence[Chain]) -> Table:
             "yes" if chain.pinned else "no",
             *(" ".join(f"{curve[number - 1]:.2f}" for number in _SHOWN) for curve in curves),
             f"{chain.failed}",
+        )
+    return table
+
+
+def _talk_table(scores: Sequence[TalkScore]) -> Table:
+    table = Table(
+        title="Everyday talk: questions whose answers stand together in the context at the end",
+        caption="whole: in the whole conversation; newest: in the newest messages of as many characters",
+    )
+    table.add_column("conversations")
+    for name in (
+        "threshold",
+        "questions",
+        "whole",
+        "context",
+        "newest",
+        "ratio",
+        "characters kept",
+        "runs",
+        "ms a run",
+    ):
+        table.add_column(name, justify="right")
+    for score in scores:
+        table.add_row(
+            f"{score.source} ({score.conversations})",
+            f"{score.threshold:,}",
+            f"{score.questions:,}",
+            f"{score.whole:,}",
+            f"[bold]{score.served:,}[/bold]",
+            f"{score.keep_last:,}",
+            f"{score.ratio:.2f}",
+            f"{score.characters / max(1, score.past):.3f}",
+            f"{score.runs:,}",
+            f"{score.seconds / max(1, score.runs) * 1e3:,.0f}",
         )
     return table
 
