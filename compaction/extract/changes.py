@@ -66,7 +66,9 @@ class Changes:
             is_near = refers and place - clause.line.place <= _NEAR_MESSAGES
             if not subjects & before and not is_near:
                 continue
-            instead = any(new and (old := _of_kind(form, clause.text)) and not new & old for form, new in kinds)
+            # A number says little of what it counts: only with the same words does another take its place.
+            forms = kinds if len(subjects & before) > 1 else kinds[:-1]
+            instead = any(new and (old := _of_kind(form, clause.text)) and not new & old for form, new in forms)
             if instead or (_FLAT.search(text) and subjects & before):
                 return clause
         return None

@@ -22,6 +22,7 @@ from bench.fidelity.recall import characters, cut, find, text_of
 from bench.fidelity.run import MODEL_VARIABLES, main
 from bench.fidelity.sources import ROOT, Source, scenario, sources, transcripts_folder
 from bench.fidelity.strategies import LEAST_SUMMARY_TOKENS, POLICY, Left, Strategy, keep_last, summarized
+from bench.reach.talks import made_up
 from compaction.pins.pinned import Pin
 from compaction.view import MARKER
 from tests.support.dialogues import DIALOGUES, coding
@@ -331,3 +332,26 @@ def test_without_transcripts_the_demo_is_measured(tmp_path: Path, monkeypatch: p
     (source,) = sources()
     assert source == scenario()
     assert len(source.conversations[0]) >= 100
+
+
+def test_measures_talk_with_questions_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = made_up(5)
+    questions = [
+        {"question": question.text, "evidence": sorted(question.evidence), "category": 4, "keywords": question.keywords}
+        for question in talk.questions
+    ]
+    path = tmp_path / "talk-made.jsonl"
+    path.write_text(json.dumps({"id": "made", "messages": talk.messages, "questions": questions}))
+    code, out, err = run(tmp_path, monkeypatch, "--json", "--talk-only", "--talk", str(path))
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["look_ahead"] == []
+    row = found["talk"][0]
+    assert (row["source"], row["threshold"], row["questions"]) == ("talk-made", 8_000, len(questions))
+    assert row["whole"] == row["questions"]
+    assert row["whole"] >= row["served"] > row["keep_last"]
+    assert row["runs"] >= 1
+    code, out, err = run(tmp_path, monkeypatch, "--talk-only", "--talk", str(path))
+    assert code == 0, err
+    assert re.search(r"talk-made \(1\)\s+│\s+8,000", out)
+    assert "Look-ahead" not in out
