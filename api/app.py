@@ -16,6 +16,7 @@ from api.http.security_headers import SecurityHeaders
 from api.routes import (
     branches,
     compactions,
+    comparisons,
     context,
     context_blocks,
     conversations,
@@ -74,6 +75,8 @@ def create_app(settings: Settings | None = None) -> Litestar:
             pins.unpin,
             rules.read_rules,
             rules.decide_rule,
+            comparisons.compare_versions,
+            comparisons.bisect_text,
             branches.restore_snapshot,
             branches.fork_conversation,
             compactions.compact,

@@ -1,24 +1,49 @@
-"""What was stored and what became of it: originals with their lineage, and what a snapshot changed."""
+"""What was stored and what became of it: originals with their lineage, what a snapshot changed, how versions differ."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 import msgspec
 
-from api.http.problems import or_not_found
+from api.http.bodies import aside
+from api.http.problems import invalid, or_not_found
+from api.schema.comparisons import (
+    BisectOut,
+    ComparedContext,
+    ComparisonOut,
+    DifferencesOut,
+    FateOut,
+    LossOut,
+    OnlyClaims,
+    OnlySeqs,
+    OnlyTexts,
+)
 from api.schema.snapshots import ChangeOut, ClaimOut, ClaimsOut, DiffOut
-from api.schema.types import Lineage, MessageOut, message_out
+from api.schema.types import Lineage, MessageOut, RulesOut, message_out
+from compaction.comparison.versions import difference, only_in
 from compaction.coverage import Coverage, changes, find_span
+from compaction.pins.serving import check, fit_with_rules
+from compaction.shorten.fitting import fit_history
+from compaction.steps.snapshot import build, dump_messages
 from runtime import ids
-from store.conversations import messages, snapshots
+from store.conversations import comparisons, conversations, messages, pins, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from sqlalchemy import Connection
 
+    from api.actions.caller import Caller
+    from api.schema.comparisons import ComparisonIn
+    from compaction.claims.claim import Claim
+    from compaction.pins.pinned import Pin
+    from compaction.policy import Policy
+    from compaction.view import View
+    from store.conversations.comparisons import AtVersion
     from store.tables import AnyRow
 
 
@@ -45,7 +70,7 @@ def snapshot_claims(connection: Connection, tenant_id: UUID, conversation_id: UU
     """Return what the lines of a snapshot's summary rest on; raise the problem that there is no such version."""
     row = or_not_found(snapshots.get(connection, tenant_id, conversation_id, version))
     claims = snapshots.claims_of(row) or ()
-    return ClaimsOut([ClaimOut(claim.text, list(claim.seqs), claim.support) for claim in claims])
+    return ClaimsOut([_claim_out(claim) for claim in claims])
 
 
 def snapshot_changes(connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int) -> DiffOut:
@@ -75,3 +100,108 @@ def snapshot_changes(connection: Connection, tenant_id: UUID, conversation_id: U
         summary_before=parent.summary if parent else None,
         summary_after=row.summary,
     )
+
+
+class CallWeight(NamedTuple):
+    """What a conversation's calls weigh beside its messages, and by what estimates of these are multiplied."""
+
+    ratio: float
+    fixed: int
+
+
+async def compare(caller: Caller, conversation_id: UUID, wanted: ComparisonIn) -> ComparisonOut:
+    """Return one turn's context under two versions; raise the problem that one is not there, or is of later turns."""
+    row, ratio, rules, sides = await caller.run(_sides, conversation_id, wanted)
+    fixed = math.ceil((row.fixed_tokens - row.carried_tokens) * ratio) + row.unstored_tokens
+    policy, _, _ = caller.principal.in_force(row.policy, row.model)
+    size = sum(len(original.content) for side in sides for original in side.tail)
+    rendered = [await aside(size, _render, side, rules, CallWeight(ratio, fixed), policy, wanted.seq) for side in sides]
+    apart = await aside(size, difference, *(view for _, view in rendered))
+    contexts = [context for context, _ in rendered]
+    of_rules = only_in(contexts[0].rules.ids, contexts[1].rules.ids)
+    return ComparisonOut(
+        wanted.seq,
+        contexts,
+        DifferencesOut(
+            OnlySeqs(list(apart.seqs.first), list(apart.seqs.second)),
+            OnlyTexts(list(of_rules.first), list(of_rules.second)),
+            OnlyTexts(list(apart.values.first), list(apart.values.second)),
+            _claims_apart(sides[0].claims, sides[1].claims),
+        ),
+    )
+
+
+def _claims_apart(first: Sequence[Claim] | None, second: Sequence[Claim] | None) -> OnlyClaims | None:
+    if first is None or second is None:
+        return None
+    apart = only_in(first, second)
+    return OnlyClaims([_claim_out(claim) for claim in apart.first], [_claim_out(claim) for claim in apart.second])
+
+
+def _claim_out(claim: Claim) -> ClaimOut:
+    return ClaimOut(claim.text, list(claim.seqs), claim.support)
+
+
+def _sides(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: ComparisonIn
+) -> tuple[AnyRow, float, Sequence[Pin], Sequence[AtVersion]]:
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    if wanted.seq >= row.next_seq:
+        raise invalid(f"The newest message has the seq {row.next_seq - 1}.", "/seq")
+    sides = []
+    for place, version in enumerate(wanted.versions):
+        side = comparisons.at_version(connection, tenant_id, conversation_id, version, wanted.seq)
+        if side is None:
+            raise invalid("There is no such version of this conversation.", f"/versions/{place}")
+        if side.snapshot.covers_through > wanted.seq:
+            covers = side.snapshot.covers_through
+            raise invalid(f"Version {version} covers messages up to {covers}: it is of later turns.", "/seq")
+        sides.append(side)
+    rules = pins.in_force(connection, tenant_id, conversation_id, through=wanted.seq)
+    ratio = comparisons.token_ratio(connection, conversation_id)
+    return row, ratio, [rule._replace(id=ids.external("rule", UUID(rule.id))) for rule in rules], sides
+
+
+def _render(
+    side: AtVersion, rules: Sequence[Pin], weight: CallWeight, policy: Policy, seq: int
+) -> tuple[ComparedContext, View]:
+    """Return a context as it would be served, with the ratio and the system prompt of now."""
+    # What was thought before a snapshot came was signed for another prefix.
+    working = build(side.snapshot, side.tail, policy, strip_thinking_through=seq if side.snapshot.version else -1)
+    fit = partial(
+        fit_history,
+        working.view,
+        weigh=lambda message: message.tokens * weight.ratio,
+        carries_summary=side.snapshot.summary is not None,
+        handles=working.handles,
+    )
+    room = policy.context_limit_tokens - weight.fixed
+    fitted = fit_with_rules(fit, room, working.view, rules, factor=weight.ratio, max_tokens=policy.pinned_max_tokens)
+    served = dump_messages(fitted.view).encode()
+    stand = check(served, rules)
+    context = ComparedContext(
+        version=side.snapshot.version,
+        covers_through=side.snapshot.covers_through,
+        tokens=fitted.tokens + weight.fixed,
+        messages=[message.as_message() for message in fitted.view],
+        rules=RulesOut([rule.id for rule in stand.standing], stand.sha256),
+    )
+    return context, fitted.view
+
+
+def bisect(connection: Connection, tenant_id: UUID, conversation_id: UUID, text: str) -> BisectOut:
+    """Return where a text was said, and what took it out of the context."""
+    traced = comparisons.trace(connection, tenant_id, conversation_id, text)
+    lost = traced.loss
+    loss = lost and LossOut(
+        version=lost.version,
+        parent_version=lost.parent_version,
+        run_id=ids.external("run", lost.run_id),
+        trigger=lost.run.trigger if lost.run else None,
+        step=lost.step.name if lost.step else None,
+        detail=lost.step.detail if lost.step else None,
+        summarizer=lost.step.summarizer if lost.step else None,
+        messages=[FateOut(seq, fate) for seq, fate in lost.fates],
+        back_in=lost.back_in,
+    )
+    return BisectOut(list(traced.seqs), traced.is_in_context, list(traced.looked_in), loss)

@@ -59,6 +59,7 @@ def console_router() -> OwnRouter:
             recall.show_recall,
             snapshots.list_snapshots,
             snapshots.show_diff,
+            snapshots.show_bisect,
             claims.show_claims,
             runs.list_runs,
             retries.show_retries,

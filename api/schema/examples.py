@@ -88,6 +88,8 @@ OVERFLOW_IN: Final[dict[str, Any]] = {
 }
 COMPACTION_IN: Final[dict[str, Any]] = {"strategy": "auto", "instructions": "Keep every flight number."}
 COMPACTION: Final[dict[str, Any]] = {"run_id": _RUN_ID}
+COMPARISON_IN: Final[dict[str, Any]] = {"versions": [0, 0], "seq": 0}
+BISECT_IN: Final[dict[str, Any]] = {"text": "Lisbon on 4 May"}
 RULE_CHANGE: Final[dict[str, Any]] = {"in_force": False}
 PIN_IN: Final[dict[str, Any]] = {"seq": 0, "text": "Lisbon on 4 May"}
 RESTORE_IN: Final[dict[str, Any]] = {"version": 0}

@@ -15,6 +15,7 @@ import structlog
 
 from cli.client.types import (
     Appended,
+    Bisected,
     Context,
     Conversation,
     Recalled,
@@ -266,6 +267,11 @@ class ServiceClient:
         """Return originals by `query`, `ref` or `pattern`."""
         response = self._send("POST", f"/conversations/{conversation_id}/recall", body=asked, repeatable=True)
         return _read(response.content, Recalled)
+
+    def bisect(self, conversation_id: str, text: str) -> Bisected:
+        """Return where a text was said, and what took it out of the context."""
+        response = self._send("POST", f"/conversations/{conversation_id}/bisect", body={"text": text}, repeatable=True)
+        return _read(response.content, Bisected)
 
     def recall_user(self, user_ref: str, asked: Mapping[str, Any]) -> Recalled:
         """Return originals of all conversations of a user; the key needs the scope `recall:user`."""

@@ -240,3 +240,33 @@ class Recalled(msgspec.Struct, frozen=True):
     """What a model is given, where it was asked for."""
     conversations: int | msgspec.UnsetType = msgspec.UNSET
     """How many were searched, where it was all of a user's."""
+
+
+class TextFate(msgspec.Struct, frozen=True):
+    """What became of an original that had a text."""
+
+    seq: int
+    fate: str
+
+
+class TextLoss(msgspec.Struct, frozen=True):
+    """The first snapshot in which a text did not stand any more, and the run and the step that made it."""
+
+    version: int
+    parent_version: int
+    run_id: str
+    trigger: str | None
+    step: str | None
+    detail: str | None
+    summarizer: str | None
+    messages: list[TextFate]
+    back_in: int | None
+
+
+class Bisected(msgspec.Struct, frozen=True):
+    """Where a text was said, whether the context has it now, and what took it out."""
+
+    seqs: list[int]
+    in_context: bool
+    searched_versions: list[int]
+    loss: TextLoss | None

@@ -118,6 +118,23 @@ def recall(
 
 
 @conversation_commands.command(rich_help_panel=CONVERSATIONS)
+def bisect(
+    conversation: Conversation,
+    text: Annotated[str, typer.Option(help="The text or value, spelled as it was said.", show_default=False)],
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Find the first snapshot in which a text did not stand any more, and which step of which run took it out.
+
+    Example: palimpsest bisect conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 --text "QX-48213"
+    """
+    from cli.conversations.bisect import run_bisect  # noqa: PLC0415
+
+    raise typer.Exit(run_bisect(service(url, key), conversation, text, as_json=as_json))
+
+
+@conversation_commands.command(rich_help_panel=CONVERSATIONS)
 def mcp(
     conversation: Annotated[
         str | None,

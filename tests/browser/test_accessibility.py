@@ -37,6 +37,7 @@ OF_ONE: Final = (
     "/context?show=all&from=80",
     "/recall?q=position",
     "/recall?q=m999999",
+    "/bisect?q=position",
     "/messages/92",
     "/messages/4",
     "/snapshots",

@@ -284,6 +284,21 @@ def test_a_terminal_that_is_too_narrow_gets_a_row_as_lines() -> None:
         assert any("so" in line and "conv_" in line for line in lines) == is_wide
 
 
+def test_what_took_a_text_out_is_told(service: Service, told: Told) -> None:
+    gone = service.client.get(f"{told.path}/messages/3").json()["content"]
+    found = as_json(service, told, "bisect", told.id, "--text", gone)
+    assert (found["seqs"], found["in_context"]) == ([3], False)
+    loss = found["loss"]
+    printed = " ".join(run(service, told, "bisect", told.id, "--text", gone).stdout.split())
+    assert f"first missing in version {loss['version']} (version {loss['parent_version']} had it)" in printed
+    assert f"made by step {loss['step']} of {loss['run_id']}" in printed
+    assert "m3 summarized" in printed
+    newest = service.client.get(f"{told.path}/messages/{service.client.get(told.path).json()['last_seq']}").json()
+    assert "No snapshot took it out" in run(service, told, "bisect", told.id, "--text", newest["content"]).stdout
+    never = run(service, told, "bisect", told.id, "--text", "zebra crossing", code=1).stdout
+    assert "No message that is in force has this text" in never
+
+
 def test_what_was_said_is_given_back(service: Service, told: Told) -> None:
     service_options = ["--url", service.api.url, "--key", told.key]
     found = CliRunner().invoke(app, ["recall", told.id, "lorem ipsum", "--max-tokens", "300", *service_options])

@@ -1,4 +1,4 @@
-"""Snapshots: the list of all, and any two of them compared."""
+"""Snapshots: the list of all, any two of them compared, and which of them lost a text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
+from api.actions.audit import bisect
+from api.actions.caller import caller_of
+from api.actions.pins import list_rules
 from api.auth.principals import Principal
 from api.console.pages import page
+from api.console.routes.find import Words
 from api.console.sessions import READ, may
 from api.console.views.comparison import Shown, compared, original, viewed
 from api.console.views.context import beginning
-from api.http.problems import not_found
+from api.http.problems import id_or_not_found, not_found, or_not_found
 from api.schema.documentation import ConversationId
 from compaction.steps.snapshot import load_view
 from runtime import ids
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from api.schema.comparisons import BisectOut
+    from api.schema.pins import RuleOut
     from api.services import Services
     from compaction.view import View
     from store.tables import AnyRow
@@ -141,3 +147,21 @@ def _stored(row: AnyRow, texts: dict[int, Any]) -> Shown:
     if row.seq in texts:
         return Shown(row.seq, row.role, row.view_tokens, texts[row.seq])
     return original(row.seq, row.role, row.view_tokens, beginning(row))
+
+
+@get("/conversations/{conversation_id:str}/bisect", include_in_schema=False, guards=[may(READ)])
+async def show_bisect(
+    request: Request[Principal, Any, Any], conversation_id: ConversationId, words: Words = ""
+) -> Response[bytes]:
+    """Show which snapshot lost a text, what made it, and the ledger of rules."""
+    identifier = id_or_not_found("conv", conversation_id)
+    row, bisected, rules = await caller_of(request).run(_losses, identifier, words)
+    return page(request, "bisect.html", conversation=row, tab="bisect", words=words, bisected=bisected, rules=rules)
+
+
+def _losses(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, words: str
+) -> tuple[AnyRow, BisectOut | None, list[RuleOut]]:
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    bisected = bisect(connection, tenant_id, conversation_id, words) if words.strip() else None
+    return row, bisected, list_rules(connection, tenant_id, conversation_id)

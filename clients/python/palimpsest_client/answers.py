@@ -296,6 +296,20 @@ class Snapshot(ListedSnapshot):
     pins: list[Pinned]
 
 
+class Claim(TypedDict):
+    """A line of a summary and the seqs of the originals that it rests on; unsupported lines rest on none."""
+
+    text: str
+    seqs: list[int]
+    support: Literal["verbatim", "values", "unsupported"]
+
+
+class Claims(TypedDict):
+    """The lines of a snapshot's summary, in order; none where it has no summary, or nobody knows what that rests on."""
+
+    data: list[Claim]
+
+
 class StoredContent(TypedDict):
     """An original; `content` has it as every step works on it."""
 

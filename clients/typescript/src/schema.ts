@@ -1,5 +1,15 @@
 // Written by generate_schema.py from the OpenAPI document; `make clients` writes it anew.
 
+export interface ClaimOut {
+  seqs: number[];
+  support: "verbatim" | "values" | "unsupported";
+  text: string;
+}
+
+export interface ClaimsOut {
+  data: ClaimOut[];
+}
+
 export interface CompactionOut {
   run_id: string;
 }
@@ -344,7 +354,7 @@ export interface RunPage {
 
 export type RunState = "queued" | "running" | "committed" | "skipped" | "failed" | "dead"
 
-export type RunTrigger = "check" | "manual" | "overflow" | "budget" | "context_block" | "batch" | "pin" | "restore" | "fork" | "import"
+export type RunTrigger = "check" | "pause" | "manual" | "overflow" | "budget" | "context_block" | "batch" | "pin" | "restore" | "fork" | "import"
 
 export interface SnapshotOut {
   coverage?: SpanOut[];
@@ -709,6 +719,13 @@ export interface Operations {
     query: Record<string, never>;
     body: undefined;
     answer: SnapshotOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
+  };
+  "GET /v1/conversations/{conversation_id}/snapshots/{version}/claims": {
+    query: Record<string, never>;
+    body: undefined;
+    answer: ClaimsOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };

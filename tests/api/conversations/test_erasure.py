@@ -391,6 +391,8 @@ def test_it_is_missing_to_every_call(service: Service) -> None:
         "restore": {"version": 0},
         "fork": {"through_seq": 0},
         "recall": {"ref": "m0"},
+        "comparisons": {"versions": [0, 0], "seq": 0},
+        "bisect": {"text": "goneWORD"},
         rule: {"in_force": False},
     }
     paths = service.client.get("/openapi.json").json()["paths"]

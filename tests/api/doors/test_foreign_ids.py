@@ -51,6 +51,8 @@ BODIES: Final[dict[tuple[str, str], list[Any]]] = {
     ("POST", "/v1/conversations/{conversation_id}/fork"): [{"through_seq": 0}],
     ("POST", "/v1/conversations/{conversation_id}/compactions"): [{}, {"dry_run": True}],
     ("POST", "/v1/conversations/{conversation_id}/overflow"): [{}],
+    ("POST", "/v1/conversations/{conversation_id}/comparisons"): [{"versions": [0, 1], "seq": 0}],
+    ("POST", "/v1/conversations/{conversation_id}/bisect"): [{"text": "plover"}],
     ("POST", "/v1/conversations/{conversation_id}/recall"): [
         {"query": "plover"},
         {"ref": "m0"},

@@ -247,6 +247,8 @@ def test_pins(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     assert small.status_code == 200
     assert client.patch(f"{path}/rules/{rule['id']}", json={"in_force": True}).json()["code"] == "pins_full"
     assert client.delete(f"{path}/pins/{pinned.json()['id']}").status_code == 204
+    assert client.post(f"{path}/comparisons", json={"versions": [0, 0], "seq": 1}).status_code == 200
+    assert client.post(f"{path}/bisect", json={"text": "nobody said this"}).status_code == 200
 
 
 def test_compaction_and_overflow(doors: Doors) -> None:
