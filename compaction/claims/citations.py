@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE
-from compaction.text.dates import is_day_alone
 from compaction.quality.verdict import NOTHING_NOTED
 from compaction.summary.zone import REFERENCE
+from compaction.text.dates import is_day_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -38,7 +38,7 @@ The user plans freight [m2-9].
 The freight budget was raised to 6200 EUR [m4, m5].
 ## Facts
 The depot in Rotterdam closes on Friday [m2].
-Kestrel Lines is the carrier under contract KL-20417 [m6–m7].
+Kestrel Lines is the carrier under contract KL-20417 [m6\u2013m7].
 ## Results and scores
 Pallets weigh 731 kilograms each [m8].
 ## Status and next steps
