@@ -13,7 +13,7 @@ from compaction.recall.words import tokens
 from compaction.text.salience import FUNCTION_WORDS
 
 if TYPE_CHECKING:
-    from compaction.extract.draft import Clause
+    from compaction.extract.lines import Clause
 
 BEFORE: Final = " (before: "
 """What stands between a statement and the one that it takes back."""

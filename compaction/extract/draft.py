@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from compaction.extract.changes import Changes, changed
-from compaction.extract.talk import Manner, statements, unopened
+from compaction.extract.lines import DONE, ERROR_STATUS, GAP_MARK, OPEN, Clause, Group, Heading, Line
+from compaction.extract.talk import Manner, statements
 from compaction.extract.vocabulary import Vocabulary
 from compaction.recall.words import NEUTRAL
 from compaction.text.clauses import (
-    FIELD_JOINT,
     GAP,
     READ_CHARS,
     Record,
@@ -23,22 +22,15 @@ from compaction.text.clauses import (
     prose,
     structured,
 )
-from compaction.text.dates import reckoned, stamped, written
+from compaction.text.dates import reckoned, stamped
 from compaction.text.salience import BOUND_WORDS, Source, Weights, clean, content_words, fields, recency, values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Mapping, Sequence
     from datetime import date
 
 CALL: Final = "Called "
-ARROW: Final = " \u2192 "
 SPEAKERS: Final[Mapping[Source, str]] = {"user": "User: ", "assistant": "Assistant: ", "result": "Result: "}
-_DONE: Final = "ok"
-_ERROR_STATUS: Final = "error"
-_OPEN: Final = "no result"
-_CALL_OVERHEAD: Final = len("\n()") + len(ARROW) + len(_OPEN)
-_GAP_MARK: Final = GAP.strip()
 
 _FIRST_SHARE: Final = 0.1
 _STANDING_SHARE: Final = 0.2
@@ -95,113 +87,6 @@ _JSON_ERROR: Final = re.compile(
     r"""(?:success|ok)"\s*:\s*false|status"\s*:\s*"(?:error|fail))""",
     re.IGNORECASE,
 )
-
-
-@dataclass(slots=True)
-class Clause:
-    """One piece of text that is kept or left out as a whole."""
-
-    index: int
-    text: str
-    values: frozenset[str]
-    worth: float
-    """What it is worth apart from its values."""
-    bound: float
-    """How far its words say what its values are, 0 to 1."""
-    group: Group
-    line: Line
-    words: tuple[str, ...] = ()
-    """Of talk, the words that say something."""
-    telling: float = 0.0
-    """How much of what its words are worth counts, for the kind of statement that it is."""
-    kept: bool = False
-
-    def cost(self) -> int:
-        """Return the most characters that keeping it adds."""
-        cost = len(self.text) + len(GAP)
-        if not self.group.open:
-            cost += len(self.group.lead) + len("; ")
-        return cost if self.line.open else cost + self.line.overhead()
-
-
-@dataclass(slots=True)
-class Group:
-    """Clauses that share a lead, which is written as soon as one of them is kept."""
-
-    lead: str
-    values: frozenset[str]
-    joint: str
-    label: str = ""
-    """How `lead` begins; not said again by the next group that begins alike."""
-    clauses: list[Clause] = field(default_factory=list)
-    open: bool = False
-
-    def text(self) -> str:
-        """Return what is kept, gaps in running text marked."""
-        out = ""
-        before = -1
-        for position, clause in enumerate(self.clauses):
-            if not clause.kept:
-                continue
-            apart = before < position - 1
-            if before >= 0:
-                gap = self.joint == " " and apart and not clause.text.startswith(_GAP_MARK)
-                out += GAP if gap else self.joint
-            out += unopened(clause.text) if clause.words and (apart or before < 0) else clause.text
-            before = position
-        return self.lead + out
-
-    def pairs(self) -> list[str]:
-        """Return what is kept of a JSON object, field by field."""
-        return self.text().split(FIELD_JOINT)
-
-
-@dataclass(slots=True)
-class Heading:
-    """The day that the lines below it were written on, told as soon as one of them is kept."""
-
-    day: date
-    open: bool = False
-
-    def text(self) -> str:
-        """Return the heading's line, in the form in which applications put times before messages."""
-        return f"[{written(self.day)}]"
-
-
-@dataclass(slots=True)
-class Line:
-    """One line of the extract: what one speaker said, or one call with its outcome."""
-
-    prefix: str
-    place: int
-    is_call: bool = False
-    status: str = _OPEN
-    groups: list[Group] = field(default_factory=list)
-    outcome: list[Group] = field(default_factory=list)
-    open: bool = False
-    first: int | None = None
-    """Place of a call whose outcome, at `place`, came in a later message."""
-    heading: Heading | None = None
-
-    def text(self) -> str:
-        """Return the line as far as its clauses are kept."""
-        said = _joined(self.groups)
-        if not self.is_call:
-            return self.prefix + said
-        outcome = _joined(self.outcome, {field for group in self.groups if group.open for field in group.pairs()})
-        if self.status == _ERROR_STATUS and not outcome.lower().startswith(_ERROR_STATUS):
-            outcome = f"{_ERROR_STATUS}: {outcome}" if outcome else _ERROR_STATUS
-        said = f"({said})" if said else ""
-        return f"{self.prefix}{said}{ARROW}{outcome or self.status}"
-
-    def overhead(self) -> int:
-        """Return the most characters that the line takes besides its clauses, its line break included."""
-        heading = 0 if self.heading is None or self.heading.open else len(self.heading.text()) + 1
-        return heading + len(self.prefix) + (_CALL_OVERHEAD if self.is_call else 1)
-
-    def clauses(self) -> list[Clause]:
-        """Return every clause of the line."""
-        return [clause for group in (*self.groups, *self.outcome) for clause in group.clauses]
 
 
 class Draft:
@@ -311,7 +196,7 @@ class Draft:
             line = self._line(SPEAKERS["result"], place)
             self._add(line, line.groups, records, "result", worths)
             return
-        line.status = _ERROR_STATUS if failed else _DONE
+        line.status = ERROR_STATUS if failed else DONE
         line.first, line.place = line.place, place
         self._add(line, line.outcome, records, "result", worths)
 
@@ -331,13 +216,13 @@ class Draft:
         line = self._line(CALL + name, place, is_call=True)
         said = _carried(arguments) or [Record(clauses=[""])]
         self._add(line, line.groups, said, "call", [_CALL_WORTH] + [_CARRIED_WORTH] * len(said))
-        line.status = outcome if outcome in {_ERROR_STATUS, _OPEN} else _DONE
-        if outcome in {_DONE, _ERROR_STATUS, _OPEN, ""}:
+        line.status = outcome if outcome in {ERROR_STATUS, OPEN} else DONE
+        if outcome in {DONE, ERROR_STATUS, OPEN, ""}:
             return
         worth = _CARRIED_WORTH
-        if outcome.lower().startswith(_ERROR_STATUS):
-            line.status, worth = _ERROR_STATUS, _DECISION_WORTH
-        records = _carried(outcome.removeprefix(f"{_ERROR_STATUS}: "))
+        if outcome.lower().startswith(ERROR_STATUS):
+            line.status, worth = ERROR_STATUS, _DECISION_WORTH
+        records = _carried(outcome.removeprefix(f"{ERROR_STATUS}: "))
         count = sum(len(record.clauses) for record in records)
         self._add(line, line.outcome, records, "result", [worth] + [_CARRIED_WORTH] * count)
 
@@ -403,27 +288,10 @@ class Draft:
         if not self._requests and size <= self._first:
             self._first -= size
             return _FIRST_WORTH
-        if "?" not in text and size <= self._standing and _RULE.search(text.removeprefix(_GAP_MARK).lstrip()):
+        if "?" not in text and size <= self._standing and _RULE.search(text.removeprefix(GAP_MARK).lstrip()):
             self._standing -= size
             return _RULE_WORTH
         return 0.0
-
-
-def _joined(groups: Iterable[Group], given: AbstractSet[str] = frozenset()) -> str:
-    """Return what is kept of `groups` without the fields in `given`, a label that several share said once."""
-    parts: list[str] = []
-    label = ""
-    for group in groups:
-        if not group.open:
-            continue
-        text = group.text()
-        if given and group.joint == FIELD_JOINT:
-            text = FIELD_JOINT.join(field for field in group.pairs() if field not in given)
-        if not text:
-            continue
-        parts.append(text.removeprefix(label) if group.label == label else text)
-        label = group.label
-    return "; ".join(parts)
 
 
 def _carried(text: str) -> list[Record]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.extract.draft import SPEAKERS, Clause, Draft
+from compaction.extract.draft import SPEAKERS, Draft
 from compaction.extract.talk import manner_of
 from compaction.messages import THINKING, blocks
 from compaction.text.clauses import READ_CHARS, chars_in
@@ -18,7 +18,7 @@ from compaction.text.salience import Source, clean, disarmed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from compaction.extract.draft import Line
+    from compaction.extract.lines import Clause, Line
 
 TITLE: Final = "Extract (made without a model)"
 LONG_HEADER: Final = f"{TITLE}: original wording in order; \u2026 marks what is left out."
