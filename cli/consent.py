@@ -59,7 +59,7 @@ def place_of(url: str) -> str:
     from sqlalchemy import make_url  # noqa: PLC0415
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 
-    from runtime.database_url import hosts_of  # noqa: PLC0415
+    from runtime.addresses.database_url import hosts_of  # noqa: PLC0415
 
     try:
         places = hosts_of(url) if url.startswith("postgres") else (make_url(url),)

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from compaction.steps.runs import Queue
-from runtime.redis_clients import redis_client, sentinels_of
+from runtime.addresses.redis_clients import redis_client, sentinels_of
 
 if TYPE_CHECKING:
     from runtime.settings import Settings

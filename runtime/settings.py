@@ -14,8 +14,8 @@ from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator,
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
+from runtime.addresses.redis_clients import check_broker_url
 from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
-from runtime.redis_clients import check_broker_url
 from runtime.summarizers import (
     ANY_MODEL,
     DEFAULT_MODELS,
@@ -295,7 +295,7 @@ class Settings(BaseSettings):
     @classmethod
     def _database_url_can_be_read(cls, value: SecretStr) -> SecretStr:
         # Whoever reads settings alone need not load the library.
-        from runtime.database_url import hosts_of  # noqa: PLC0415
+        from runtime.addresses.database_url import hosts_of  # noqa: PLC0415
 
         hosts_of(value.get_secret_value())
         return value

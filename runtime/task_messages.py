@@ -15,8 +15,8 @@ import msgspec
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from runtime.addresses.redis_clients import redis_client
 from runtime.broker import PRIORITIES, celery_app, queue_keys
-from runtime.redis_clients import redis_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

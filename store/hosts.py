@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from runtime.database_url import hosts_of
+from runtime.addresses.database_url import hosts_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

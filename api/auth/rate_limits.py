@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from api.background.ending import end
 from api.http.problems import ProblemError, unavailable
-from runtime.redis_clients import async_blocking_pool
+from runtime.addresses.redis_clients import async_blocking_pool
 from store.tenants import limits
 
 if TYPE_CHECKING:

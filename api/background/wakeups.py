@@ -14,9 +14,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from api.background.ending import end
+from runtime.addresses.redis_clients import async_redis_client
 from runtime.broker import BATCH, CHECK_TASK, CHECKS, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, queue_keys
 from runtime.fault_points import pause_for_test
-from runtime.redis_clients import async_redis_client
 from runtime.task_messages import Task, TaskSender
 from runtime.tracing import TRACING, header
 

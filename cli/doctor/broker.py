@@ -11,8 +11,8 @@ from redis.retry import Retry
 
 from cli.doctor.database import clock
 from cli.doctor.findings import ok, problem
+from runtime.addresses.redis_clients import redis_client
 from runtime.broker import QUEUES, queue_keys
-from runtime.redis_clients import redis_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from cli.doctor.findings import ok, problem, warning
 from compaction.policy import merge
 from migrations.revisions import FIRST, HEAD, is_enough
 from migrations.run import current_revision
+from runtime.addresses.database_url import hosts_of
 from runtime.broker import QUEUES
-from runtime.database_url import hosts_of
 from runtime.release import VERSION
 from store.engine import owner_engine, service_engine, transaction
 from store.operations import diagnosis, processes

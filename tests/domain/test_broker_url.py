@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr
 
+from runtime.addresses.redis_clients import check_broker_url, redis_client, sentinels_of
 from runtime.broker import celery_app
-from runtime.redis_clients import check_broker_url, redis_client, sentinels_of
 from runtime.settings import Settings
 
 SEVERAL = "sentinel://user:p%40ss@one:26380,[::1],three/2?master_name=main&sentinel_password=other"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import URL, make_url
 
-from runtime.database_url import hosts_of
+from runtime.addresses.database_url import hosts_of
 from store.hosts import Hosts
 
 

@@ -29,8 +29,8 @@ import psycopg
 from pydantic import SecretStr
 
 from runtime import ids
+from runtime.addresses.redis_clients import redis_client
 from runtime.broker import QUEUES, celery_app, queue_keys
-from runtime.redis_clients import redis_client
 from runtime.settings import Settings
 from tests.conftest import create_database, drop_database, make_tenant
 from tests.support.eventually import eventually

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import yaml
 
-from runtime.database_url import hosts_of
-from runtime.redis_clients import sentinels_of
+from runtime.addresses.database_url import hosts_of
+from runtime.addresses.redis_clients import sentinels_of
 from tests.support.places import ROOT
 from tests.system.test_deployment import OWN, SERVICES
 

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, WatchError
 from redis.retry import Retry
 
 from compaction.steps.runs import RunReason
-from runtime.redis_clients import redis_client
+from runtime.addresses.redis_clients import redis_client
 from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
