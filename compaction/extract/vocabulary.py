@@ -12,7 +12,7 @@ _LEAST_CHARS: Final = 2
 """Characters; a shorter word that is no number says nothing."""
 _WORTH: Final = 0.25
 """Worth of a word, on the scale of a value's weight."""
-_RARE: Final = 0.5
+_RARE: Final = 0.8
 """Share of its worth that a word has which was said once, as against one that many messages are about."""
 _DOUBLINGS: Final = 3
 """Times that the number of messages doubles until a word has its whole worth: in seven of them."""
