@@ -20,13 +20,13 @@ _PLACE: Final = rf"m\d{{1,9}}(?:\.\d{{1,6}})?(?:{_DASH}m?\d{{1,9}}(?:\.\d{{1,6}}
 _FOREIGN: Final = r"conv_[0-9a-f]{1,64}:m[\d.m-]{1,30}"
 """A place in another conversation, as recall names them: never a source here."""
 _LIST: Final = rf"(?:{_PLACE}|{_FOREIGN})(?:[ \t]?[,;][ \t]?(?:{_PLACE}|{_FOREIGN}|\d{{1,9}}(?:{_DASH}m?\d{{1,9}})?))*"
-_CITATION: Final = re.compile(rf"[ \t]*\[(?P<list>{_LIST})\]")
+_CITATION: Final = re.compile(rf"\[(?P<list>{_LIST})\]")
 _GLUED: Final = re.compile(r"[\w`\"'\)\]]")
 """Before a bracket in the middle of a line it is more likely an index into something, as in `rows[m12]`."""
-_CUT: Final = re.compile(r"[ \t]*\[m?(?:(?<=m)\d[\dm.,;\u2010-\u2015\u2212 -]*)?\Z")
+_CUT: Final = re.compile(r"\[m?(?:(?<=m)\d[\dm.,;\u2010-\u2015\u2212 -]*)?")
 """A citation whose end was not written any more, at the end of a line."""
 _RANGE: Final = re.compile(rf"(?<![\w:])m?(?P<first>\d{{1,9}})(?:\.\d+)?(?:{_DASH}m?(?P<last>\d{{1,9}}))?(?!\w)")
-_END: Final = re.compile(r"[\s.,;:!?)*_]*\Z")
+_END: Final = re.compile(r"[\s.,;:!?)*_]*")
 _NOTHING: Final = frozenset({"none", "none.", "n/a", "- none", "- none.", NOTHING_NOTED.lower(), REFERENCE.lower()})
 
 
@@ -100,19 +100,37 @@ def named(seqs: Sequence[int]) -> str:
 
 def _taken_out(line: str) -> tuple[str, tuple[Place, ...]]:
     """Return a line without its citations, and what they name; a place elsewhere names nothing."""
-    if "[" not in line:
-        return line, ()
+    places: tuple[Place, ...] = ()
+    while "[" in line:
+        text, named_there = _once_taken_out(line)
+        if text == line:
+            break
+        # What is left may read as a citation only now: a text without citations has to stay as it is.
+        line, places = text, (*places, *named_there)
+    return line, places
+
+
+def _once_taken_out(line: str) -> tuple[str, list[Place]]:
     places: list[Place] = []
     kept, at = "", 0
-    for match in _CITATION.finditer(line):
-        is_glued = match[0].startswith("[") and match.start() > at and _GLUED.match(line[match.start() - 1])
-        if is_glued and not _END.match(_CITATION.sub("", line[match.end() :])):
+    matches = list(_CITATION.finditer(line))
+    end = len(line)
+    for match in reversed(matches):
+        # Behind `end` there are only citations, and what ends a sentence.
+        if not _END.fullmatch(line, match.end(), end):
+            break
+        end = match.start()
+    for match in matches:
+        is_glued = match.start() > at and _GLUED.match(line[match.start() - 1])
+        if is_glued and match.start() < end:
             continue
-        kept += line[at : match.start()]
+        kept += line[at : match.start()].rstrip(" \t")
         at = match.end()
         places += _places(match["list"])
-    text = _CUT.sub("", kept + line[at:])
-    return (text.rstrip(), tuple(places)) if text != line else (line, ())
+    text = kept + line[at:]
+    while (begins := text.rfind("[")) >= 0 and _CUT.fullmatch(text, begins):
+        text = text[:begins].rstrip(" \t")
+    return (text.rstrip() if text != line else line), places
 
 
 def _places(text: str) -> list[Place]:

@@ -156,9 +156,11 @@ class _Proof:
     def _stretches(self, facts: LineFacts, wanted: Sequence[str], share: float) -> list[range]:
         """Return the smallest stretches of the zone that bear a line out, those that touch each other as one."""
         zone = self._sources.zone
-        where = [self._sources.places_with(fact) for fact in wanted]
-        if not all(where):
-            return []
+        where: list[list[int]] = []
+        for fact in wanted:
+            where.append(self._sources.places_with(fact))
+            if not where[-1]:
+                return []
         starts: Iterable[int] = range(len(zone))
         if where:
             rarest = min(where, key=len)
@@ -168,7 +170,9 @@ class _Proof:
             borne = []
             for start in starts:
                 window = zone[start : start + size]
-                if len(window) < size or not all(any(source.has(fact) for source in window) for fact in wanted):
+                if len(window) < size or not all(
+                    any(source.is_likely_to_have(fact) for source in window) for fact in wanted
+                ):
                     continue
                 if _shares(facts, window, share):
                     borne.append(range(start, start + size))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.quality.evidence import mentions, terms
 from compaction.text.clauses import GAP, clipped
-from compaction.text.identifiers import Text, kind_of
+from compaction.text.identifiers import Text, ValueKind, folded, kind_of
 from compaction.text.salience import values
 from compaction.view import WRITTEN
 
@@ -24,6 +24,10 @@ _LEAST_PIECE: Final = 12
 """Characters; shorter pieces stand word for word in many a text by chance."""
 _SHOUTED: Final = 0.6
 """Share of a line's words with a capital from which capitals tell no names: a title, or German."""
+
+_TELLING_WORDS: Final = 6
+_STEM: Final = 3
+"""Characters; shorter words have no stem in `terms`."""
 
 _LEAD: Final = re.compile(
     r"^(?:[-*\u2022>\s]|\d{1,3}[.)]\s)*(?:(?:user|assistant|result|latest request): )?", re.IGNORECASE
@@ -67,11 +71,10 @@ def facts_of(line: str) -> LineFacts:
     """Return what of a line can be looked up."""
     text = _LEAD.sub("", line, count=1).strip().strip("*_`")
     exact = [value for value in values(text) if any(char.isalnum() for char in value)]
-    words = _WORD.findall(text)
-    capital = sum(word[0].isupper() for word in words if len(word) > 3)  # noqa: PLR2004 - as the stems of `terms`
-    long = sum(len(word) > 3 for word in words)  # noqa: PLR2004 - the same
+    # The first word of a line has a capital whatever it is; values are no words.
+    words = [word for word in _WORD.findall(text)[1:] if len(word) > _STEM and not any(map(str.isdigit, word))]
     names: list[str] = []
-    if capital <= _SHOUTED * long:
+    if len(words) < _TELLING_WORDS or sum(word[0].isupper() for word in words) <= _SHOUTED * len(words):
         names = [
             name
             for match in _NAME.finditer(text)
@@ -107,6 +110,15 @@ class Source:
         if known is None:
             known = self._known[fact] = _has(self._lookup, fact)
         return known
+
+    def is_likely_to_have(self, fact: str) -> bool:
+        """Tell the same by what is searched for quickly: a number that is written in another way is not found."""
+        known = self._known.get(fact)
+        return (
+            known
+            if known is not None
+            else any(map(self._lookup.folded.__contains__, _needles(fact))) and self.has(fact)
+        )
 
     def quotes(self, piece: str) -> bool:
         """Tell whether it has a folded piece of text word for word."""
@@ -147,11 +159,22 @@ class Sources:
 
     def places_with(self, fact: str) -> list[int]:
         """Return where in the zone a value or a name stands."""
-        return [place for place, source in enumerate(self.zone) if source.has(fact)]
+        return [place for place, source in enumerate(self.zone) if source.is_likely_to_have(fact)]
 
 
 def _folded(text: str) -> str:
     return Text(" ".join(text.split())).folded.strip(" .,;:!?\"'\u201c\u201d")
+
+
+def _needles(fact: str) -> list[str]:
+    """Return texts of which one stands where a fact does."""
+    if fact.isdecimal() and int(fact) < len(_COUNTS):
+        return [fact, _COUNTS[int(fact)]]
+    if kind_of(fact) is ValueKind.DATE:
+        return [fact, fact[:4]]
+    if kind_of(fact) is ValueKind.PATH:
+        return [fact.rsplit("/", 1)[-1]]
+    return [_POSSESSIVE.sub("", folded(fact).lstrip("$\u20ac\u00a3\u00a5#"))]
 
 
 def _has(text: Text, fact: str) -> bool:

@@ -1,0 +1,171 @@
+"""Citations read, lines held against what they cite, and what can never be: a claim outside its zone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.claims.citations import named, read, with_citations, without_citations
+from compaction.claims.claim import MOST_CITED, Claim, ClaimCounts
+from compaction.claims.extracted import claims_of
+from compaction.claims.packing import packed, unpacked
+from compaction.claims.proof import Handling, prove
+from compaction.extract.extractive import extract_placed
+from compaction.view import WRITTEN, ViewMessage
+
+ZONE = (
+    ViewMessage("user", "I'd like to go to Lisbon in May, budget is 5,000 EUR for Anna and me.", 3),
+    ViewMessage("assistant", "Flight TP-4471 of TAP costs 820 EUR.", 4),
+    ViewMessage("user", "Actually make it 6000.", 5),
+    ViewMessage("assistant", "Done, the budget is raised. Hotel Memmo Alfama is booked, reference QX77-19A.", 6),
+    ViewMessage("user", "Breakfast should be gluten-free, three mornings of it.", 9),
+)
+
+
+def only(line: str, zone: tuple[ViewMessage, ...] = ZONE, **given_: object) -> Claim:
+    (claim,) = prove(line, zone, **given_).claims  # type: ignore[arg-type]
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "places"),
+    [
+        ("Budget 6000 EUR [m12].", "Budget 6000 EUR.", [(12, 12)]),
+        ("A [m12-15]", "A", [(12, 15)]),
+        ("A [m12\u201315]", "A", [(12, 15)]),
+        ("A [m12\u2013m15][m20]", "A", [(12, 15), (20, 20)]),
+        ("A [m1, 3-5; m9] then B [m7], C", "A then B, C", [(1, 1), (3, 5), (9, 9), (7, 7)]),
+        ("glued[m5]", "glued", [(5, 5)]),
+        ("A block [m12.1]", "A block", [(12, 12)]),
+        ("cut [m12", "cut", []),
+        ("cut [m12-", "cut", []),
+        ("cut [m12, m", "cut", []),
+        ("cut [m", "cut", []),
+        ("elsewhere [conv_ab12:m3]", "elsewhere", []),
+        ("rows[m12] are read first", "rows[m12] are read first", []),
+        ("- [x] done", "- [x] done", []),
+        ("see [12] and [M3]", "see [12] and [M3]", []),
+    ],
+)
+def test_citations_are_read_and_taken_out(line: str, text: str, places: list[tuple[int, int]]) -> None:
+    (parsed,) = read(line)
+    assert (parsed.text, list(parsed.places or ())) == (text, places)
+    assert without_citations(without_citations(line)) == without_citations(line) == text
+
+
+def test_a_citation_on_a_line_of_its_own_belongs_to_the_line_before() -> None:
+    assert [(line.text, line.places) for line in read("## Facts\nOne thing\n[m3]\nNone.")] == [
+        ("## Facts", None),
+        ("One thing", ((3, 3),)),
+        ("None.", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "seqs", "support"),
+    [
+        ("Trip to Lisbon in May with Anna [m3]", (3,), "values"),
+        ("Budget raised to 6000 EUR [m3, m5]", (3, 5), "values"),
+        ("Flight TP-4471 of TAP costs 820 EUR [m4]", (4,), "verbatim"),
+        ("Flight TP-4471 costs 820 EUR [m3]", (4,), "values"),
+        ("Hotel Memmo Alfama booked under QX77-19A", (6,), "values"),
+        ("They want 3 mornings of gluten-free breakfast [m9]", (9,), "values"),
+        ("They want 4 mornings of gluten-free breakfast [m9]", (), "unsupported"),
+        ("Flight TP-4472 costs 820 EUR [m4]", (), "unsupported"),
+        ("Flight TP-4471 to Madrid costs 820 EUR [m4]", (), "unsupported"),
+        ("A rental car at 90 EUR a day [m4]", (), "unsupported"),
+        ("They were delighted by the weather forecast [m6]", (), "unsupported"),
+    ],
+)
+def test_a_line_is_held_against_what_it_cites(line: str, seqs: tuple[int, ...], support: str) -> None:
+    claim = only(f"- {line}")
+    assert (claim.seqs, claim.support) == (seqs, support)
+
+
+def test_of_several_stretches_none_is_guessed() -> None:
+    zone = (*ZONE, ViewMessage("assistant", "The flight TP-4471 leaves at noon, costs are unchanged: 820 EUR.", 20))
+    assert only("The flight TP-4471 costs 820 EUR in all.", zone).support == "unsupported"
+    assert only("The flight TP-4471 costs 820 EUR in all [m20].", zone).seqs == (20,)
+
+
+def test_names_that_stay_in_the_context_need_no_source() -> None:
+    line = "Flight TP-4471 to Madrid costs 820 EUR [m4]"
+    assert only(line, beside=("We travel to Madrid.",)).seqs == (4,)
+
+
+def test_whoever_cites_everything_names_no_source() -> None:
+    zone = tuple(ViewMessage("user", f"Order number {900 + n} of {n} pieces is late.", n) for n in range(40))
+    claim = only("The order numbers 903 and 931 are late [m0-m39]", zone)
+    assert (claim.seqs, claim.support) == ((), "unsupported")
+
+
+def test_lines_of_an_earlier_summary_rest_on_its_originals() -> None:
+    earlier = (Claim("The gate code is 4471-B, says Marco.", (1, 2), "values"), Claim("The weather was bad."))
+    kept = prove(
+        "The gate code is 4471-B, says Marco.\nMarco has gate code 4471-B [m1].\nThe weather was bad.",
+        ZONE,
+        earlier=earlier,
+    )
+    assert [claim.seqs for claim in kept.claims] == [(1, 2), (1, 2), ()]
+
+
+def test_what_a_summary_without_sources_said_is_marked_and_never_dropped() -> None:
+    previous = "The gate code is 4471-B, says Marco."
+    for handling in ("drop", "refuse"):
+        proved = prove(previous, ZONE, earlier=None, previous=previous, handling=handling)
+        assert (proved.text, proved.counts.unsupported, proved.refusable) == (previous, 1, 0)
+
+
+_WORDS = ("Lisbon", "budget", "6000", "TP-4471", "hotel", "Anna", "820", "EUR", "breakfast", "None.", "\u6240", "##")
+WORDS = st.sampled_from([*_WORDS, "[m3]", "[m4-6]", "[m0-99]", "[m7"])
+LINES = st.lists(st.lists(WORDS, max_size=8).map(" ".join), max_size=8).map("\n".join)
+CLAIMS = st.lists(
+    st.builds(Claim, st.sampled_from(["Anna likes 6000 hotels.", "code 820"]), st.just((1, 2)), st.just("values")),
+    max_size=2,
+)
+
+
+@given(LINES | st.text(max_size=200), CLAIMS, st.sampled_from(["mark", "drop", "refuse"]))
+def test_no_claim_rests_on_what_is_outside(text: str, earlier: list[Claim], handling: Handling) -> None:
+    proved = prove(text, ZONE, earlier=tuple(earlier), handling=handling)
+    inside = {message.seq for message in ZONE} | {seq for claim in earlier for seq in claim.seqs}
+    lines = [line.strip() for line in proved.text.split("\n")]
+    for claim in proved.claims:
+        assert inside.issuperset(claim.seqs)
+        assert bool(claim.seqs) == (claim.support != "unsupported")
+        assert len(claim.seqs) <= MOST_CITED
+        assert claim.text in lines
+        lines = lines[lines.index(claim.text) + 1 :]
+    counts = proved.counts
+    claimed = sum(line.places is not None for line in read(text))
+    assert sum(counts) == claimed
+    assert len(proved.claims) == claimed - counts.dropped
+    assert counts.dropped == 0 or handling == "drop"
+    assert handling != "drop" or counts.unsupported == 0
+    for shown in (proved.text, with_citations(proved.text, proved.claims)):
+        assert unpacked(packed(proved.claims, shown), shown) == proved.claims
+
+
+@given(st.lists(st.integers(0, 60), unique=True).map(sorted))
+def test_seqs_are_named_as_they_are_read(seqs: list[int]) -> None:
+    (line,) = read(f"A thing{f' [{named(seqs)}]' if seqs else ''}")
+    assert [seq for place in line.places or () for seq in range(place.first, place.last + 1)] == seqs
+
+
+@given(st.integers(60, 2_000))
+def test_the_claims_of_an_extract_stand_word_for_word_in_their_messages(max_chars: int) -> None:
+    said = [message.as_message() for message in ZONE]
+    text, placed = extract_placed(said, max_chars=max_chars)
+    claims = claims_of(text, placed, {place: [message.seq] for place, message in enumerate(ZONE)})
+    contents = {message.seq: str(message.content) for message in ZONE}
+    for claim in claims[:-1]:
+        assert claim.support == "verbatim"
+        pieces = claim.text.partition(": ")[2].split("\u2026")
+        assert all(piece.strip() in contents[claim.seqs[0]] for piece in pieces)
+
+
+def test_what_compaction_wrote_is_no_source() -> None:
+    zone = (ViewMessage("user", "The code is 4471-B.", WRITTEN), *ZONE)
+    assert only("The code is 4471-B.", zone).support == "unsupported"
+    assert prove("", ZONE).counts == ClaimCounts()
