@@ -53,6 +53,7 @@ DEFAULTS = {
     "gateway_recall": False,
     "summarizer_model": "",
     "model_prices": {},
+    "unsupported_claims": "mark",
     "swap": "when_it_pays",
     "prompt_cache_seconds": 300,
 }
@@ -75,6 +76,7 @@ LATER = st.fixed_dictionaries(
         "batch_threshold_ratio": st.floats(0.01, 1),
         "recall_handles": st.booleans(),
         "gateway_recall": st.booleans(),
+        "unsupported_claims": st.sampled_from(["mark", "drop", "refuse"]),
         "swap": st.sampled_from(["at_once", "when_it_pays"]),
         "prompt_cache_seconds": st.integers(0, 604_800),
         "summarizer_model": st.sampled_from(["", "gpt-6-luna", "ours"]),
