@@ -17,7 +17,7 @@ begin
         execute format('drop index %s', v_index);
     end loop;
     select pg_get_functiondef(oid) into strict v_function
-    from pg_proc where oid = 'public.append_turn'::regproc;
+    from pg_proc where proname = 'append_turn' and pronamespace = 'public'::regnamespace and 'p_sent' = any (proargnames);
     assert v_function ~ v_due and v_function ~ v_tenant, 'append_turn is not what it was';
     v_function := regexp_replace(regexp_replace(v_function, v_due, ''), v_tenant, '');
     execute regexp_replace(v_function, 'public\.(append_turn|conversations|messages)', 'bench.\1', 'g');

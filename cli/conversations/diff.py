@@ -8,8 +8,8 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from api.console.views.comparison import compared, viewed
-from api.console.views.text_diff import compare
+from api.console.views.versions.comparison import compared, viewed
+from api.console.views.versions.text_diff import compare
 from cli.client.client import ServiceClient
 from cli.client.types import UNCOMPACTED
 from cli.output import print_json, printable
@@ -18,8 +18,8 @@ from compaction.view import WRITTEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from api.console.views.comparison import Comparison, Section, Shown
-    from api.console.views.text_diff import Piece
+    from api.console.views.versions.comparison import Comparison, Section, Shown
+    from api.console.views.versions.text_diff import Piece
     from cli.client.types import SnapshotInFull
     from cli.options import Service
 

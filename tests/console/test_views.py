@@ -17,8 +17,8 @@ from api.console.views.budgets import Line, fill
 from api.console.views.content import SHOWN_CHARS, as_text, parts, preview, preview_of_beginning
 from api.console.views.context import Head, entries, is_changed
 from api.console.views.run_path import run_path
-from api.console.views.text_diff import compare
 from api.console.views.timeline import plot
+from api.console.views.versions.text_diff import compare
 from compaction.coverage import Coverage, Span
 from compaction.policy import Policy
 from compaction.view import WRITTEN, ViewMessage

@@ -18,8 +18,8 @@ from api.console.pages import page, redirect
 from api.console.routes.retries import retry_and_record
 from api.console.routes.snapshots import read_sides
 from api.console.sessions import ACT, READ, may
-from api.console.views.comparison import compared
 from api.console.views.content import parts
+from api.console.views.versions.comparison import compared
 from api.http.problems import from_msgspec, id_or_not_found, invalid, or_not_found
 from api.schema.compactions import CompactionIn
 from api.schema.documentation import ConversationId, RunId

@@ -15,8 +15,8 @@ from api.auth.principals import Principal
 from api.console.pages import page
 from api.console.routes.find import Words
 from api.console.sessions import READ, may
-from api.console.views.comparison import Shown, compared, original, viewed
 from api.console.views.context import beginning
+from api.console.views.versions.comparison import Shown, compared, original, viewed
 from api.http.problems import id_or_not_found, not_found, or_not_found
 from api.schema.documentation import ConversationId
 from compaction.steps.snapshot import load_view

@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from api.console.views.content import as_text, preview
-from api.console.views.text_diff import Piece, compare
+from api.console.views.versions.text_diff import Piece, compare
 from compaction.tokens import content_tokens
 from compaction.view import WRITTEN
 
