@@ -71,6 +71,13 @@ _RULE: Final = re.compile(
     r"(?:do not|don['\u2019]t|only|keep|remember|avoid|use|make sure|ensure)\b",
     re.IGNORECASE,
 )
+_NO_RULE: Final = re.compile(
+    r"!$|\bmust(?:['\u2019]ve| be| have| feel)\b|"
+    r"\b(?:i|they|it|he|she|we|that|who|has|have|had|been|are|is|was|were|\w+['\u2019](?:s|ve|re|m|d|ll)) "
+    r"(?:\w+ ){0,3}(?:always|never|must)\b",
+    re.IGNORECASE,
+)
+"""What reads like a rule in a task and cheers or describes where people talk: "keep it up!", "they always help"."""
 _DECISION: Final = re.compile(
     r"\b(?:because|since|therefore|so that|decided?|chose|choose|instead|agreed|confirm(?:ed)?|recommend(?:ed)?|"
     r"next step|todo|remaining|fixed|failed|cannot|unable|score[ds]?|rank(?:ed|ing)?)\b",
@@ -288,6 +295,8 @@ class Draft:
         if not self._requests and size <= self._first:
             self._first -= size
             return _FIRST_WORTH
+        if self.talk and _NO_RULE.search(text):
+            return 0.0
         if "?" not in text and size <= self._standing and _RULE.search(text.removeprefix(GAP_MARK).lstrip()):
             self._standing -= size
             return _RULE_WORTH
