@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from litestar import Request, Response
 
 from api.console.assets import get_asset
+from api.console.claims import pages as claims
 from api.console.forms import FORM_BYTES, without_blanks
 from api.console.pages import HEADERS, error_page, is_fragment, redirect
 from api.console.routes import (
-    claims,
     context,
     conversations,
     demo,

@@ -30,7 +30,7 @@ _END: Final = re.compile(r"[\s.,;:!?)*_]*")
 _NOTHING: Final = frozenset({"none", "none.", "n/a", "- none", "- none.", NOTHING_NOTED.lower(), REFERENCE.lower()})
 
 
-class Place(NamedTuple):
+class CitedSpan(NamedTuple):
     """The messages `first..last` (seqs, inclusive) that a citation names; they need not exist."""
 
     first: int
@@ -41,7 +41,7 @@ class CitedLine(NamedTuple):
     """A line without its citations; `places` is None where it claims nothing: a heading, a blank line, a note."""
 
     text: str
-    places: tuple[Place, ...] | None
+    places: tuple[CitedSpan, ...] | None
 
 
 def read(summary: str) -> list[CitedLine]:
@@ -78,7 +78,7 @@ def with_citations(summary: str, claims: Sequence[Claim]) -> str:
 
 def cited_as(summary: str, draft: str) -> str:
     """Return a summary without citations whose lines cite what the same lines of a draft did."""
-    places: dict[str, tuple[Place, ...]] = {line.text.strip(): line.places for line in read(draft) if line.places}
+    places: dict[str, tuple[CitedSpan, ...]] = {line.text.strip(): line.places for line in read(draft) if line.places}
     lines = []
     for line in summary.split("\n"):
         cited = places.get(line.strip())
@@ -98,9 +98,9 @@ def named(seqs: Sequence[int]) -> str:
     return ", ".join(f"m{first}" if first == last else f"m{first}-{last}" for first, last in spans)
 
 
-def _taken_out(line: str) -> tuple[str, tuple[Place, ...]]:
+def _taken_out(line: str) -> tuple[str, tuple[CitedSpan, ...]]:
     """Return a line without its citations, and what they name; a place elsewhere names nothing."""
-    places: tuple[Place, ...] = ()
+    places: tuple[CitedSpan, ...] = ()
     while "[" in line:
         text, named_there = _once_taken_out(line)
         if text == line:
@@ -110,8 +110,8 @@ def _taken_out(line: str) -> tuple[str, tuple[Place, ...]]:
     return line, places
 
 
-def _once_taken_out(line: str) -> tuple[str, list[Place]]:
-    places: list[Place] = []
+def _once_taken_out(line: str) -> tuple[str, list[CitedSpan]]:
+    places: list[CitedSpan] = []
     kept, at = "", 0
     matches = list(_CITATION.finditer(line))
     end = len(line)
@@ -133,10 +133,10 @@ def _once_taken_out(line: str) -> tuple[str, list[Place]]:
     return (text.rstrip() if text != line else line), places
 
 
-def _places(text: str) -> list[Place]:
+def _places(text: str) -> list[CitedSpan]:
     pieces = (piece for piece in re.split(r"[,;]", text) if ":" not in piece)
     matches = (match for piece in pieces if (match := _RANGE.search(piece)))
-    places = [Place(int(match["first"]), int(match["last"] or match["first"])) for match in matches]
+    places = [CitedSpan(int(match["first"]), int(match["last"] or match["first"])) for match in matches]
     return [place for place in places if place.first <= place.last]
 
 

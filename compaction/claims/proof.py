@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.claims.citations import read
 from compaction.claims.claim import MOST_CITED, Claim, ClaimCounts, Proved
-from compaction.claims.sources import Source, Sources, facts_of
+from compaction.claims.sources import ClaimSource, Sources, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from compaction.claims.citations import CitedLine, Place
+    from compaction.claims.citations import CitedLine, CitedSpan
     from compaction.claims.claim import Support
     from compaction.claims.sources import LineFacts
     from compaction.view import ViewMessage
@@ -58,7 +58,7 @@ def prove(
     and stays. With `drop` other lines without support are left out; `refuse` leaves the refusal to the caller.
     """
     proof = _Proof(Sources(zone, earlier=earlier or (), times=times, beside=beside), earlier or ())
-    inherited = Source(previous, ()) if previous and earlier is None else None
+    inherited = ClaimSource(previous, ()) if previous and earlier is None else None
     kept: list[str] = []
     claims: list[Claim] = []
     cited = reattributed = unsupported = dropped = refusable = 0
@@ -100,7 +100,7 @@ class _Proof:
             return found, True
         return self._attributed(facts), False
 
-    def _cited(self, facts: LineFacts, places: Sequence[Place]) -> _Found | None:
+    def _cited(self, facts: LineFacts, places: Sequence[CitedSpan]) -> _Found | None:
         """Return what a line cites, if that bears it out: what is not there, or too much of it, bears out nothing."""
         originals = [
             source
@@ -114,7 +114,7 @@ class _Proof:
             for source in self._sources.earlier
             if any(place.first <= seq <= place.last for place in places for seq in source.seqs)
         ]
-        chosen: list[Source] = [*originals]
+        chosen: list[ClaimSource] = [*originals]
         if by_earlier:
             chosen += self._needed(facts, originals, by_earlier)
         seqs = tuple(sorted({seq for source in chosen for seq in source.seqs}))
@@ -124,9 +124,11 @@ class _Proof:
             return _Found(seqs, "verbatim")
         return _Found(seqs, "values") if _bears(facts, chosen, self._sources.beside) else None
 
-    def _needed(self, facts: LineFacts, originals: Sequence[Source], earlier: Sequence[Source]) -> list[Source]:
+    def _needed(
+        self, facts: LineFacts, originals: Sequence[ClaimSource], earlier: Sequence[ClaimSource]
+    ) -> list[ClaimSource]:
         """Return the lines of the earlier summary that add to what the originals bear out, the best for each fact."""
-        needed: list[Source] = []
+        needed: list[ClaimSource] = []
         ranked = sorted(earlier, key=lambda source: -len(source.words & facts.words))
         for fact in facts.facts:
             if not any(source.has(fact) for source in (*originals, *needed)):
@@ -191,11 +193,11 @@ def _joined(stretches: Sequence[range]) -> list[range]:
     return joined
 
 
-def _quoted(facts: LineFacts, sources: Sequence[Source]) -> bool:
+def _quoted(facts: LineFacts, sources: Sequence[ClaimSource]) -> bool:
     return bool(facts.pieces) and all(any(source.quotes(piece) for source in sources) for piece in facts.pieces)
 
 
-def _bears(facts: LineFacts, sources: Sequence[Source], beside: Callable[[str], bool]) -> bool:
+def _bears(facts: LineFacts, sources: Sequence[ClaimSource], beside: Callable[[str], bool]) -> bool:
     """Tell whether sources bear a line out: something in it has to be theirs, and nothing in it nobody's."""
     standing = [any(source.has(fact) for source in sources) for fact in facts.facts]
     if not all(stands or beside(fact) for fact, stands in zip(facts.facts, standing, strict=True)):
@@ -205,7 +207,7 @@ def _bears(facts: LineFacts, sources: Sequence[Source], beside: Callable[[str], 
     return _shares(facts, sources, _WORDS_ALONE) and bool(facts.words)
 
 
-def _shares(facts: LineFacts, sources: Sequence[Source], share: float) -> bool:
+def _shares(facts: LineFacts, sources: Sequence[ClaimSource], share: float) -> bool:
     """Tell whether sources have a share of a line's words; of few words at least one."""
     common = len(facts.words & frozenset().union(*(source.words for source in sources)))
     if len(facts.words) < _FEW_WORDS:

@@ -86,7 +86,7 @@ def facts_of(line: str) -> LineFacts:
     return LineFacts(tuple(dict.fromkeys([*exact, *names])), terms(text) - _NARRATED, kept if is_long else ())
 
 
-class Source:
+class ClaimSource:
     """One thing that lines may rest on: an original, or a line of an earlier summary by what that rests on."""
 
     def __init__(self, text: str, seqs: tuple[int, ...], *, is_original: bool = True) -> None:
@@ -141,7 +141,9 @@ class Sources:
         beside: Sequence[str] = (),
     ) -> None:
         self.earlier = [
-            Source(claim.text, claim.seqs, is_original=False) for claim in earlier if claim.support != "unsupported"
+            ClaimSource(claim.text, claim.seqs, is_original=False)
+            for claim in earlier
+            if claim.support != "unsupported"
         ]
         times = times or {}
         by_seq: dict[int, list[str]] = {}
@@ -149,9 +151,9 @@ class Sources:
             if message.seq != WRITTEN:
                 said = [text for each in mentions(message) for text in (each.tool, each.text) if text]
                 by_seq.setdefault(message.seq, [times[message.seq]] if message.seq in times else []).extend(said)
-        self.zone = [Source("\n".join(texts), (seq,)) for seq, texts in sorted(by_seq.items())]
+        self.zone = [ClaimSource("\n".join(texts), (seq,)) for seq, texts in sorted(by_seq.items())]
         self.place_of = {source.seqs[0]: place for place, source in enumerate(self.zone)}
-        self._beside = Source("\n".join(beside), ())
+        self._beside = ClaimSource("\n".join(beside), ())
 
     def beside(self, fact: str) -> bool:
         """Tell whether a value or a name stands in what remains in the context anyway."""

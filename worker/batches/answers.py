@@ -19,11 +19,11 @@ from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger, Step
 from store.conversations import conversations
 from store.runs import batches, requested, runs
 from worker.batches.ahead import find_again
+from worker.claims.proving import proved
 from worker.metrics import METRICS
 from worker.runs.journal import Journal
 from worker.runs.summarizing import Summarizing
 from worker.summarizers.base import Spent, SummaryError
-from worker.summarizers.proving import proved
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,12 +13,12 @@ from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import UNREAD
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import view_tokens
+from worker.claims.proving import proved
 from worker.runs.resources import StoppingError
 from worker.summarizers.base import SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.breaker import OUTAGE
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.paying import PayingSummarizer, pay
-from worker.summarizers.proving import proved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,10 +19,10 @@ from compaction.summary.staging import WindowTooSmallError, joined, plan
 from compaction.summary.transcript import PROMPT_VERSION
 from compaction.summary.zone import REFERENCE, without_reference
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
+from worker.claims.proving import borne_out, objections_to
 from worker.summarizers.base import Summary, SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.parallel import answers_in_order
 from worker.summarizers.paying import UNLIMITED
-from worker.summarizers.proving import borne_out, objections_to
 from worker.summarizers.writing import Writer
 
 if TYPE_CHECKING:

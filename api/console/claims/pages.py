@@ -9,9 +9,9 @@ from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
 from api.auth.principals import Principal
+from api.console.claims.marking import SummaryLine, cited_message, summary_lines
 from api.console.pages import page
 from api.console.sessions import READ, may
-from api.console.views.claims import SummaryLine, cited_message, summary_lines
 from api.http.problems import not_found
 from api.schema.documentation import ConversationId, Version
 from runtime import ids
