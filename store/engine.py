@@ -168,6 +168,11 @@ def _refuse_dead(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
 
 
 def _refuse_read_only(connection: Any, *_: Any) -> None:
+    """Raise InvalidatePoolError for a connection to a server that is a primary no more, which it tells when asked."""
+    try:
+        connection.ping()
+    except (connection.dbapi.Error, OSError):
+        raise InvalidatePoolError from None
     if has_become_read_only(connection.driver_connection):
         raise InvalidatePoolError
 

@@ -75,10 +75,7 @@ class HotPool:
         try:
             row = await lane.connection.fetchrow(query, *arguments)
         except asyncpg.ReadOnlySQLTransactionError:
-            # No primary any more: the next calls go where there is one.
-            self._discard(lane)
-            self._discard_idle(self._loop.time())
-            self._wake(None)
+            self._leave(lane)
             raise
         except TimeoutError:
             # A host that is gone without a word: whoever has heard of it since then may go on.
@@ -93,6 +90,10 @@ class HotPool:
             # Given up halfway, by a timeout or a caller that went away: the next call would get this one's answer.
             self._retire(lane)
             raise
+        if self._is_over is not None and self._is_over(lane.connection):
+            # The answer brought the news, and may be older than what others have been told.
+            self._leave(lane)
+            raise asyncpg.ReadOnlySQLTransactionError("the server takes no writes any more")
         if self._give_back(lane):
             # Who waited for it asks the database now, and not after this answer has been made and written.
             await asyncio.sleep(0)
@@ -172,7 +173,7 @@ class HotPool:
     def _give_back(self, lane: _Lane) -> bool:
         """Lend a connection to whoever has waited longest, or keep it; return whether anybody waits."""
         lane.calls += 1
-        if self._closed or lane.calls >= MAX_CALLS or lane.connection.is_closed() or self._ends(lane):
+        if self._closed or lane.calls >= MAX_CALLS or lane.connection.is_closed():
             self._discard(lane)
             return self._wake(None)
         if self._wake(lane):
@@ -181,8 +182,11 @@ class HotPool:
         self._idle.append(lane)
         return False
 
-    def _ends(self, lane: _Lane) -> bool:
-        return self._is_over is not None and self._is_over(lane.connection)
+    def _leave(self, lane: _Lane) -> None:
+        """Close a connection to a server that is no primary any more, and the idle ones: the next go where one is."""
+        self._discard(lane)
+        self._discard_idle(self._loop.time())
+        self._wake(None)
 
     def _wake(self, lane: _Lane | None) -> bool:
         """Give whoever has waited longest a connection, or the room for one; return whether anybody waits."""
