@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -47,6 +48,8 @@ class Broker:
 
     def start(self) -> None:
         options = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "appendonly": "no", "logfile": "/dev/null"}
+        # A replica writes what it is sent there.
+        options["dir"] = tempfile.gettempdir()
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen([str(redis_program()), *arguments])
         eventually(self.answers)
