@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from runtime import ids
 from tests.support import talk
+from tests.support.eventually import eventually
 from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ def told(service: Service) -> Told:
     made = service.stranger.post("/v1/conversations", json={"policy": POLICY}).json()["id"]
     service.stranger.post(f"/v1/conversations/{made}/turns", json={"messages": talk.exchanges(20, 100)})
     work(service.settings, f"/v1/conversations/{made}")
+    counted = service.conversation(policy=POLICY)
+    usage = {"input_tokens": 50, "output_tokens": 5}
+    service.client.post(f"{counted}/turns", json={"messages": talk.exchanges(1, 10), "usage": usage})
+    # Usages are written in batches.
+    eventually(lambda: ask(service, "select 1 from prompt_cache_turns"))
     return Told(path, identifier(path), identifier(made), identifier(erased))
 
 
@@ -199,6 +205,7 @@ def test_the_auditor_may_read_the_views_and_only_columns_without_words(service: 
         "run_steps": {"error", "detail"},
         "recall_requests": {"asked"},
         "tenants": {"policy"},
+        "turn_usages": set(),
     }
     columns = ask(
         service,

@@ -116,7 +116,7 @@ def test_a_type_of_the_callers_own_is_not_taken(database_url: str, service_login
     values = {"uuid": f"'{victim}'::pg_catalog.uuid", "uuid[]": f"array['{victim}'::pg_catalog.uuid]"}
     values |= {"timestamp with time zone": "now()", "boolean": "true", "integer": "3", "double precision": "0"}
     values |= {"bytea": "'x'", "text": "'conversation'", "text[]": "'{x}'"}
-    values |= {"bigint[]": "'{1}'", "double precision[]": "'{1}'"}
+    values |= {"integer[]": "'{1}'", "bigint[]": "'{1}'", "double precision[]": "'{1}'"}
     with as_service(service_login) as connection:
         connection.execute(sql.SQL(DOMAIN).format(victim=sql.Literal(str(victim))))
         for call in calls:
