@@ -159,6 +159,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "tool_preview_tail_chars",
         "recall_handles",
         "gateway_recall",
+        "unsupported_claims",
         "swap",
         "prompt_cache_seconds",
         "tool_results_growth_ratio",
