@@ -65,13 +65,13 @@ def tell_others(client: httpx2.Client) -> None:
 
 def make_keys(client: httpx2.Client) -> None:
     """Make keys in every state."""
-    made = {}
+    by_name = {}
     for name, scopes, days in _KEYS:
         expires_at = (datetime.now(UTC) + timedelta(days=days)).isoformat() if days else None
         fields = {"name": name, "scopes": scopes, "expires_at": expires_at}
-        made[name] = client.post("/v1/keys", json=fields).json()["id"]
-    client.post(f"/v1/keys/{made['chat backend']}/rotate", json={})
-    client.delete(f"/v1/keys/{made['laptop of tomas']}")
+        by_name[name] = client.post("/v1/keys", json=fields).json()["id"]
+    client.post(f"/v1/keys/{by_name['chat backend']}/rotate", json={})
+    client.delete(f"/v1/keys/{by_name['laptop of tomas']}")
 
 
 def spent_month() -> list[Call]:
@@ -88,9 +88,9 @@ def spent_month() -> list[Call]:
 
 
 def _made(client: httpx2.Client, fields: dict[str, Any]) -> str:
-    made = client.post("/v1/conversations", json=fields)
-    assert made.status_code == 201, made.text
-    return f"/v1/conversations/{made.json()['id']}"
+    response = client.post("/v1/conversations", json=fields)
+    assert response.status_code == 201, response.text
+    return f"/v1/conversations/{response.json()['id']}"
 
 
 def _append(client: httpx2.Client, path: str, messages: list[dict[str, Any]]) -> None:

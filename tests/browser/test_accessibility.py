@@ -90,5 +90,5 @@ def test_no_page_has_a_violation(
     page.keyboard.press("?")
     page.get_by_role("dialog").wait_for()
     wrong["shortcuts"] = violations(page)
-    found = [f"{path} {each}" for path, each_of in wrong.items() for each in each_of]
-    assert not found, "\n".join(found)
+    items = [f"{path} {each}" for path, each_of in wrong.items() for each in each_of]
+    assert not items, "\n".join(items)

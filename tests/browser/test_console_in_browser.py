@@ -170,29 +170,29 @@ def test_runs_and_the_path_of_one(visit: Visit, played: Played, admin_key: str) 
 
 
 def test_a_run_is_tried_again_under_another_policy(visit: Visit, service: Service, admin_key: str) -> None:
-    told = tell(service, "tried again")
-    page = visit(f"/console/runs?conversation={told.page.rpartition('/')[2]}&state=committed", admin_key)
+    message = tell(service, "tried again")
+    page = visit(f"/console/runs?conversation={message.page.rpartition('/')[2]}&state=committed", admin_key)
     page.locator("tbody .row-link").first.click()
     page.get_by_role("link", name="Dry run of the same…").click()
     expect(page.get_by_label("compaction threshold tokens")).to_have_value("5000")
-    before = service.client.get(f"{told.path}/runs").json()["data"]
+    before = service.client.get(f"{message.path}/runs").json()["data"]
     page.get_by_label("Strategy").select_option("tool_results")
     page.get_by_label("protected tail messages").fill("2")
     page.get_by_role("button", name="Dry run").click()
     expect(page.get_by_role("heading", name="What it would do")).to_be_visible()
     expect(page.locator("tbody th").first).to_have_text("tool results")
-    assert service.client.get(f"{told.path}/runs").json()["data"] == before
+    assert service.client.get(f"{message.path}/runs").json()["data"] == before
     page.goto(f"/console/runs/{before[0]['id']}")
     page.get_by_role("button", name="Run again").click()
     expect(page.locator("#path-title .badge")).to_have_text("queued")
-    (again, *others) = service.client.get(f"{told.path}/runs").json()["data"]
+    (again, *others) = service.client.get(f"{message.path}/runs").json()["data"]
     assert others == before
     assert page.url.endswith(again["id"])
 
 
 def test_going_back_is_shown_first_and_compacting_runs(visit: Visit, service: Service, admin_key: str) -> None:
-    told = tell(service, "changed by hand")
-    page = visit(f"{told.page}/snapshots", admin_key)
+    message = tell(service, "changed by hand")
+    page = visit(f"{message.page}/snapshots", admin_key)
     page.get_by_role("link", name="Go back…").nth(0).click()
     expect(page.get_by_role("heading", name="What would change")).to_be_visible()
     page.get_by_role("button", name=re.compile("Go back to")).click()
@@ -203,7 +203,7 @@ def test_going_back_is_shown_first_and_compacting_runs(visit: Visit, service: Se
     state = page.locator("#path-title .badge")
     expect(state).to_have_text("queued")
     follow_closely(page)
-    work(service.settings, told.path)
+    work(service.settings, message.path)
     expect(state).to_have_text(re.compile("committed|skipped"))
     page.get_by_role("link", name="Operators").click()
     expect(page.locator("tbody")).to_contain_text("restore")
@@ -307,13 +307,13 @@ def test_on_a_phone_no_page_is_wider_than_it(
 
 
 def test_nothing_that_people_say_is_run(visit: Visit, service: Service, admin_key: str) -> None:
-    told = tell(service, f"said {HOSTILE}"[:500], user_ref=HOSTILE)
-    page = visit(told.page, admin_key)
+    message = tell(service, f"said {HOSTILE}"[:500], user_ref=HOSTILE)
+    page = visit(message.page, admin_key)
     expect(page.get_by_role("heading", level=1)).to_contain_text("<script>alert('x')</script>")
     assert page.title().startswith("said <script>")
     for part in ("/context?show=all", "/messages/0", "/messages/2", "/snapshots", "/diff", "/restore?version=0"):
-        page.goto(told.page + part)
-    page.goto(f"{told.page}/context?show=all")
+        page.goto(message.page + part)
+    page.goto(f"{message.page}/context?show=all")
     page.locator(".begins a").first.click()
     expect(page.locator("#peek")).to_contain_text("<img src=x onerror=alert(1)>")
     assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0

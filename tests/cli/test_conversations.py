@@ -85,21 +85,21 @@ def as_json(service: Service, told: Told, *arguments: str) -> Any:
 
 
 def test_snapshots_are_listed_and_the_head_has_a_star(service: Service, told: Told) -> None:
-    found = as_json(service, told, "snapshots", told.id)
-    assert found["head_version"] == told.head
-    assert [each["version"] for each in found["snapshots"]] == list(range(1, told.head + 1))
+    document = as_json(service, told, "snapshots", told.id)
+    assert document["head_version"] == told.head
+    assert [each["version"] for each in document["snapshots"]] == list(range(1, told.head + 1))
     printed = run(service, told, "snapshots", told.id).stdout
     assert [line.split()[1] for line in printed.splitlines() if line.lstrip().startswith("*")] == [str(told.head)]
 
 
 def test_a_narrow_terminal_gets_every_id_and_number_whole(service: Service, told: Told) -> None:
-    found = as_json(service, told, "inspect", told.id)
+    document = as_json(service, told, "inspect", told.id)
     printed = run(service, told, "inspect", told.id).stdout + run(service, told, "snapshots", told.id).stdout
     rows = {tuple(line.split()) for line in printed.splitlines()}
-    for each in found["runs"]:
+    for each in document["runs"]:
         (row,) = [row for row in rows if each["id"] in row]
         assert {each["trigger"], each["state"], f"{each['tokens_before']:,}", f"{each['tokens_after']:,}"} <= set(row)
-    for each in found["snapshots"]:
+    for each in document["snapshots"]:
         assert any(
             {f"{each['version']}", f"{each['tokens']:,}"} <= {*row} and each["step"] in " ".join(row) for row in rows
         ), each
@@ -108,15 +108,15 @@ def test_a_narrow_terminal_gets_every_id_and_number_whole(service: Service, told
 
 
 def test_a_diff_tells_what_each_message_became(service: Service, told: Told) -> None:
-    found = as_json(service, told, "diff", told.id, "0")
+    document = as_json(service, told, "diff", told.id, "0")
     head = service.client.get(f"{told.path}/snapshots/{told.head}").json()
-    assert (found["from"], found["to"]) == (0, told.head)
-    assert found["messages_before"] == head["covers_through"] + 1
-    assert found["messages_after"] == head["message_count"]
+    assert (document["from"], document["to"]) == (0, told.head)
+    assert document["messages_before"] == head["covers_through"] + 1
+    assert document["messages_after"] == head["message_count"]
     # A snapshot's own figure has what the API wraps messages in as well.
-    assert found["tokens_before"] > head["tokens"] >= found["tokens_after"] > head["tokens"] - 100
+    assert document["tokens_before"] > head["tokens"] >= document["tokens_after"] > head["tokens"] - 100
     became = {}
-    for section in found["sections"]:
+    for section in document["sections"]:
         if section["first_seq"] is not None:
             for seq in range(section["first_seq"], section["last_seq"] + 1):
                 became[seq] = section
@@ -127,8 +127,8 @@ def test_a_diff_tells_what_each_message_became(service: Service, told: Told) -> 
             assert gone == (span["fate"] in {"summarized", "dropped"})
             assert not gone or span["fate"] in became[seq]["fates"]
             assert span["fate"] != "truncated" or became[seq]["kind"] == "changed"
-    assert "".join(piece["text"] for piece in found["summary"]) == head["summary"]
-    assert all(head["summary"] not in piece["text"] for section in found["sections"] for piece in section["pieces"])
+    assert "".join(piece["text"] for piece in document["summary"]) == head["summary"]
+    assert all(head["summary"] not in piece["text"] for section in document["sections"] for piece in section["pieces"])
 
 
 def test_a_diff_between_two_versions_is_readable(service: Service, told: Told) -> None:
@@ -210,9 +210,9 @@ def test_inspect_draws_the_policy_in_force(service: Service, told: Told) -> None
     assert "400 tool results cut" in printed
     assert LINE in printed
     assert "above 128,000 total budget" in printed
-    found = as_json(service, told, "inspect", told.id)
-    assert found["conversation"]["id"] == told.id
-    assert len(found["history"]) >= 24
+    document = as_json(service, told, "inspect", told.id)
+    assert document["conversation"]["id"] == told.id
+    assert len(document["history"]) >= 24
 
 
 def test_thresholds_are_drawn_where_they_stand() -> None:
@@ -286,9 +286,9 @@ def test_a_terminal_that_is_too_narrow_gets_a_row_as_lines() -> None:
 
 def test_what_took_a_text_out_is_told(service: Service, told: Told) -> None:
     gone = service.client.get(f"{told.path}/messages/3").json()["content"]
-    found = as_json(service, told, "bisect", told.id, "--text", gone)
-    assert (found["seqs"], found["in_context"]) == ([3], False)
-    loss = found["loss"]
+    document = as_json(service, told, "bisect", told.id, "--text", gone)
+    assert (document["seqs"], document["in_context"]) == ([3], False)
+    loss = document["loss"]
     printed = " ".join(run(service, told, "bisect", told.id, "--text", gone).stdout.split())
     assert f"first missing in version {loss['version']} (version {loss['parent_version']} had it)" in printed
     assert f"made by step {loss['step']} of {loss['run_id']}" in printed

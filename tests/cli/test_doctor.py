@@ -69,18 +69,18 @@ class Installation(NamedTuple):
     def look(self, *arguments: str, **more: str | None) -> dict[str, dict[str, Any]]:
         """Return the findings by check; the exit code agrees with them."""
         done = self.run("--json", *arguments, **more)
-        told = json.loads(done.stdout)
-        found = told["findings"]
+        document = json.loads(done.stdout)
+        found = document["findings"]
         states = [each["state"] for each in found]
-        assert (told["problems"], told["warnings"]) == (states.count("problem"), states.count("warning"))
+        assert (document["problems"], document["warnings"]) == (states.count("problem"), states.count("warning"))
         assert done.exit_code == int("problem" in states)
         assert all((each["why"] and each["mend"]) or each["state"] == "ok" for each in found)
         return {each["check"]: each for each in found}
 
     def faults(self, *arguments: str, **more: str | None) -> dict[str, str]:
         """Return the state of what is not well."""
-        found = self.look(*arguments, **more)
-        return {check: each["state"] for check, each in found.items() if each["state"] != "ok"}
+        rows = self.look(*arguments, **more)
+        return {check: each["state"] for check, each in rows.items() if each["state"] != "ok"}
 
     def change(self, statement: str, *values: object) -> None:
         """Change the database as its owner."""
@@ -120,9 +120,9 @@ def test_a_variable_that_nothing_reads_is_named_with_the_one_that_was_meant(inst
 
 
 def test_a_healthy_installation_has_nothing_wrong(installation: Installation) -> None:
-    found = installation.look()
-    assert {check for check, each in found.items() if each["state"] != "ok"} == set()
-    assert set(found) >= {
+    rows = installation.look()
+    assert {check for check, each in rows.items() if each["state"] != "ok"} == set()
+    assert set(rows) >= {
         "settings",
         "database",
         "database_clock",
@@ -144,15 +144,15 @@ def test_a_healthy_installation_has_nothing_wrong(installation: Installation) ->
     }
     done = installation.run()
     assert done.exit_code == 0
-    assert done.stdout.count("✓") == len(found)
+    assert done.stdout.count("✓") == len(rows)
     assert done.stdout.endswith("\n0 problems, 0 warnings\n")
 
 
 def test_it_goes_on_without_the_database(installation: Installation) -> None:
-    found = installation.look(PALIMPSEST_DATABASE_URL=NOWHERE)
-    assert found["database"]["state"] == "problem"
-    assert "PALIMPSEST_DATABASE_URL" in found["database"]["mend"]
-    assert {"broker", "eviction", "queues", "summarizer"} <= set(found)
+    rows = installation.look(PALIMPSEST_DATABASE_URL=NOWHERE)
+    assert rows["database"]["state"] == "problem"
+    assert "PALIMPSEST_DATABASE_URL" in rows["database"]["mend"]
+    assert {"broker", "eviction", "queues", "summarizer"} <= set(rows)
     printed = installation.run(PALIMPSEST_DATABASE_URL=NOWHERE)
     assert (printed.exit_code, printed.stderr) == (1, "")
     assert "\n    mend: start Postgres" in printed.stdout
@@ -166,13 +166,13 @@ def test_what_refuses_is_told_apart_from_what_does_not_answer(installation: Inst
         "the database does not answer": make_url(NOWHERE),
     }
     for what, wrong in told.items():
-        found = installation.look(PALIMPSEST_DATABASE_URL=wrong.render_as_string(hide_password=False))
-        assert (found["database"]["state"], what in found["database"]["what"]) == ("problem", True), found["database"]
+        rows = installation.look(PALIMPSEST_DATABASE_URL=wrong.render_as_string(hide_password=False))
+        assert (rows["database"]["state"], what in rows["database"]["what"]) == ("problem", True), rows["database"]
     broker = urlsplit(installation.settings.broker_url.get_secret_value())
     for login in ("", ":another@", "nobody:another@"):
         wrong_url = f"redis://{login}{broker.hostname}:{broker.port}/0"
-        found = installation.look(PALIMPSEST_BROKER_URL=wrong_url)
-        assert "answers, and refuses the login" in found["broker"]["what"]
+        rows = installation.look(PALIMPSEST_BROKER_URL=wrong_url)
+        assert "answers, and refuses the login" in rows["broker"]["what"]
     assert "does not answer" in installation.look(PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0")["broker"]["what"]
 
 
@@ -182,11 +182,13 @@ def test_it_goes_on_without_redis(installation: Installation) -> None:
 
 def test_impossible_settings_are_all_named(installation: Installation) -> None:
     found = installation.run("--json", PALIMPSEST_PORT="none", PALIMPSEST_LOG_LEVEL="loud")
-    told = json.loads(found.stdout)["findings"]
-    wrong = [each for each in told if each["state"] == "problem"]
+    document = json.loads(found.stdout)["findings"]
+    wrong = [each for each in document if each["state"] == "problem"]
     assert {each["what"].partition(":")[0] for each in wrong} == {"port", "log_level"}
     assert found.exit_code == 1
-    assert {"database", "schema", "broker", "summarizer"} <= {each["check"] for each in told}, "the rest is looked at"
+    assert {"database", "schema", "broker", "summarizer"} <= {each["check"] for each in document}, (
+        "the rest is looked at"
+    )
 
 
 def test_settings_that_show_once_others_hold_are_named_too(installation: Installation) -> None:
@@ -210,10 +212,10 @@ def test_settings_that_show_once_others_hold_are_named_too(installation: Install
 
 
 def test_a_database_without_a_schema(empty_database_url: str, installation: Installation) -> None:
-    found = installation.look(PALIMPSEST_DATABASE_URL=empty_database_url)
-    assert found["schema"]["state"] == "problem"
-    assert found["schema"]["mend"] == "palimpsest migrate"
-    assert "workers_checks" not in found
+    rows = installation.look(PALIMPSEST_DATABASE_URL=empty_database_url)
+    assert rows["schema"]["state"] == "problem"
+    assert rows["schema"]["mend"] == "palimpsest migrate"
+    assert "workers_checks" not in rows
 
 
 @pytest.mark.parametrize(("revision", "state"), [("0001", "problem"), ("9999", "warning")])
@@ -224,10 +226,10 @@ def test_a_schema_of_another_release(installation: Installation, revision: str, 
 
 def test_row_level_security_that_somebody_took_off(installation: Installation) -> None:
     installation.change("alter table messages no force row level security")
-    found = installation.look()
-    assert found["row_level_security"]["state"] == "problem"
-    assert "messages" in found["row_level_security"]["what"]
-    installation.change(found["row_level_security"]["mend"])
+    rows = installation.look()
+    assert rows["row_level_security"]["state"] == "problem"
+    assert "messages" in rows["row_level_security"]["what"]
+    installation.change(rows["row_level_security"]["mend"])
     assert installation.faults() == {}
 
 
@@ -250,9 +252,9 @@ def test_a_role_that_row_level_security_does_not_bind(
 ) -> None:
     installation.change("insert into conversations (id, tenant_id) values (%s, %s)", uuid4(), tenant.id)
     with role(installation, attributes) as name:
-        found = installation.look(PALIMPSEST_DATABASE_ROLE=name)
-        assert reason in found["service_role"]["what"]
-        assert (found["service_role"]["state"], found["isolation"]["state"]) == ("problem", "problem")
+        rows = installation.look(PALIMPSEST_DATABASE_ROLE=name)
+        assert reason in rows["service_role"]["what"]
+        assert (rows["service_role"]["state"], rows["isolation"]["state"]) == ("problem", "problem")
     assert "isolation" not in installation.look()
 
 
@@ -260,8 +262,8 @@ def test_a_role_that_owns_a_table(installation: Installation) -> None:
     with role(installation, "nologin") as name:
         installation.change(f"grant create on schema public to {name}")
         installation.change(f"alter table pins owner to {name}")
-        found = installation.look(PALIMPSEST_DATABASE_ROLE=name)
-        assert "owns 1 of the tables" in found["service_role"]["what"]
+        rows = installation.look(PALIMPSEST_DATABASE_ROLE=name)
+        assert "owns 1 of the tables" in rows["service_role"]["what"]
         installation.change("alter table pins owner to current_user")
 
 
@@ -290,19 +292,19 @@ def test_a_login_that_may_not_take_on_the_role(installation: Installation) -> No
 
 def test_nobody_there_to_work(installation: Installation) -> None:
     installation.change("update processes set seen_at = now() - interval '1 hour'")
-    found = installation.look()
-    faults = {check for check, each in found.items() if each["state"] == "problem"}
+    rows = installation.look()
+    faults = {check for check, each in rows.items() if each["state"] == "problem"}
     assert faults == {"workers_checks", "workers_summaries", "sweeper"}
-    assert found["workers_summaries"]["mend"] == "palimpsest worker --queues summaries"
+    assert rows["workers_summaries"]["mend"] == "palimpsest worker --queues summaries"
     alive(installation.url, "worker", "checks")
     assert set(installation.faults()) == {"workers_summaries", "sweeper"}
 
 
 def test_processes_that_are_odd(installation: Installation) -> None:
     alive(installation.url, "worker", "checks", version="0.0.1", oldest=9_000)
-    found = installation.look()
-    assert "0.0.1" in found["releases"]["what"]
-    assert " at a task for 9,0" in found["stuck_task"]["what"]  # and what the look took
+    rows = installation.look()
+    assert "0.0.1" in rows["releases"]["what"]
+    assert " at a task for 9,0" in rows["stuck_task"]["what"]  # and what the look took
 
 
 def test_work_that_is_left_behind(installation: Installation, tenant: Tenant) -> None:
@@ -318,10 +320,10 @@ def test_work_that_is_left_behind(installation: Installation, tenant: Tenant) ->
             " values (%s, %s, %s, 'check', %s, 'checks', '{}', now() + make_interval(mins => %s))",
             *(uuid4(), tenant.id, conversation, state, minutes),
         )
-    found = installation.look()
-    faults = {check: each["state"] for check, each in found.items() if each["state"] != "ok"}
+    rows = installation.look()
+    faults = {check: each["state"] for check, each in rows.items() if each["state"] != "ok"}
     assert faults == {"checks": "problem", "leases": "warning", "dead_runs": "warning"}
-    assert "--retry-all" in found["dead_runs"]["mend"]
+    assert "--retry-all" in rows["dead_runs"]["mend"]
 
 
 def test_system_prompts_and_tools_that_are_over_a_threshold_by_themselves(
@@ -333,9 +335,9 @@ def test_system_prompts_and_tools_that_are_over_a_threshold_by_themselves(
                 "insert into conversations (id, tenant_id, unstored_tokens, policy) values (%s, %s, %s, %s)",
                 (ids.new_id(), tenant.id, unstored, policy),
             )
-    found = installation.look()["fixed_tokens"]
-    assert found["state"] == "warning"
-    assert "compaction_threshold_tokens in 1 conversations, over input_token_budget in 2" in found["what"]
+    rows = installation.look()["fixed_tokens"]
+    assert rows["state"] == "warning"
+    assert "compaction_threshold_tokens in 1 conversations, over input_token_budget in 2" in rows["what"]
 
 
 def test_a_redis_that_forgets(installation: Installation) -> None:
@@ -376,14 +378,14 @@ def test_a_summarizer_that_cannot_work(installation: Installation) -> None:
 
 def test_the_summarizer_is_that_of_the_workers(installation: Installation) -> None:
     installation.change("update processes set summarizer = 'anthropic', model = 'claude-x' where kind = 'worker'")
-    found = installation.look(PALIMPSEST_SUMMARIZER="none")["summarizer"]
-    assert (found["state"], "'anthropic' with claude-x" in found["what"]) == ("ok", True)
+    rows = installation.look(PALIMPSEST_SUMMARIZER="none")["summarizer"]
+    assert (rows["state"], "'anthropic' with claude-x" in rows["what"]) == ("ok", True)
     alive(installation.url, "worker", "summaries", summarizer="none")
-    found = installation.look()["summarizer"]
-    assert (found["state"], "in different ways" in found["what"]) == ("warning", True)
+    rows = installation.look()["summarizer"]
+    assert (rows["state"], "in different ways" in rows["what"]) == ("warning", True)
     installation.change("update processes set summarizer = 'none', model = null")
-    found = installation.look(PALIMPSEST_SUMMARIZER="extractive")["summarizer"]
-    assert (found["state"], found["what"]) == ("warning", "the workers have no summarizer")
+    rows = installation.look(PALIMPSEST_SUMMARIZER="extractive")["summarizer"]
+    assert (rows["state"], rows["what"]) == ("warning", "the workers have no summarizer")
 
 
 def test_a_circuit_that_is_open(
@@ -407,12 +409,12 @@ def test_a_model_is_asked_once_where_that_is_wanted(installation: Installation) 
         asked = {"PALIMPSEST_SUMMARIZER": "anthropic", "ANTHROPIC_API_KEY": "sk-x", "ANTHROPIC_BASE_URL": model.url}
         model.then(ok("ready"))
         assert "model" not in installation.look(**asked)
-        found = installation.look("--model", **asked)
-        assert found["model"]["state"] == "ok"
+        rows = installation.look("--model", **asked)
+        assert rows["model"]["state"] == "ok"
         assert len(model.requests) == 1
         model.then(status(401))
-        found = installation.look("--model", **asked)
-        assert (found["model"]["state"], "model_auth" in found["model"]["what"]) == ("problem", True)
+        rows = installation.look("--model", **asked)
+        assert (rows["model"]["state"], "model_auth" in rows["model"]["what"]) == ("problem", True)
     assert installation.look("--model")["model"]["what"] == "no model is asked for summaries"
 
 
@@ -423,14 +425,14 @@ def test_a_server_of_chat_completions(installation: Installation) -> None:
     assert "gpt-6-luna" in installation.look(**chosen, OPENAI_API_KEY="sk-x")["summarizer"]["what"]
     with LoopbackModel() as model:
         asked = chosen | {"OPENAI_BASE_URL": f"{model.url}/v1"}
-        found = installation.look("--model", **asked)
-        assert (found["summarizer"]["state"], found["breaker"]["state"]) == ("warning", "ok")
-        assert "PALIMPSEST_SUMMARIZER_MODEL" in found["summarizer"]["mend"]
+        rows = installation.look("--model", **asked)
+        assert (rows["summarizer"]["state"], rows["breaker"]["state"]) == ("warning", "ok")
+        assert "PALIMPSEST_SUMMARIZER_MODEL" in rows["summarizer"]["mend"]
         asked |= {"PALIMPSEST_SUMMARIZER_MODEL": "ours"}
         model.then(choice({"content": "ready"}, usage=None), choice({"content": None}, "length"), status(404))
-        found = installation.look("--model", **asked)
-        assert found["summarizer"]["state"] == "ok"
-        assert found["model"]["what"] == "ours answers (tokens not told)"
+        rows = installation.look("--model", **asked)
+        assert rows["summarizer"]["state"] == "ok"
+        assert rows["model"]["what"] == "ours answers (tokens not told)"
         assert installation.look("--model", **asked)["model"]["state"] == "ok"  # it thought, and is there
         refused = installation.look("--model", **asked)["model"]
         assert (refused["state"], "OPENAI_BASE_URL" in refused["mend"]) == ("problem", True)
@@ -440,8 +442,8 @@ def test_an_api_is_asked_whether_it_is_ready(installation: Installation) -> None
     with running_api(installation.settings) as api:
         assert installation.look(PALIMPSEST_URL=api.url)["api"]["state"] == "ok"
         installation.change("delete from processes where kind = 'sweeper'")
-        found = installation.look("--url", api.url)["api"]
-        assert (found["state"], "sweeper missing" in found["what"]) == ("warning", True)
+        rows = installation.look("--url", api.url)["api"]
+        assert (rows["state"], "sweeper missing" in rows["what"]) == ("warning", True)
         installation.change("update alembic_version set version_num = '0001'")
         assert installation.look("--url", api.url)["api"]["state"] == "problem"
     assert installation.look("--url", "http://127.0.0.1:1")["api"]["state"] == "problem"

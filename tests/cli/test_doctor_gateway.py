@@ -15,8 +15,8 @@ def test_providers_are_reached() -> None:
         there = Upstream(base_url=providers.url)
         own = {"ten_of_nobody": {"chat": Upstream(base_url="http://127.0.0.1:1/v1")}}
         named = settings.model_copy(update={"gateway_upstreams": {"messages": there}, "gateway_tenants": own})
-        found = [(each.check, each.state) for each in gateway_findings(named)]
-    assert found == [("gateway_tenants", "warning"), ("gateway_upstreams", "ok"), ("gateway_upstreams", "problem")]
+        items = [(each.check, each.state) for each in gateway_findings(named)]
+    assert items == [("gateway_tenants", "warning"), ("gateway_upstreams", "ok"), ("gateway_upstreams", "problem")]
     assert list(gateway_findings(settings.model_copy(update={"gateway_upstreams": {}, "gateway_tenants": {}}))) == []
 
 

@@ -286,18 +286,18 @@ def test_when_the_parent_is_killed_nothing_is_left(postgres_source: PostgresInst
         [sys.executable, "-c", TELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        told = json.loads(parent.stdout.readline())
+        document = json.loads(parent.stdout.readline())
         parent.kill()
-    await_end(*told["pids"], told["guard"])
-    assert not any(Path(directory).exists() for directory in told["directories"])
+    await_end(*document["pids"], document["guard"])
+    assert not any(Path(directory).exists() for directory in document["directories"])
 
 
 def test_servers_end_with_an_interpreter_that_forgot_them() -> None:
     program = TELL.replace("sys.stdin.read()\nstack.stop()\n", "")
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    told = json.loads(run.stdout)
-    assert_ended(*told["pids"], told["guard"])
-    assert not any(Path(directory).exists() for directory in told["directories"])
+    document = json.loads(run.stdout)
+    assert_ended(*document["pids"], document["guard"])
+    assert not any(Path(directory).exists() for directory in document["directories"])
 
 
 def test_servers_outlive_the_thread_that_started_them(shared_stack: EmbeddedStack) -> None:
@@ -416,12 +416,12 @@ def test_as_an_ordinary_user(
     forced = {"PALIMPSEST_POSTGRES_BIN": str(postgres_source.directory)}
     with as_ordinary_user([program, "-c", TELL], environment | forced) as parent:
         assert parent.stdout is not None
-        told = json.loads(parent.stdout.readline())
-        assert [effective_uid(pid) for pid in told["pids"]] == [ORDINARY_USER, ORDINARY_USER]
+        document = json.loads(parent.stdout.readline())
+        assert [effective_uid(pid) for pid in document["pids"]] == [ORDINARY_USER, ORDINARY_USER]
         parent.communicate("")
-    assert (parent.returncode, told["uid"], told["answer"]) == (0, ORDINARY_USER, "palimpsest")
-    await_end(*told["pids"], told["guard"])
-    assert not any(Path(directory).exists() for directory in told["directories"])
+    assert (parent.returncode, document["uid"], document["answer"]) == (0, ORDINARY_USER, "palimpsest")
+    await_end(*document["pids"], document["guard"])
+    assert not any(Path(directory).exists() for directory in document["directories"])
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can hand a directory to another user")

@@ -157,7 +157,7 @@ def imported(product: Product, data: bytes, **options: Any) -> UUID:
 def told_of(data: bytes) -> dict[str, Any]:
     """Return an export's rows by kind, under ids that count them, without what an import makes anew."""
     rows = [json.loads(line) for line in data.splitlines()]
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     own = [row for row in rows if row["type"] == "run" and row["trigger"] == "import"]
     renamed: dict[str, str] = {}
     for row in rows[1:-1]:
@@ -173,10 +173,10 @@ def told_of(data: bytes) -> dict[str, Any]:
             row |= {"state": "skipped", "reason": "head_moved"}
         if kind == "run":
             row.pop("finished_at")
-        found.setdefault(kind, []).append(row)
+        by_name.setdefault(kind, []).append(row)
     for kind in ("run", "context_block", "pin"):
-        found.get(kind, []).sort(key=lambda row: row["id"])
-    text = json.dumps(found)
+        by_name.get(kind, []).sort(key=lambda row: row["id"])
+    text = json.dumps(by_name)
     for old, new in renamed.items():
         for prefix in ("conv_", "run_", "pin_", ""):
             text = text.replace(prefix + old, new)
@@ -472,9 +472,9 @@ def test_the_commands_pass_a_conversation_on(desk: Desk) -> None:
     data = command("export", ids.external("conv", tracked.id)).stdout
     assert data.splitlines()[1:-1] == exported(desk.product, tracked.id).splitlines()[1:-1]
     done = command("import", "-", "--tenant", "elsewhere", stdin=data)
-    made = ids.parse("conv", done.stdout.decode().strip())
-    assert made is not None
-    assert context_of(desk.elsewhere, made) == context_of(desk.product, tracked.id)
+    parsed = ids.parse("conv", done.stdout.decode().strip())
+    assert parsed is not None
+    assert context_of(desk.elsewhere, parsed) == context_of(desk.product, tracked.id)
     assert b"Checking" not in done.stderr, "nobody sits before it"
     environment["TTY_COMPATIBLE"] = "1"
     shown = command("export", ids.external("conv", tracked.id))

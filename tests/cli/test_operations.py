@@ -89,13 +89,13 @@ def cut(chat: Chat) -> UUID:
 
 def test_runs_are_listed_by_conversation_and_state(chat: Chat) -> None:
     first, second = summarized(chat), cut(chat)
-    found = as_json(chat, "runs")
-    assert {run["conversation_id"] for run in found} == {ids.external("conv", each) for each in (first, second)}
+    document = as_json(chat, "runs")
+    assert {run["conversation_id"] for run in document} == {ids.external("conv", each) for each in (first, second)}
     for conversation in (first, second):
         name = ids.external("conv", conversation)
         own = [ids.external("run", run.id) for run in reversed(chat.runs(conversation))]
         assert [run["id"] for run in as_json(chat, "runs", "--conversation", name)] == own
-    states = Counter(run["state"] for run in found)
+    states = Counter(run["state"] for run in document)
     for state in ("committed", "skipped", "failed", "dead"):
         assert len(as_json(chat, "runs", "--state", state)) == states[state]
     assert as_json(chat, "runs", "--dead") == []
@@ -106,16 +106,16 @@ def test_one_run_is_shown_in_full(chat: Chat) -> None:
     conversation = summarized(chat)
     row = next(run for run in chat.runs(conversation) if run.state == "committed")
     name = ids.external("run", row.id)
-    found = as_json(chat, "runs", name)
-    assert (found["id"], found["state"], found["tenant"]) == (name, "committed", "acme")
-    (step,) = found["steps"]
+    document = as_json(chat, "runs", name)
+    assert (document["id"], document["state"], document["tenant"]) == (name, "committed", "acme")
+    (step,) = document["steps"]
     assert (step["name"], step["summarizer"], step["model"], step["model_calls"]) == (
         "summary",
         "stub",
         "stub-model",
         1,
     )
-    assert found["policy"]["compaction_threshold_tokens"] == 4_000
+    assert document["policy"]["compaction_threshold_tokens"] == 4_000
     (listed,) = [line.split() for line in run(chat, "runs").stdout.splitlines() if name in line]
     assert listed[:3] == [name, "acme", "committed"]
     printed = run(chat, "runs", name).stdout
@@ -145,34 +145,34 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
     other = make_tenant(database_url, "rival")
     with Chat(chat.settings, other.id) as rival:
         summarized(rival)
-    found = as_json(chat, "stats", "--days", "2")
-    assert (found["tenants"], found["conversations"], found["messages"]) == (2, 3, 24 + 7 + 24)
-    assert found["tokens_stored"] - found["tokens_served"] == found["tokens_saved_per_call"] > 0
+    document = as_json(chat, "stats", "--days", "2")
+    assert (document["tenants"], document["conversations"], document["messages"]) == (2, 3, 24 + 7 + 24)
+    assert document["tokens_stored"] - document["tokens_served"] == document["tokens_saved_per_call"] > 0
     mine = as_json(chat, "stats", "--tenant", "acme")
     theirs = as_json(chat, "stats", "--tenant", "rival")
     sums = ("conversations", "messages", "tokens_stored", "tokens_served", "tokens_saved", "tokens_saved_per_call")
     for name in sums:
-        assert found[name] == mine[name] + theirs[name]
+        assert document[name] == mine[name] + theirs[name]
     stored = chat.query("select sum(tokens) as tokens from messages where superseded_at is null")
     assert mine["tokens_stored"] == stored[0].tokens
     assert mine["tokens_served"] == chat.query("select sum(context_tokens) as n from conversations")[0].n
     runs = {(each["state"], each["reason"]): each["runs"] for each in mine["runs"]}
-    told = chat.query("select state, reason, count(*) as runs from runs group by 1, 2")
-    assert runs == {(row.state, row.reason): row.runs for row in told}
-    today, yesterday = found["days"]
+    rows = chat.query("select state, reason, count(*) as runs from runs group by 1, 2")
+    assert runs == {(row.state, row.reason): row.runs for row in rows}
+    today, yesterday = document["days"]
     assert today["day"] > yesterday["day"]
     assert (today["model_calls"], today["model_input_tokens"], today["model_output_tokens"]) == (2, 2_000, 100)
     assert today["runs"] == sum(each["runs"] for each in mine["runs"] + theirs["runs"])
     assert not any(yesterday[name] for name in ("runs", "model_calls", "tokens_saved"))
     assert len(mine["days"]) == 30
-    assert found["queues"] == {"checks": 0, "summaries": 0}
-    assert found["recalls"] == {"recalls": 3, "found": 2, "missed": 1, "regret": {"summary": 2}}
+    assert document["queues"] == {"checks": 0, "summaries": 0}
+    assert document["recalls"] == {"recalls": 3, "found": 2, "missed": 1, "regret": {"summary": 2}}
     assert theirs["recalls"]["recalls"] == 0
-    assert found["processes"] == []
-    assert found["backlog"]["due_checks"] == 1
+    assert document["processes"] == []
+    assert document["backlog"]["due_checks"] == 1
     assert run(chat, "stats", "--tenant", "nobody", code=1).stderr == "palimpsest: there is no tenant 'nobody'\n"
     printed = run(chat, "stats").stdout
-    assert f"{found['tokens_served']:,}, {found['tokens_saved_per_call']:,} less" in printed
+    assert f"{document['tokens_served']:,}, {document['tokens_saved_per_call']:,} less" in printed
     assert "3 times, 1 what had left (summary 2)" in printed
 
 
@@ -186,9 +186,9 @@ def test_stats_do_without_redis(chat: Chat) -> None:
 def test_stats_of_a_tenant_by_the_api(service: Service) -> None:
     key = service.client.headers["authorization"].removeprefix("Bearer ")
     asked = {"PALIMPSEST_URL": service.api.url, "PALIMPSEST_KEY": key, "PALIMPSEST_DATABASE_URL": NOWHERE}
-    found = json.loads(CliRunner().invoke(app, ["stats", "--json"], env=asked).stdout)
-    assert found["usage"]["today"] == service.client.get("/v1/tenant/usage").json()["today"]
-    assert found["services"]["database"] == "ok"
+    document = json.loads(CliRunner().invoke(app, ["stats", "--json"], env=asked).stdout)
+    assert document["usage"]["today"] == service.client.get("/v1/tenant/usage").json()["today"]
+    assert document["services"]["database"] == "ok"
     printed = CliRunner().invoke(app, ["stats"], env=asked)
     assert printed.exit_code == 0
     assert printed.stdout.startswith("Today: 0 tokens")
@@ -250,14 +250,14 @@ def test_an_api_that_cannot_listen_ends_with_1(chat: Chat) -> None:
 
 @pytest.mark.parametrize("name", ["prod [/eu]", "[red]prod", ":smile:", "\x1b]0;prod\x07\x9b2J"])
 def test_names_are_shown_as_they_are(chat: Chat, name: str) -> None:
-    shown = "".join(each for each in name if each.isprintable())
+    text = "".join(each for each in name if each.isprintable())
     run(chat, "keys", "create", "--tenant", name, "--name", name)
     for arguments in (["keys", "list", "--tenant", name], ["tenants", "list"]):
-        told = run(chat, *arguments, COLUMNS="200").stdout
-        assert shown in told
-        assert not {"\x1b", "\x07", "\x9b"} & set(told)
-    told = run(chat, "runs", "--tenant", f"no {name}", code=1).stderr
-    assert not {"\x1b", "\x07", "\x9b"} & set(told)
+        finished = run(chat, *arguments, COLUMNS="200").stdout
+        assert text in finished
+        assert not {"\x1b", "\x07", "\x9b"} & set(finished)
+    finished = run(chat, "runs", "--tenant", f"no {name}", code=1).stderr
+    assert not {"\x1b", "\x07", "\x9b"} & set(finished)
 
 
 class Page(BaseHTTPRequestHandler):

@@ -90,12 +90,12 @@ def descendants(pid: int) -> set[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found: set[int] = set()
+    names: set[int] = set()
     level = {pid}
     while level:
         level = {child for child, parent in parents.items() if parent in level}
-        found |= level
-    return found
+        names |= level
+    return names
 
 
 def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -399,10 +399,10 @@ def logged_in(database_url: str) -> dict[str, set[tuple[str, bool]]]:
     query = """select application_name, rolname, rolsuper from pg_stat_activity join pg_roles as r on r.oid = usesysid
                where datname = current_database() and pid <> pg_backend_pid()"""
     with psycopg.connect(database_url) as connection:
-        found: dict[str, set[tuple[str, bool]]] = {}
+        by_name: dict[str, set[tuple[str, bool]]] = {}
         for application, name, is_super in connection.execute(query):
-            found.setdefault(application, set()).add((name, is_super))
-    return found
+            by_name.setdefault(application, set()).add((name, is_super))
+    return by_name
 
 
 def test_what_serve_prints_once_is_all_that_is_secret_in_it_and_no_part_is_a_superuser(tmp_path: Path) -> None:

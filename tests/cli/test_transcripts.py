@@ -77,8 +77,8 @@ class TestAnthropic:
         assert roles(found) == [message["role"] for message in ANTHROPIC]
 
     def test_every_line_is_a_conversation(self, tmp_path: Path) -> None:
-        found = read_transcripts(jsonl(tmp_path, {"id": "a", "messages": ANTHROPIC}, {"messages": ANTHROPIC[:2]}))
-        assert [(each.id, len(roles(each))) for each in found] == [("a", 5), ("input-001", 2)]
+        transcripts = read_transcripts(jsonl(tmp_path, {"id": "a", "messages": ANTHROPIC}, {"messages": ANTHROPIC[:2]}))
+        assert [(each.id, len(roles(each))) for each in transcripts] == [("a", 5), ("input-001", 2)]
 
     def test_content_keeps_its_bytes(self, tmp_path: Path) -> None:
         raw = '[ {"type":"text",  "text":"caf\\u00e9 é \\/ 1e2", "n": 1.0,\t"n": 10000000000000000000001} ]'
@@ -345,9 +345,9 @@ class TestRealTranscripts:
     def test_every_content_is_the_files_own_text(self) -> None:
         for path in recorded("airline.jsonl", "airline-long.jsonl", "swe-agent.jsonl"):
             lines = path.read_text(encoding="utf-8").splitlines()
-            found = read_transcripts(path)
-            assert len(found) == len(lines)
-            for transcript, line in zip(found, lines, strict=True):
+            transcripts = read_transcripts(path)
+            assert len(transcripts) == len(lines)
+            for transcript, line in zip(transcripts, lines, strict=True):
                 expected = json.loads(line)
                 assert transcript.id == expected["id"]
                 assert contents(transcript) == [message["content"] for message in expected["messages"]]

@@ -108,15 +108,15 @@ def arguments(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def operation_of(document: Schema, request: Request) -> tuple[str, Schema]:
-    found = [
+    items = [
         (template, operation[request.method.lower()])
         for template, operation in document["paths"].items()
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), unquote(request.path))
         and request.method.lower() in operation
     ]
-    assert found, f"{request.method} {request.path} is no operation"
+    assert items, f"{request.method} {request.path} is no operation"
     # A literal path goes before one with a parameter, as in the router.
-    return min(found, key=lambda each: each[0].count("{"))
+    return min(items, key=lambda each: each[0].count("{"))
 
 
 def good_schema(document: Schema, request: Request, *, listed: bool = False) -> Schema | None:

@@ -62,15 +62,15 @@ def answers(client: httpx2.Client) -> bool:
 def say(chat: httpx2.Client, conversation: str, text: str) -> tuple[str, dict[str, Any]]:
     """Return the reply, and the last that was told of everything else."""
     reply = ""
-    told: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     with chat.stream("POST", f"/chats/{conversation}", json={"text": text}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
             if line:
                 event = json.loads(line.removeprefix("data: "))
                 reply += event.pop("text", "")
-                told |= event
-    return reply, told
+                by_name |= event
+    return reply, by_name
 
 
 def test_a_conversation_that_is_compacted_meanwhile(chat: httpx2.Client, proxy: FaultyProxy, service: Service) -> None:

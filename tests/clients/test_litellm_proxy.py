@@ -56,9 +56,9 @@ def behind(module_settings: Settings, tmp_path_factory: pytest.TempPathFactory) 
 @contextmanager
 def proxied(room: Room, folder: Path) -> Iterator[httpx2.Client]:
     """Run LiteLLM's proxy before the room's providers, with the page's guardrail; yield a client of it."""
-    found = re.search(r"```yaml\n(guardrails:\n.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    guardrail = found[1].replace("http://127.0.0.1:8081", room.gateway.url)
+    text = re.search(r"```yaml\n(guardrails:\n.*?)```", PAGE.read_text(), re.DOTALL)
+    assert text is not None
+    guardrail = text[1].replace("http://127.0.0.1:8081", room.gateway.url)
     bases = {"messages": room.providers.url, "chat": room.providers.openai_url, "responses": room.providers.openai_url}
     models = [
         {

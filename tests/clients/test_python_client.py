@@ -157,9 +157,9 @@ def test_the_callers_own_history_stands_in(client: Client, conversation: str, pr
     proxy.always = "drop"
     with pytest.raises(UnreachableError):
         client.context(conversation)
-    found = client.context(conversation, fallback=lambda: OWN)
-    assert (found.messages, found.is_fallback, found.version) == (OWN, True, 0)
-    assert isinstance(found.error, UnreachableError)
+    served = client.context(conversation, fallback=lambda: OWN)
+    assert (served.messages, served.is_fallback, served.version) == (OWN, True, 0)
+    assert isinstance(served.error, UnreachableError)
     asked = len(proxy.seen)
     assert client.context(conversation, fallback=lambda: OWN).is_fallback
     assert len(proxy.seen) == asked  # nobody waits for a service that has just failed
@@ -182,8 +182,8 @@ def test_nobody_waits_for_a_service_that_hangs(service: Service, key: str, clien
 
 def test_an_answer_that_does_not_end_is_given_up(client: Client, conversation: str, proxy: FaultyProxy) -> None:
     proxy.always = "trickle"
-    found = client.context(conversation, fallback=lambda: OWN, timeout=0.3)
-    assert isinstance(found.error, UnreachableError)
+    served = client.context(conversation, fallback=lambda: OWN, timeout=0.3)
+    assert isinstance(served.error, UnreachableError)
 
 
 def test_what_is_no_json_is_refused_at_once(client: Client, conversation: str) -> None:
@@ -221,8 +221,8 @@ def test_a_context_has_the_turns_that_wait(client: Client, conversation: str, pr
     assert client.deliver(conversation, [answer("b")]) is None
     client.core._caller._away_until = 0
     proxy.then(*[BUSY] * 3)
-    found = client.context(conversation)
-    assert (labels(found), found.kept) == (["a", "b"], 1)
+    served = client.context(conversation)
+    assert (labels(served), served.kept) == (["a", "b"], 1)
     # An edit can't be shown, so the caller's history is asked for.
     client.core._caller._away_until = 0
     proxy.then(*[BUSY] * 3)

@@ -51,8 +51,8 @@ def test_nobody_waits_for_turns_that_are_being_sent(proxy: FaultyProxy, key: str
         flushing = pool.submit(client.flush)
         try:
             eventually(lambda: proxy.seen)
-            found = client.context(conversation, fallback=lambda: OWN, timeout=0.4)
-            assert (found.messages, found.is_fallback) == (OWN, True)
+            context = client.context(conversation, fallback=lambda: OWN, timeout=0.4)
+            assert (context.messages, context.is_fallback) == (OWN, True)
             with pytest.raises(UnreachableError, match="still being sent"):
                 client.context(conversation, timeout=0.4)
             assert not flushing.done()
@@ -84,9 +84,9 @@ def test_turns_that_wait_share_the_time_of_a_context(proxy: FaultyProxy, key: st
     # Each of them takes a second, and there are two for sending.
     proxy.then(*[Refused(503, {"retry-after": "1"}), None] * 3)
     with Client(proxy.url, key, outbox=kept(conversation, "a", "b", "c")) as client:
-        found = client.context(conversation, timeout=4)
-        assert labels(found) == ["a", "b", "c"]
-        assert found.kept > 0
+        context = client.context(conversation, timeout=4)
+        assert labels(context) == ["a", "b", "c"]
+        assert context.kept > 0
         proxy.faults.clear()
         assert client.flush() == 0
 
@@ -113,8 +113,8 @@ def test_a_turn_is_stored_however_often_others_overtake_it(
 def test_a_key_that_may_not_read_originals_leaves_no_turn_behind(
     conversation: str, proxy: FaultyProxy, service: Service
 ) -> None:
-    made = service.client.post("/v1/keys", json={"name": "chat", "scopes": ["turns:write", "context:read"]})
-    with Client(proxy.url, made.json()["key"]) as client:
+    response = service.client.post("/v1/keys", json={"name": "chat", "scopes": ["turns:write", "context:read"]})
+    with Client(proxy.url, response.json()["key"]) as client:
         client.append(conversation, [request("a")])
         proxy.always = "drop"
         assert client.deliver(conversation, [answer("mine")]) is None
@@ -133,8 +133,8 @@ def test_a_turn_whose_answer_was_lost_is_shown_once(
     assert client.deliver(conversation, [answer("b")]) is None  # the same again, and this one was not sent
     proxy.always = None
     client.core._caller._away_until = math.inf
-    found = client.context(conversation)
-    assert (labels(found), found.kept) == (["a", "b", "b"], 1)
+    context = client.context(conversation)
+    assert (labels(context), context.kept) == (["a", "b", "b"], 1)
     service.append(f"/v1/conversations/{conversation}", request("theirs"))
     client.core._caller._away_until = math.inf
     assert labels(client.context(conversation)) == ["a", "b", "theirs", "b"]
@@ -150,8 +150,8 @@ def test_a_turn_under_a_key_of_the_callers_own_is_shown_once(
     assert client.deliver(conversation, [request("a"), answer("b")], idempotency_key="reply-1") is None
     proxy.always = None
     client.core._caller._away_until = math.inf
-    found = client.context(conversation)
-    assert (labels(found), found.kept) == (["a", "b"], 0)
+    context = client.context(conversation)
+    assert (labels(context), context.kept) == (["a", "b"], 0)
 
 
 def test_the_same_words_of_two_processes_are_two_turns(
@@ -174,9 +174,9 @@ def test_what_is_not_the_services_answer_is_none(
     client: Client, conversation: str, proxy: FaultyProxy, service: Service, shape: Refused
 ) -> None:
     proxy.always = shape
-    found = client.context(conversation, fallback=lambda: OWN)
-    assert (found.messages, found.is_fallback) == (OWN, True)
-    assert isinstance(found.error, UnreachableError)
+    context = client.context(conversation, fallback=lambda: OWN)
+    assert (context.messages, context.is_fallback) == (OWN, True)
+    assert isinstance(context.error, UnreachableError)
     client.core._caller._away_until = 0
     assert client.deliver(conversation, [request("a")]) is None
     client.core._caller._away_until = 0

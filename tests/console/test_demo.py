@@ -43,14 +43,14 @@ def story() -> list[tuple[str, Any]]:
 
 
 def stored(client: httpx2.Client, identifier: str) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    items: list[tuple[str, Any]] = []
     after: int | None = None
     while True:
         parameters = {"limit": 100} | ({} if after is None else {"after": after})
         page = client.get(f"/v1/conversations/{identifier}/messages", params=parameters).json()
-        found += [(each["role"], each["content"]) for each in page["data"]]
+        items += [(each["role"], each["content"]) for each in page["data"]]
         if not page["has_more"]:
-            return found
+            return items
         after = page["last_id"]
 
 
@@ -68,10 +68,10 @@ def test_the_demo_is_played_once_and_compacted_like_anything_else(service: Servi
         eventually(lambda: len(stored(service.client, identifier)) == len(told), 60)
         assert stored(service.client, identifier) == told
         work(service.settings, f"/v1/conversations/{identifier}")
-        shown = text_of(client.get(page).text)
-        assert EXTERNAL_ID in shown
-        assert f"tokens in {len(told)} messages" in shown
-        assert "v1" in shown
+        response = text_of(client.get(page).text)
+        assert EXTERNAL_ID in response
+        assert f"tokens in {len(told)} messages" in response
+        assert "v1" in response
         assert BUTTON not in client.get("/console").text
     actions = query(service, "select action, outcome from operator_actions where action = 'demo'")
     assert actions == [("demo", "done")]
@@ -86,9 +86,9 @@ def test_what_a_killed_process_left_is_played_to_the_end_by_another(
         page = console.post("/console/demo").headers["location"].partition("?")[0]
         identifier = page.rpartition("/")[2]
         eventually(lambda: len(stored(client, identifier)) > 10, 60)
-        shown = console.get(page).text
-        assert "is being played here" in shown
-        assert GO_ON not in shown
+        response = console.get(page).text
+        assert "is being played here" in response
+        assert GO_ON not in response
         api.kill()
     settings = make_settings(broker_url=product.env["PALIMPSEST_BROKER_URL"])
     with running_api(settings) as one, running_api(settings) as other, one.client(tenant.key) as client:
@@ -118,15 +118,15 @@ def test_the_demo_does_not_go_on_where_somebody_else_wrote(service: Service, mon
     monkeypatch.setattr("api.console.demo.player.QUIET_SECONDS", 0)
     first, second, *_ = job_search().turns
     mine = [{"role": each["role"], "content": "Mine."} for each in second.messages]
-    made = service.stranger.post("/v1/conversations", json={"external_id": EXTERNAL_ID}).json()
-    path = f"/v1/conversations/{made['id']}"
-    page = f"/console/conversations/{made['id']}"
+    body = service.stranger.post("/v1/conversations", json={"external_id": EXTERNAL_ID}).json()
+    path = f"/v1/conversations/{body['id']}"
+    page = f"/console/conversations/{body['id']}"
     with sign_in(service, key_of(service.stranger)) as client:
         for messages, goes_on in ((list(first.messages), True), (mine, False)):
             service.stranger.post(f"{path}/turns", json={"messages": messages})
             assert (GO_ON in client.get(page).text) == goes_on
         client.post("/console/demo")
-    assert len(stored(service.stranger, made["id"])) == len(first.messages) + len(mine)
+    assert len(stored(service.stranger, body["id"])) == len(first.messages) + len(mine)
     service.stranger.delete(path)
 
 

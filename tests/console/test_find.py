@@ -89,9 +89,9 @@ def test_a_conversation_and_a_run_are_found_however_their_id_is_written(client: 
 def test_a_request_leads_to_what_it_did(client: httpx2.Client, known: Known) -> None:
     for words in spellings(known.request):
         assert led_to(client, words) == f"/console/runs/{known.run}", words
-    told = client.get("/console/find", params={"q": known.erasure_request})
-    assert "erasure" in text_of(told.text)
-    assert known.erasure_request in told.text
+    response = client.get("/console/find", params={"q": known.erasure_request})
+    assert "erasure" in text_of(response.text)
+    assert known.erasure_request in response.text
     assert "erasure" in text_of(client.get("/console/find", params={"q": known.erased}).text)
 
 
@@ -100,13 +100,13 @@ def test_every_id_that_a_page_shows_is_found(service: Service, known: Known) -> 
         conversation = f"/console/conversations/{known.conversation}"
         assert client.post(f"{conversation}/compact", data={"strategy": "drop"}).status_code == 303
         pages = ("/console/operators", "/console/keys", conversation, f"/console/runs/{known.run}", "/console/runs")
-        shown = set()
+        names = set()
         for path in pages:
-            shown |= set(re.findall(r"\b[a-z]{3,4}_(?:[0-9a-f]{32}|…[0-9a-f]{8})", text_of(client.get(path).text)))
+            names |= set(re.findall(r"\b[a-z]{3,4}_(?:[0-9a-f]{32}|…[0-9a-f]{8})", text_of(client.get(path).text)))
         # The last line of a page is the request's that answered it: it has done nothing that is kept.
-        own = {each for each in shown if each.startswith("req_") and "…" not in each}
-        assert {each.partition("_")[0] for each in shown - own} == {"conv", "run", "key", "req"}
-        for each in shown - own:
+        own = {each for each in names if each.startswith("req_") and "…" not in each}
+        assert {each.partition("_")[0] for each in names - own} == {"conv", "run", "key", "req"}
+        for each in names - own:
             answer = client.get("/console/find", params={"q": each})
             location = answer.headers.get("location", "")
             assert answer.status_code == 200 or not location.startswith("/console/conversations?"), each

@@ -107,13 +107,13 @@ def test_a_dead_worker_is_seen_on_every_page(service: Service, processes: None) 
         eventually(lambda: "1 alert<" in mark() or time.monotonic() > until)
         assert "dot-missing" in mark()
         overview = client.get("/console").text
-        told = text_of(overview)
-        assert "Nobody serves the queue checks." in told
-        assert "Nobody serves the queue summaries." not in told
-        assert "Installation not served" in told
-        assert re.search(r"checks nobody there 0 \W 0", told)
-        assert re.search(r"summaries served 1 0 of 8", told)
-        assert re.search(r"worker-7 <b>, 4711 gone 1 min \d+ s silent", told)
+        text = text_of(overview)
+        assert "Nobody serves the queue checks." in text
+        assert "Nobody serves the queue summaries." not in text
+        assert "Installation not served" in text
+        assert re.search(r"checks nobody there 0 \W 0", text)
+        assert re.search(r"summaries served 1 0 of 8", text)
+        assert re.search(r"worker-7 <b>, 4711 gone 1 min \d+ s silent", text)
         assert "worker-7 &lt;b&gt;" in overview
         assert 'hx-get="/console/health"' in client.get("/console/runs").text
         whole = client.get("/console/health")

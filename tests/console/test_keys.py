@@ -25,9 +25,9 @@ HOSTILE = "<script>alert(1)</script> \"'>"
 
 def new_key(client: httpx2.Client, **fields: Any) -> httpx2.Response:
     """Fill in and send the form for a new key."""
-    found = re.search(r'name="newest" value="(key_[0-9a-f]{32})"', client.get("/console/keys/new").text)
-    assert found
-    form = {"newest": found[1], "name": "chat backend", "scopes": ["turns:write", "context:read"], "days": "90"}
+    response = re.search(r'name="newest" value="(key_[0-9a-f]{32})"', client.get("/console/keys/new").text)
+    assert response
+    form = {"newest": response[1], "name": "chat backend", "scopes": ["turns:write", "context:read"], "days": "90"}
     return client.post("/console/keys", data=form | fields)
 
 
@@ -214,11 +214,11 @@ def test_keys_are_for_admins_of_their_own_tenant_and_from_our_pages(service: Ser
 
 def test_the_list_goes_on(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.console.routes.keys.ON_A_PAGE", 2)
-    made = [external("key", make_key(service)[0]) for _ in range(3)]
+    items = [external("key", make_key(service)[0]) for _ in range(3)]
     with signed_in(service) as client:
         page, seen = "/console/keys", []
         for _ in range(3):
             text = client.get(page).text
             seen += re.findall(r'<tr id="(key_[0-9a-f]{32})"', text)
             page = re.findall(r'rel="next" href="([^"]+)"', text)[0]
-    assert seen[1:4] == made[::-1]
+    assert seen[1:4] == items[::-1]

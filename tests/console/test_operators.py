@@ -37,7 +37,7 @@ def client(service: Service) -> Iterator[httpx2.Client]:
 
 @pytest.fixture
 def path(service: Service) -> str:
-    made = service.conversation(
+    conversation = service.conversation(
         external_id=None,
         system=f"You help. {HOSTILE}",
         tools=[TOOL],
@@ -45,8 +45,8 @@ def path(service: Service) -> str:
         policy={"compaction_threshold_tokens": 2_000, "min_savings_tokens": 50},
         model="claude-haiku-4-5",
     )
-    service.append(made, *talk.exchanges(6, 60))
-    return made
+    service.append(conversation, *talk.exchanges(6, 60))
+    return conversation
 
 
 def page_of(path: str) -> str:
@@ -64,14 +64,14 @@ def last_actions(service: Service, count: int) -> list[tuple[Any, ...]]:
 def test_what_a_conversation_was_set_up_with(service: Service, client: httpx2.Client, path: str) -> None:
     assert service.client.patch("/v1/tenant", json={"policy": {"protected_tail_messages": 8}}).status_code == 200
     page = client.get(f"{page_of(path)}/setup").text
-    told = text_of(page)
-    assert f"You help. {HOSTILE}".replace("\ud7ff", "") in told.replace("\ud7ff", "")
-    assert '"n": 4711' in told
+    text = text_of(page)
+    assert f"You help. {HOSTILE}".replace("\ud7ff", "") in text.replace("\ud7ff", "")
+    assert '"n": 4711' in text
     for hostile in ("<script>alert", "<img src=x", "onerror=alert(1)>", "</textarea>{{"):
         assert hostile not in page
-    assert re.search(r"compaction threshold tokens 2000 this conversation", told)
-    assert re.search(r"protected tail messages 8 tenant", told)
-    assert re.search(r"model context tokens \d+ (model's window|default)", told)
+    assert re.search(r"compaction threshold tokens 2000 this conversation", text)
+    assert re.search(r"protected tail messages 8 tenant", text)
+    assert re.search(r"model context tokens \d+ (model's window|default)", text)
     in_force = service.client.get(path).json()["policy"]
     assert len(re.findall(r"<tr><th scope=\"row\">", page.partition("All ")[2])) == len(in_force)
     assert f'href="{page_of(path)}/setup" aria-current="page"' in page
@@ -159,8 +159,8 @@ def test_dead_runs_are_retried_at_once_after_a_look(service: Service, client: ht
     assert "2 runs are queued again." in text_of(client.get(done.headers["location"]).text)
     states = [service.client.get(f"/v1/runs/{run}").json()["state"] for run in runs]
     assert states == ["queued", "queued", "dead"]
-    told = {(action, outcome, run) for action, outcome, _, run, _ in last_actions(service, 2)}
-    assert told == {("retry", "queued", UUID(run[4:])) for run in runs[:2]}
+    names = {(action, outcome, run) for action, outcome, _, run, _ in last_actions(service, 2)}
+    assert names == {("retry", "queued", UUID(run[4:])) for run in runs[:2]}
 
 
 def test_webhooks_are_made_and_removed_and_their_deliveries_sent_again(service: Service, client: httpx2.Client) -> None:
@@ -174,9 +174,9 @@ def test_webhooks_are_made_and_removed_and_their_deliveries_sent_again(service: 
     )
     for wrong in odd_fields:
         assert client.post("/console/webhooks", data=form | wrong).status_code == 422, wrong
-    made = client.post("/console/webhooks", data=form)
-    assert made.status_code == 201
-    secret = re.search(r'value="(whsec_[^"]+)"', made.text)
+    response = client.post("/console/webhooks", data=form)
+    assert response.status_code == 201
+    secret = re.search(r'value="(whsec_[^"]+)"', response.text)
     assert secret
     assert client.post("/console/webhooks", data=form).status_code == 409
     ((hook,),) = query(service, "select id from webhooks where removed_at is null")
@@ -205,8 +205,8 @@ def test_webhooks_are_made_and_removed_and_their_deliveries_sent_again(service: 
     assert "cannot be had back" in text_of(asked.text)
     assert client.post(f"/console/webhooks/{external('hook', hook)}/remove").status_code == 303
     assert client.post(f"/console/webhooks/{external('hook', hook)}/remove").status_code == 404
-    told = [(action, subject) for action, _, _, _, subject in last_actions(service, 3)]
-    assert told == [("webhook_remove", hook), ("delivery_retry", hook), ("webhook_create", hook)]
+    items = [(action, subject) for action, _, _, _, subject in last_actions(service, 3)]
+    assert items == [("webhook_remove", hook), ("delivery_retry", hook), ("webhook_create", hook)]
     assert external("hook", hook)[-8:] in client.get("/console/operators").text
     with signed_in(service, READER) as reader:
         told_of = reader.get("/console/find", params={"q": external("hook", hook)}).text
@@ -234,8 +234,8 @@ def test_lists_are_narrowed_to_days_a_user_and_a_cost(service: Service, client: 
     def runs(**only: object) -> set[str]:
         answer = client.get("/console/runs", params={name: str(value) for name, value in only.items()})
         assert answer.status_code == 200, text_of(answer.text)
-        shown = set(re.findall(r'href="/console/runs/(run_[0-9a-f]{32})"', answer.text))
-        return shown & {today_run, then_run, asked}
+        names = set(re.findall(r'href="/console/runs/(run_[0-9a-f]{32})"', answer.text))
+        return names & {today_run, then_run, asked}
 
     assert runs(since=then, until=then) == {then_run}
     assert runs(since=today) == {today_run, asked}

@@ -84,9 +84,9 @@ def test_what_was_asked_back_is_shown_with_what_had_taken_it_out(
         assert service.client.post(f"{told.path}/recall", json={"ref": ref}).status_code == 200
     page = show(client, told.page)
     assert f'href="{told.page}/messages/2"' in page
-    shown = text_of(page)
-    assert "What compaction should have kept" in shown
-    assert "compaction_threshold_tokens 5000" in shown
+    text = text_of(page)
+    assert "What compaction should have kept" in text
+    assert "compaction_threshold_tokens 5000" in text
     overview = text_of(show(client, "/console"))
     assert "Asked back" in overview
     assert "Needed what had left" in overview
@@ -142,8 +142,8 @@ def test_empty_pages(service: Service) -> None:
     with sign_in(service, key_of(service.stranger)) as client:
         for path in ("/console", "/console/conversations", "/console/runs", "/console/conversations?q=nobody"):
             assert "No " in text_of(show(client, path)), path
-        made = service.stranger.post("/v1/conversations", json={})
-        page = f"/console/conversations/{made.json()['id']}"
+        response = service.stranger.post("/v1/conversations", json={})
+        page = f"/console/conversations/{response.json()['id']}"
         for path in (
             "",
             "/context",
@@ -347,9 +347,9 @@ def test_acting_is_for_those_who_may_and_is_written_down(service: Service) -> No
             ("compact", "queued", None),
             ("compact", "another_run_is_active", None),
         ]
-        shown = text_of(show(operator, "/console/operators"))
+        text = text_of(show(operator, "/console/operators"))
         for action in ("sign in", "restore", "compact"):
-            assert action in shown
+            assert action in text
     service.client.delete(told.path)
     assert len(query(service, written, conversation)) == 3
 

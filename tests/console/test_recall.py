@@ -34,11 +34,13 @@ def client(service: Service) -> Iterator[httpx2.Client]:
 @pytest.fixture
 def path(service: Service) -> str:
     """A conversation whose beginning has left the context, and which would break a page that shows it as it came."""
-    made = service.conversation(policy=SMALL | {"compaction_enabled": False, "max_conversation_messages": 10})
-    service.append(made, {"role": "user", "content": SECRET}, {"role": "assistant", "content": f"Noted. {HOSTILE}"})
-    service.append(made, *exchanges(30, 100))
-    work(service.settings, made)
-    return made
+    conversation = service.conversation(policy=SMALL | {"compaction_enabled": False, "max_conversation_messages": 10})
+    service.append(
+        conversation, {"role": "user", "content": SECRET}, {"role": "assistant", "content": f"Noted. {HOSTILE}"}
+    )
+    service.append(conversation, *exchanges(30, 100))
+    work(service.settings, conversation)
+    return conversation
 
 
 def page_of(path: str) -> str:
@@ -49,27 +51,27 @@ def test_what_left_the_context_is_found_marked_and_led_to(service: Service, clie
     overview = show(client, page_of(path))
     assert f'action="{page_of(path)}/recall"' in overview
     assert 'class="found"' not in overview
-    found = show(client, f"{page_of(path)}/recall", q="how does the garage open?")
-    assert SECRET in text_of(found)
-    assert "not in the context" in found
-    marks = _MARK.findall(found)
+    page = show(client, f"{page_of(path)}/recall", q="how does the garage open?")
+    assert SECRET in text_of(page)
+    assert "not in the context" in page
+    marks = _MARK.findall(page)
     assert marks[0][0] == f"{page_of(path)}/messages/0"
-    assert len(marks) == len(re.findall(r'<h2 id="m', found))
+    assert len(marks) == len(re.findall(r'<h2 id="m', page))
     assert all(float(width) > 0 for _, _, width in marks)
-    last = re.findall(r'data-x="([\d.]+)" data-seq="(\d+)"', found)[-1]
+    last = re.findall(r'data-x="([\d.]+)" data-seq="(\d+)"', page)[-1]
     newest = _MARK.findall(show(client, f"{page_of(path)}/recall", q=f"m{last[1]}"))
     (x, width) = map(float, newest[0][1:])
     assert x < float(last[0]) < x + width
     assert SECRET in text_of(show(client, f"{page_of(path)}/messages/0"))
-    for link in {link for link in links(found) if "/messages/" in link}:
+    for link in {link for link in links(page) if "/messages/" in link}:
         show(client, link)
 
 
 @pytest.mark.parametrize("words", ["garage", "m0", "m0-m1", r"/\d{4}-[A-Z]/", " [m0] "])
 def test_by_words_by_place_and_by_pattern(client: httpx2.Client, path: str, words: str) -> None:
-    found = show(client, f"{page_of(path)}/recall", q=words)
-    assert SECRET in text_of(found)
-    assert f'value="{html.escape(words.strip())}"' in found
+    page = show(client, f"{page_of(path)}/recall", q=words)
+    assert SECRET in text_of(page)
+    assert f'value="{html.escape(words.strip())}"' in page
 
 
 @pytest.mark.parametrize("words", ["/(/", "m0-m9999999", "m999", "x\x01y"])

@@ -247,15 +247,15 @@ def test_every_answer_is_sent_with_the_policy(service: Service) -> None:
 def test_what_pages_load_is_there_and_may_be_kept(service: Service) -> None:
     with visitor(service) as client:
         page = client.get("/console/sign-in").text
-        found = set(re.findall(r'(?:src|href)="(/console/static/[^"]+)"', page))
-        assert {urlsplit(url).path.rpartition("/")[2] for url in found} == {
+        names = set(re.findall(r'(?:src|href)="(/console/static/[^"]+)"', page))
+        assert {urlsplit(url).path.rpartition("/")[2] for url in names} == {
             "console.css",
             "console.js",
             "theme.js",
             "htmx.min.js",
             "icon.svg",
         }
-        for url in found:
+        for url in names:
             asset = client.get(url)
             assert asset.status_code == 200
             assert "immutable" in asset.headers["cache-control"]

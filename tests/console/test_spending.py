@@ -68,9 +68,9 @@ def test_it_agrees_with_the_api_and_the_command(
     since = (datetime.now(UTC) - timedelta(days=89)).date().isoformat()
     told = {day["day"]: day for day in usage if day["day"] >= since}
     assert len(told) == 4
-    shown = {row[0]: row[1:] for row in table(page, "by-day")}
-    assert len(shown) == 90
-    assert {day: tuple(row[:3]) for day, row in shown.items() if row[0] != "0"} == {
+    names = {row[0]: row[1:] for row in table(page, "by-day")}
+    assert len(names) == 90
+    assert {day: tuple(row[:3]) for day, row in names.items() if row[0] != "0"} == {
         day: tuple(f"{each[name]:,}" for name in ("model_calls", "input_tokens", "output_tokens"))
         for day, each in told.items()
     }
@@ -79,8 +79,8 @@ def test_it_agrees_with_the_api_and_the_command(
     assert f"Spent on models ${total:.4f} in 90 days, 6 calls" in text_of(page)
     assert run_stats(service.settings, "acme", 90, as_json=True) == 0
     for day in json.loads(capsys.readouterr().out)["days"]:
-        assert shown[day["day"]][4:] == [f"{day['runs']:,}", f"{day['tokens_saved']:,}"]
-        assert shown[day["day"]][1] == f"{day['model_input_tokens']:,}"
+        assert names[day["day"]][4:] == [f"{day['runs']:,}", f"{day['tokens_saved']:,}"]
+        assert names[day["day"]][1] == f"{day['model_input_tokens']:,}"
 
 
 def test_models_steps_conversations_and_runs(service: Service, runs: list[str]) -> None:
@@ -150,8 +150,8 @@ def day(ago: int, **fields: Any) -> Day:
 
 def test_what_no_step_tells_of_is_other() -> None:
     days = [day(0, model_calls=3, model_input_tokens=300, cost_usd=Decimal(3)), day(1)]
-    told = [ModelDay(days[0].day, HAIKU, 2, 250, 0, Decimal(2), 0)]
-    found = spent(days, told, Budget())
+    items = [ModelDay(days[0].day, HAIKU, 2, 250, 0, Decimal(2), 0)]
+    found = spent(days, items, Budget())
     assert [(model.name, model.calls, model.input_tokens, model.cost_usd, model.kind) for model in found.models] == [
         (HAIKU, 2, 250, Decimal(2), "model-1"),
         (OTHER, 1, 50, Decimal(1), OTHER),

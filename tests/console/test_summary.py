@@ -135,8 +135,8 @@ def test_the_prompt_is_the_one_that_was_sent(service: Service, told: Told, numbe
 def test_what_the_guard_missed_and_what_it_added(service: Service, told: Told) -> None:
     with signed_in(service) as client:
         page = client.get(f"/console/runs/{told.runs[0]}/summary").text
-    shown = text_of(page.partition("What stands in the context")[2])
-    answer, _, guard = shown.partition("Exact values")
+    written = text_of(page.partition("What stands in the context")[2])
+    answer, _, guard = written.partition("Exact values")
     assert "asked about parcels and orders. <b>" in answer
     added = answer.partition("Added by the quality guard, word for word")[2]
     assert f"{ORDER}-0" in added

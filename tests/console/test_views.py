@@ -63,10 +63,10 @@ def test_the_list_has_every_message_once(spans: list[tuple[int, Any]], tail: int
     for length, fate in spans:
         coverage.append(Span(seq, seq + length - 1, fate))
         seq += length
-    shown = [
+    items = [
         each for span in coverage if span.fate in {"kept", "truncated"} for each in range(span.first, span.last + 1)
     ]
-    view = [ViewMessage("user", "x", each) for each in shown]
+    view = [ViewMessage("user", "x", each) for each in items]
     places = data.draw(st.lists(st.integers(0, len(view)), max_size=2)) if view else []
     for place in sorted(places, reverse=True):
         view.insert(place, ViewMessage("assistant", "written", WRITTEN))
@@ -82,7 +82,7 @@ def test_the_list_has_every_message_once(spans: list[tuple[int, Any]], tail: int
         order = [
             view[entry.first].seq if entry.kind == "written" else entry.first
             for entry in found
-            if entry.kind == "written" or entry.first in shown
+            if entry.kind == "written" or entry.first in items
         ]
         assert order == [message.seq for message in view]
 
@@ -107,9 +107,9 @@ def test_a_line_tells_whether_the_head_changed_it(before: list[Any], data: st.Da
 def _stretches(fates: list[Any]) -> Iterator[tuple[int, Any, list[Any]]]:
     seq = 0
     for fate, same in groupby(fates):
-        found = list(same)
-        yield seq, fate, found
-        seq += len(found)
+        items = list(same)
+        yield seq, fate, items
+        seq += len(items)
 
 
 def run(**fields: Any) -> Any:
@@ -148,7 +148,7 @@ def step(number: int, ended: float, lasted: float, **fields: Any) -> Any:
 
 
 def test_a_run_that_was_handed_over_waits_twice() -> None:
-    told = run(
+    finished = run(
         queue="summaries",
         queued_at=START + timedelta(seconds=3),
         started_at=START + timedelta(seconds=8),
@@ -159,7 +159,7 @@ def test_a_run_that_was_handed_over_waits_twice() -> None:
         step(2, 12, 4, model_calls=1, state="failed", reason="model_overloaded", error="529", cost_usd=Decimal("0.1")),
         step(3, 19, 5, model_calls=1, cost_usd=Decimal("0.2"), attempt=2),
     ]
-    path = run_path(told, steps, START)
+    path = run_path(finished, steps, START)
     assert [(state.name, state.detail, state.seconds) for state in path.states] == [
         ("running", "checks", 3.0),
         ("queued", "summaries", 5.0),
@@ -174,8 +174,8 @@ def test_a_run_that_was_handed_over_waits_twice() -> None:
 
 
 def test_a_run_that_has_not_begun() -> None:
-    told = run(state="queued", started_at=None, finished_at=None)
-    path = run_path(told, [], START + timedelta(seconds=9))
+    finished = run(state="queued", started_at=None, finished_at=None)
+    path = run_path(finished, [], START + timedelta(seconds=9))
     assert [(state.name, state.seconds) for state in path.states] == [("queued", 9.0)]
     assert path.is_active
     assert path.cost_usd is None

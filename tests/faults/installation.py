@@ -144,9 +144,9 @@ class Installation(Product):
     def talk(self, policy: Mapping[str, Any] | None = None, **fields: Any) -> Talk:
         """Begin a conversation through the API: summaries from 4,000 tokens on, no cut tool results."""
         body = {"policy": {**SMALL, "input_token_budget": 0, **(policy or {})}, **fields}
-        made = self.client.post("/v1/conversations", json=body)
-        assert made.status_code == 201, made.text
-        return Talk(self, made.json()["id"])
+        response = self.client.post("/v1/conversations", json=body)
+        assert response.status_code == 201, response.text
+        return Talk(self, response.json()["id"])
 
     def queued(self, queue: str | None = None) -> int:
         """Return the messages that nobody has taken, of one queue or of all."""
@@ -177,9 +177,9 @@ class Talk:
     def __init__(self, installation: Installation, external_id: str) -> None:
         self._installation = installation
         self.path = f"/v1/conversations/{external_id}"
-        found = ids.parse("conv", external_id)
-        assert found is not None
-        self.id = found
+        parsed = ids.parse("conv", external_id)
+        assert parsed is not None
+        self.id = parsed
         self.label = f"talk-{uuid4().hex[:12]}"
         """Stands in every message that `long` and `tool_rounds` make."""
         self.sent: list[Message] = []
@@ -205,8 +205,8 @@ class Talk:
         done = self._installation.client.post(f"{self.path}/turns", json={"messages": messages, **fields})
         assert done.status_code == 201, done.text
         self.sent.extend(messages)
-        told: dict[str, Any] = done.json()
-        return told
+        body: dict[str, Any] = done.json()
+        return body
 
     def context(self) -> dict[str, Any]:
         """Return GET …/context."""
@@ -311,8 +311,8 @@ class Talk:
     def _get(self, what: str, **query: Any) -> dict[str, Any]:
         answered = self._installation.client.get(f"{self.path}/{what}", params=query)
         assert answered.status_code == 200, answered.text
-        told: dict[str, Any] = answered.json()
-        return told
+        body: dict[str, Any] = answered.json()
+        return body
 
 
 @contextmanager

@@ -21,8 +21,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
-        shown = {fault for mark in item.iter_markers("fault") for fault in mark.args}
-        is_kept = shown & wanted if wanted else shown or item.get_closest_marker("slow")
+        names = {fault for mark in item.iter_markers("fault") for fault in mark.args}
+        is_kept = names & wanted if wanted else names or item.get_closest_marker("slow")
         (kept if is_kept else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)

@@ -250,9 +250,9 @@ def test_what_is_no_message_is_put_aside_and_the_worker_goes_on(
     say(talk)
     once(talk.end_state(runs=1))
     assert [each.process.poll() for each in workers] == [None] * 3
-    told = worker.log.read_text()
-    assert WORDS not in told
-    assert "Traceback" not in told
+    text = worker.log.read_text()
+    assert WORDS not in text
+    assert "Traceback" not in text
 
 
 def refusals(worker: Worker) -> int:

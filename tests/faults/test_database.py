@@ -119,17 +119,17 @@ class Turn:
         """Come again as the answers say; each of them is a 503 until it is stored."""
 
         def stored() -> httpx2.Response | None:
-            told = self.send()
-            if told.status_code == 503:
-                unavailable(told)
+            state = self.send()
+            if state.status_code == 503:
+                unavailable(state)
                 return None
-            return told
+            return state
 
-        told = eventually(stored, SETTLE_SECONDS)
-        assert told is not None
-        assert told.status_code == 201, told.text
+        state = eventually(stored, SETTLE_SECONDS)
+        assert state is not None
+        assert state.status_code == 201, state.text
         self.talk.sent.extend(self.messages)
-        return told
+        return state
 
 
 def unavailable(told: httpx2.Response) -> None:

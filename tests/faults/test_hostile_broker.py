@@ -82,8 +82,8 @@ def children(pid: int) -> list[int]:
 
 
 def peak_of(pid: int) -> int:
-    told = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in told if line.startswith("VmHWM"))
+    text = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in text if line.startswith("VmHWM"))
 
 
 def works(installation: Installation, workers: list[Worker]) -> None:

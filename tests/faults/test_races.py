@@ -204,12 +204,12 @@ def test_a_conversation_that_is_erased_under_a_run_stays_erased(installation: In
 
 def tables(connection: psycopg.Connection[Any]) -> dict[str, str]:
     """Return the tables that have rows of conversations, with the column that says of which."""
-    found = connection.execute(
+    rows = connection.execute(
         "select table_name from information_schema.columns"
         " join information_schema.tables using (table_schema, table_name)"
         " where column_name = 'conversation_id' and table_schema = 'public' and table_type = 'BASE TABLE'"
     ).fetchall()
-    return {"conversations": "id"} | {name: "conversation_id" for (name,) in found}
+    return {"conversations": "id"} | {name: "conversation_id" for (name,) in rows}
 
 
 def erase(installation: Installation, talk: Talk) -> None:

@@ -217,9 +217,9 @@ def model_faults(ears: Ears) -> list[Talk]:
 def test_nobody_tells(installation: Installation, collector: Collector) -> None:
     ears = Ears(installation, collector)
     with Receiver([500]) as receiver:
-        made = installation.client.post("/v1/webhooks", json={"url": f"{receiver.url}/{PASSWORD}"})
-        assert made.status_code == 201, made.text
-        ears.secrets.add(made.json()["secret"])
+        response = installation.client.post("/v1/webhooks", json={"url": f"{receiver.url}/{PASSWORD}"})
+        assert response.status_code == 201, response.text
+        ears.secrets.add(response.json()["secret"])
         with installation.running("checks,summaries", "sweeper") as (worker, _):
             bad_requests(ears, installation.talk())
             database_faults(ears, installation.talk())

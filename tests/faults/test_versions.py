@@ -41,8 +41,8 @@ def installation(
 
 def readiness(installation: Installation) -> tuple[int, str]:
     """Return the status of /readyz, and what it says of the schema."""
-    told = installation.client.get("/readyz")
-    return told.status_code, told.json()["services"]["migrations"]
+    response = installation.client.get("/readyz")
+    return response.status_code, response.json()["services"]["migrations"]
 
 
 @pytest.mark.fault("F26", "F27")
@@ -60,10 +60,10 @@ def test_the_schema_moves_under_processes_that_are_ahead_of_it(installation: Ins
             said = [request(f"{talk.label} {len(talk.sent)}", 100), answer(f"{talk.label} {len(talk.sent)}", 100)]
             key = {"idempotency-key": f"{talk.label} {len(talk.sent)}"}
             while True:
-                told = installation.client.post(f"{talk.path}/turns", json={"messages": said}, headers=key)
-                if told.status_code == 201:
+                response = installation.client.post(f"{talk.path}/turns", json={"messages": said}, headers=key)
+                if response.status_code == 201:
                     break
-                refused.add(told.status_code)
+                refused.add(response.status_code)
             talk.sent.extend(said)
 
     with (

@@ -129,8 +129,8 @@ def _search(
             _property(strategy, attempt, number)()
         except Exception as error:  # noqa: BLE001 - whatever fails is what is looked for
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            shown = "".join(traceback.format_exception(error))[-6_000:]
-            failures.note(name, f"{type(error).__name__} in {frame.name}, line {frame.lineno}", shown)
+            text = "".join(traceback.format_exception(error))[-6_000:]
+            failures.note(name, f"{type(error).__name__} in {frame.name}, line {frame.lineno}", text)
     return tried
 
 

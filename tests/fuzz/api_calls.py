@@ -194,16 +194,16 @@ class ApiFuzz:
 
     def _breaches(self, answer: httpx2.Response, theirs: bool) -> list[str]:
         """Return what an answer gives away of the other tenant, or does to it."""
-        found = []
+        items = []
         sent = f"{answer.request.url} {answer.request.content!r}"
         told = f"{answer.headers} {answer.text}"
         if self.planted.canary in told and self.planted.canary not in sent:
-            found.append("shows another tenant's text")
+            items.append("shows another tenant's text")
         if theirs and answer.status_code < 400:
-            found.append("takes another tenant's id")
+            items.append("takes another tenant's id")
         if strange := [each for each in self.planted.ids if each in told and each not in sent]:
-            found.append(f"names another tenant's {strange[0].partition('_')[0]}")
-        return found
+            items.append(f"names another tenant's {strange[0].partition('_')[0]}")
+        return items
 
 
 def _search(strategy: st.SearchStrategy[Any], number: int, examples: int, do: Callable[[Any], None]) -> None:
@@ -230,15 +230,15 @@ def _search(strategy: st.SearchStrategy[Any], number: int, examples: int, do: Ca
 
 def _nonconformities(case: Any, answer: httpx2.Response) -> list[str]:
     """Return what an answer is that the document does not say."""
-    found = []
+    items = []
     try:
         case.validate_response(answer, checks=CHECKS)
     except (Failure, FailureGroup) as failure:
         each = failure.exceptions if isinstance(failure, FailureGroup) else [failure]
-        found = [f"{type(one).__name__}: {_first_line(one)}" for one in each]
+        items = [f"{type(one).__name__}: {_first_line(one)}" for one in each]
     if answer.status_code >= 400:
-        found += _problem_faults(answer)
-    return found
+        items += _problem_faults(answer)
+    return items
 
 
 def _problem_faults(answer: httpx2.Response) -> list[str]:

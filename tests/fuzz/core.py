@@ -35,7 +35,7 @@ def _lives(draw: DrawFn) -> test_invariants_domain.Life:
 
 def invariants() -> dict[str, tuple[SearchStrategy[Any], Callable[[Any], None]]]:
     """Return each invariant: what to draw, and what has to hold for it."""
-    found = {name: (_lives(), test.hypothesis.inner_test) for name, test in _PROPERTIES.items()}  # type: ignore[attr-defined]
+    names = {name: (_lives(), test.hypothesis.inner_test) for name, test in _PROPERTIES.items()}  # type: ignore[attr-defined]
     fits = test_fitting.test_any_payload_fits_or_says_by_how_much_and_is_valid.hypothesis.inner_test  # type: ignore[attr-defined]
     payloads = st.tuples(accepted_conversations(), st.integers(1_000, 60_000), st.booleans(), st.booleans())
-    return found | {"bounded": (payloads, lambda drawn: fits(*drawn))}
+    return names | {"bounded": (payloads, lambda drawn: fits(*drawn))}

@@ -111,7 +111,7 @@ class CraftedExports:
         try:
             checked = check(file)
             with transaction(self._engine, self._stranger) as connection:
-                made = import_(
+                imported = import_(
                     connection, self._stranger, checked, file, (self._service.settings.policy, {}), external_id=None
                 )
         except ExportFileError as error:
@@ -123,7 +123,7 @@ class CraftedExports:
             assert 1 <= refused.line <= len(lines) + 2, refused
             assert self._count() == before
             return
-        self._lives(f"/v1/conversations/{ids.external('conv', made.id)}", number)
+        self._lives(f"/v1/conversations/{ids.external('conv', imported.id)}", number)
 
     def _lives(self, path: str, number: int) -> None:
         self._readable(path)

@@ -31,10 +31,10 @@ _SPOILERS = (
 
 def change_anywhere(draw: DrawFn, document: Any) -> None:
     """Change an array or an object at one place."""
-    found = list(places(document))
-    if not found:
+    entries = list(places(document))
+    if not entries:
         return
-    holder, name = found[draw(st.integers(0, len(found) - 1))]
+    holder, name = entries[draw(st.integers(0, len(entries) - 1))]
     value = holder[name]
     match draw(st.sampled_from(["replace", "odd", "remove", "double", "swap", "number"])):
         case "replace":
@@ -47,7 +47,7 @@ def change_anywhere(draw: DrawFn, document: Any) -> None:
         case "double" if isinstance(holder, list):
             holder.insert(name, json.loads(json.dumps(value)))
         case "swap":
-            other, at = found[draw(st.integers(0, len(found) - 1))]
+            other, at = entries[draw(st.integers(0, len(entries) - 1))]
             # By value: a place inside the other would make a circle.
             holder[name], other[at] = json.loads(json.dumps(other[at])), json.loads(json.dumps(value))
         case "number" if isinstance(value, int):

@@ -64,16 +64,16 @@ def reads_or_says_where(text: bytes) -> None:
         path = Path(file.name)
         refused: TranscriptError | None
         try:
-            found = read_transcripts(path)
+            transcripts = read_transcripts(path)
         except TranscriptError as error:
-            found, refused = [], error
+            transcripts, refused = [], error
         else:
             refused = None
     if refused is not None:
         assert refused.path == path
         assert 1 <= refused.line <= text.count(b"\n") + 1, refused
         assert refused.field
-    for transcript in found:
+    for transcript in transcripts:
         for raw in (transcript.system, transcript.tools):
             assert raw is None or json.loads(bytes(raw)) is not None
         for turn in transcript.turns:

@@ -98,8 +98,8 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def change(draw: DrawFn, conversation: list[Message]) -> None:
     """Change a conversation at one place of its structure."""
-    found = list(places(conversation))
-    holder, name = found[draw(st.integers(0, len(found) - 1))]
+    items = list(places(conversation))
+    holder, name = items[draw(st.integers(0, len(items) - 1))]
     value = holder[name]
     match draw(st.sampled_from(["replace", "remove", "double", "kind", "role", "key", "id", "insert"])):
         case "replace":
@@ -117,7 +117,7 @@ def change(draw: DrawFn, conversation: list[Message]) -> None:
         case "role":
             conversation[draw(st.integers(0, len(conversation) - 1))]["role"] = draw(st.sampled_from(_ROLES))
         case "id":
-            ids = [each for each in found if each[1] in {"id", "tool_use_id"}]
+            ids = [each for each in items if each[1] in {"id", "tool_use_id"}]
             if len(ids) > 1:
                 first, second = draw(st.lists(st.sampled_from(ids), min_size=2, max_size=2))
                 first[0][first[1]] = second[0][second[1]]

@@ -89,13 +89,13 @@ def prose(text: str) -> str:
 def anchors(page: str) -> frozenset[str]:
     """Return the anchors of a page's headings, as Git hosts and MyST name them."""
     seen: Counter[str] = Counter()
-    found = []
+    items = []
     for heading in re.findall(r"^#{1,6} +(.+?) *#*$", prose(PAGES[page]), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
         slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
-        found.append(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        items.append(f"{slug}-{seen[slug]}" if seen[slug] else slug)
         seen[slug] += 1
-    return frozenset(found)
+    return frozenset(items)
 
 
 def load(name: str) -> ModuleType:
@@ -176,9 +176,9 @@ def of_command(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def test_commands_in_samples_exist_with_their_options() -> None:
-    found = list(commands())
-    assert len(found) > 8
-    for page, words in found:
+    items = list(commands())
+    assert len(items) > 8
+    for page, words in items:
         command, rest = of_command(words)
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
         given = {word.partition("=")[0] for word in rest if word.startswith("--")}
@@ -268,17 +268,17 @@ def test_calls_that_are_named_exist() -> None:
 
 
 def test_the_policy_page_has_every_key_with_its_default() -> None:
-    told: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for keys, defaults in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", PAGES["docs/policies.md"], re.MULTILINE):
         names, values = re.findall(r"`(\w+)`", keys), [value.strip() for value in defaults.split(",")]
-        told |= dict(zip(names, values if len(values) == len(names) else values * len(names), strict=True))
+        by_name |= dict(zip(names, values if len(values) == len(names) else values * len(names), strict=True))
     actual = {
         field.name: {(): "none", "": "empty", msgspec.NODEFAULT: "none"}.get(field.default, str(field.default))
         if not isinstance(field.default, bool)
         else str(field.default).lower()
         for field in msgspec.structs.fields(Policy)
     }
-    assert told == actual
+    assert by_name == actual
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -349,14 +349,14 @@ def blocks_of(text: str) -> list[str]:
 def test_the_calls_of_the_readme_in_their_order(installation: dict[str, str]) -> None:
     (session,) = blocks_of(section("README.md", "A session with curl"))
     printed = typed(installation, session)
-    told = [json.loads(line.removeprefix("# ")) for line in re.findall(r'^# \{"first.*$', session, re.MULTILINE)]
+    items = [json.loads(line.removeprefix("# ")) for line in re.findall(r'^# \{"first.*$', session, re.MULTILINE)]
     answers = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    assert told[0] in answers
+    assert items[0] in answers
     (context,) = (answer for answer in answers if "messages" in answer)
     assert context["tokens"] == {"context": 41, "measured": 24, "budget": 128_000}
-    shown = re.search(r'"tokens":(\{[^}]*\})', session)
-    assert shown is not None
-    assert json.loads(shown[1]) == context["tokens"]
+    match = re.search(r'"tokens":(\{[^}]*\})', session)
+    assert match is not None
+    assert json.loads(match[1]) == context["tokens"]
 
 
 def test_the_python_of_the_readme(installation: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,14 @@ PACKAGES: Final = [path for path in FILES if path.name == "package.json"]
 
 
 def project(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads(path.read_text())["project"]
-    return found
+    text: dict[str, Any] = tomllib.loads(path.read_text())["project"]
+    return text
 
 
 def words(line: str) -> list[str]:
     """The packages and paths of a command's line, without options, variables and redirections."""
-    found = [word.strip("\"',\\") for word in line.split()]
-    kept = [word for before, word in zip(["", *found], found, strict=False) if before not in OF_OPTIONS]
+    items = [word.strip("\"',\\") for word in line.split()]
+    kept = [word for before, word in zip(["", *items], items, strict=False) if before not in OF_OPTIONS]
     return [word for word in kept if word and word[0] not in "-$>"]
 
 
@@ -110,14 +110,14 @@ def test_our_distributions_have_the_names_that_are_ours() -> None:
 
 
 def test_what_pages_and_scripts_install_is_a_checkout_or_pinned() -> None:
-    found = list(installs())
-    assert {word for _, _, word in found if is_a_path_of_ours(word, "pip")} >= {".[otel]", "./clients/python"}
-    assert {word for _, tool, word in found if is_a_path_of_ours(word, tool) and tool == "npm"} >= {
+    items = list(installs())
+    assert {word for _, _, word in items if is_a_path_of_ours(word, "pip")} >= {".[otel]", "./clients/python"}
+    assert {word for _, tool, word in items if is_a_path_of_ours(word, tool) and tool == "npm"} >= {
         "./clients/typescript"
     }
     wrong = [
         f"{path.relative_to(ROOT)}: {tool} install {word}"
-        for path, tool, word in found
+        for path, tool, word in items
         if not is_a_path_of_ours(word, tool) and not is_known(word)
     ]
     assert wrong == []

@@ -173,13 +173,13 @@ def test_every_setting_says_what_it_means() -> None:
 
 
 def test_nothing_names_the_machine_it_was_written_on() -> None:
-    found = [
+    items = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in repository_files()
         for line in path.read_text(errors="replace").splitlines()
         if FOREIGN.search(line)
     ]
-    assert found == []
+    assert items == []
 
 
 def declared() -> list[Requirement]:

@@ -53,7 +53,9 @@ ABSENT: Final = {
 @pytest.mark.parametrize("entry", ABSENT)
 def test_a_role_loads_nothing_of_the_others(entry: str) -> None:
     look = f"import json, sys, cli.main, {entry}; print(json.dumps(sorted(sys.modules)))"
-    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120).stdout
-    loaded = set(json.loads(told))
+    output = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    loaded = set(json.loads(output))
     assert entry in loaded
     assert sorted(loaded & set(ABSENT[entry])) == []

@@ -106,17 +106,17 @@ def test_pip_takes_the_pins_and_finds_nothing_left_to_fetch() -> None:
 
 def needed(lines: list[str]) -> set[str]:
     """The packages that requirements lead to, by what the installed ones say of themselves."""
-    found: set[tuple[str, str]] = set()
+    names: set[tuple[str, str]] = set()
     waiting = [(Requirement(line), "") for line in lines]
     while waiting:
         need, extra = waiting.pop()
         if need.marker is not None and not need.marker.evaluate({"extra": extra}):
             continue
         for wanted in ("", *need.extras):
-            if (step := (canonicalize_name(need.name), wanted)) not in found:
-                found.add(step)
+            if (step := (canonicalize_name(need.name), wanted)) not in names:
+                names.add(step)
                 waiting += [(Requirement(line), wanted) for line in distribution(need.name).requires or []]
-    return {name for name, _ in found}
+    return {name for name, _ in names}
 
 
 def test_the_services_get_what_they_need_and_no_more() -> None:
@@ -152,12 +152,12 @@ def test_licences_are_ones_that_the_product_can_live_with() -> None:
 
 
 def test_no_key_lies_in_the_tree() -> None:
-    found = [
+    items = [
         f"{path.relative_to(ROOT)}: {match[0][:16]}…"
         for path in repository_files()
         for match in KEYS.finditer(path.read_text(errors="replace"))
     ]
-    assert found == []
+    assert items == []
 
 
 @contextmanager
@@ -228,8 +228,8 @@ def test_the_bill_of_materials_is_valid_and_lists_what_the_services_need(tmp_pat
     assert done.returncode == 0, done.stderr
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(output.read_text()) is None
     document = json.loads(output.read_text())
-    found = {(canonicalize_name(each["name"]), each["version"]) for each in document["components"]}
-    assert found == {(pin.name, pin.version) for pin in pins("requirements.txt") if pin.applies}
+    names = {(canonicalize_name(each["name"]), each["version"]) for each in document["components"]}
+    assert names == {(pin.name, pin.version) for pin in pins("requirements.txt") if pin.applies}
     about = document["metadata"]["component"]
     assert (about["name"], about["version"]) == ("palimpsest-context", PYPROJECT["project"]["version"])
     refs = {each["bom-ref"] for each in document["components"]}

@@ -69,7 +69,7 @@ def warnings_of_the_code() -> set[str]:
     trees = [
         ast.parse(file.read_text()) for package in ("compaction", "api") for file in (ROOT / package).rglob("*.py")
     ]
-    found: set[str] = set()
+    names: set[str] = set()
     for tree in trees:
         named: dict[str, ast.AST] = {}
         for node in tree.body:
@@ -78,8 +78,8 @@ def warnings_of_the_code() -> set[str]:
                     named[name] = node
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     named[name] = value
-        found |= {text for node in carried(tree) for text in texts(node, named)}
-    return {text for text in found if len(text.split()) >= FEWEST_WORDS}
+        names |= {text for node in carried(tree) for text in texts(node, named)}
+    return {text for text in names if len(text.split()) >= FEWEST_WORDS}
 
 
 def test_every_warning_is_explained() -> None:

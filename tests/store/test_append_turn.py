@@ -75,11 +75,11 @@ def recount(calls: HotCalls, conversation: UUID, cap: int = CAP) -> int:
 
 def measured(calls: HotCalls, conversation: UUID) -> tuple[int | None, int | None]:
     """Return the measured tokens that are in force, of context and of input."""
-    found = calls.context(conversation)
-    assert found is not None
+    context = calls.context(conversation)
+    assert context is not None
     row = calls.stored(conversation)
     valid = row["measured_version"] == row["head_version"]
-    return row["measured_tokens"] if valid else None, found.measured_input_tokens
+    return row["measured_tokens"] if valid else None, context.measured_input_tokens
 
 
 def compacted(calls: HotCalls, settings: Settings) -> UUID:
@@ -212,9 +212,9 @@ def test_a_moved_head_makes_the_count_stale(calls: HotCalls, settings: Settings)
     work(settings, conversation)
     assert calls.stored(conversation)["head_version"] == 1
     assert measured(calls, conversation) == (None, None)
-    found = calls.context(conversation)
-    assert found is not None
-    assert found.context_tokens == calls.stored(conversation)["context_tokens"] < 3_000
+    context = calls.context(conversation)
+    assert context is not None
+    assert context.context_tokens == calls.stored(conversation)["context_tokens"] < 3_000
 
 
 @pytest.mark.requirement("S15")
@@ -375,9 +375,9 @@ def test_sound_turns_leave_the_fast_path_open(calls: HotCalls, turns: list[list[
     conversation = calls.conversation()
     for turn in turns:
         calls.append(conversation, *turn)
-    found = calls.context(conversation)
-    assert found is not None
-    assert found.plain
+    context = calls.context(conversation)
+    assert context is not None
+    assert context.plain
     assert calls.stored(conversation)["broken_through"] == -1
 
 
@@ -386,9 +386,9 @@ def test_a_turn_that_needs_repair_closes_it(calls: HotCalls, turns: list[list[Me
     conversation = calls.conversation()
     for turn in turns:
         calls.append(conversation, *turn)
-    found = calls.context(conversation)
-    assert found is not None
-    assert not found.plain
+    context = calls.context(conversation)
+    assert context is not None
+    assert not context.plain
     row = calls.stored(conversation)
     assert row["broken_through"] == row["next_seq"] - 1
     calls.append(conversation, HELLO)

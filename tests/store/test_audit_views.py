@@ -68,21 +68,21 @@ def told(service: Service) -> Told:
     service.client.post(f"{erased}/turns", json={"messages": talk.exchanges(20, 100)})
     work(service.settings, erased)
     assert service.client.delete(erased).status_code == 200
-    made = service.stranger.post("/v1/conversations", json={"policy": POLICY}).json()["id"]
-    service.stranger.post(f"/v1/conversations/{made}/turns", json={"messages": talk.exchanges(20, 100)})
-    work(service.settings, f"/v1/conversations/{made}")
+    response = service.stranger.post("/v1/conversations", json={"policy": POLICY}).json()["id"]
+    service.stranger.post(f"/v1/conversations/{response}/turns", json={"messages": talk.exchanges(20, 100)})
+    work(service.settings, f"/v1/conversations/{response}")
     counted = service.conversation(policy=POLICY)
     usage = {"input_tokens": 50, "output_tokens": 5}
     service.client.post(f"{counted}/turns", json={"messages": talk.exchanges(1, 10), "usage": usage})
     # Usages are written in batches.
     eventually(lambda: ask(service, "select 1 from prompt_cache_turns"))
-    return Told(path, identifier(path), identifier(made), identifier(erased))
+    return Told(path, identifier(path), identifier(response), identifier(erased))
 
 
 def identifier(path: str) -> UUID:
-    found = ids.parse("conv", path.rpartition("/")[2])
-    assert found is not None
-    return found
+    parsed = ids.parse("conv", path.rpartition("/")[2])
+    assert parsed is not None
+    return parsed
 
 
 @contextmanager
@@ -118,13 +118,13 @@ def test_the_history_is_what_the_api_tells(service: Service, told: Told) -> None
 
 def test_costs_are_the_sums_of_what_the_api_tells(service: Service, told: Told) -> None:
     (row,) = ask(service, "select * from conversation_costs where conversation_id = %s", told.id)
-    shown = service.client.get(told.path).json()
+    body = service.client.get(told.path).json()
     messages = service.client.get(f"{told.path}/messages", params={"limit": 1_000}).json()["data"]
     runs = service.client.get(f"{told.path}/runs", params={"limit": 100}).json()["data"]
     assert (row["external_id"], row["user_ref"], row["turns"]) == ("ticket 7", "anna", 8)
     assert (row["messages_stored"], row["messages_superseded"]) == (len(messages), 0)
     assert row["tokens_stored"] == sum(message["tokens"] for message in messages)
-    assert (row["tokens_served"], row["head_version"]) == (shown["context_tokens"], shown["head_version"])
+    assert (row["tokens_served"], row["head_version"]) == (body["context_tokens"], body["head_version"])
     assert row["tokens_saved_per_call"] == row["tokens_stored"] - row["tokens_served"] > 0
     assert (row["runs"], row["runs_failed"]) == (len(runs), sum(run["state"] in {"failed", "dead"} for run in runs))
     assert row["model_calls"] == sum(step["model_calls"] for run in runs for step in run["steps"])

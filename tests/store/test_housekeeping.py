@@ -36,15 +36,15 @@ __all__ = ["chat"]
 @pytest.fixture
 def clean(make_settings: Callable[..., Settings]) -> Iterator[Callable[..., dict[str, int]]]:
     """Return a function that does a round of housekeeping with the settings that it is given."""
-    made: list[Database] = []
+    items: list[Database] = []
 
     def clean(**fields: Any) -> dict[str, int]:
         settings = make_settings(**fields)
-        made.append(Database(settings, "test"))
-        return {name: count for name, count in Housekeeper(settings, made[-1]).round().items() if count}
+        items.append(Database(settings, "test"))
+        return {name: count for name, count in Housekeeper(settings, items[-1]).round().items() if count}
 
     yield clean
-    for database in made:
+    for database in items:
         database.close()
 
 
@@ -62,8 +62,8 @@ def owner(database_url: str) -> Iterator[Callable[..., list[Any]]]:
 
 
 def count(chat: Chat, table: str) -> int:
-    found: int = chat.query(f"select count(*) from {table}")[0][0]  # noqa: S608 - a table of the test's
-    return found
+    records: int = chat.query(f"select count(*) from {table}")[0][0]  # noqa: S608 - a table of the test's
+    return records
 
 
 def older_id(days: int, number: int = 0) -> str:
@@ -268,8 +268,8 @@ class TestDeliveries:
         self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
     ) -> None:
         with chat.database.transaction(chat.tenant_id) as connection:
-            made = webhooks.add(connection, chat.tenant_id, "https://hooks.example.com/", webhooks.EVENTS)
-        assert made is not None
+            webhook = webhooks.add(connection, chat.tenant_id, "https://hooks.example.com/", webhooks.EVENTS)
+        assert webhook is not None
         conversation = chat.begin()
         chat.append(conversation, [request("go"), *rounds(6, 600)])
         Workers(chat).settle(conversation)
@@ -282,7 +282,7 @@ class TestDeliveries:
                 " (id, tenant_id, webhook_id, run_id, run_finished_at, event, body, state)"
                 f" values ({older_id(days, number)}, :t, :w, :r, now() + make_interval(secs => :n), :e, '', :s)",
                 t=chat.tenant_id,
-                w=made[0].id,
+                w=webhook[0].id,
                 r=template.run_id,
                 n=number,
                 e=f"event {number}",

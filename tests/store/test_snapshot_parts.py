@@ -108,12 +108,12 @@ steps = st.builds(
 def test_what_is_written_is_read(chat: Chat, taken: Sequence[Step]) -> None:
     service = Service(chat.settings.database_url.get_secret_value(), chat.tenant_id)
     conversation = service.conversation()
-    made: list[list[str]] = [[]]
+    items: list[list[str]] = [[]]
     written: list[str] = []
     for version, step in enumerate(taken, 1):
         parent = step.parent % version
-        elements = [*made[parent][: step.kept], *step.added]
-        made.append(elements)
+        elements = [*items[parent][: step.kept], *step.added]
+        items.append(elements)
         written.append(f"{step.before}[{f',{step.between}'.join(elements)}]")
         service.write(conversation, written[-1], version=version, parent=parent)
         assert service.head(conversation) == written[-1]

@@ -49,15 +49,15 @@ def run_short(out: Path, *only: str) -> dict[str, Any]:
         command += ["--only", name]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    document: dict[str, Any] = json.loads(done.stdout)
     # No summary is due in as few turns as the short form plays.
-    assert all(row["ratio"]["median"] > 0 for row in found["rows"] if not row["name"].startswith("summary-input"))
+    assert all(row["ratio"]["median"] > 0 for row in document["rows"] if not row["name"].startswith("summary-input"))
     files = {file.stem: file.read_text() for file in out.glob("*.svg")}
-    assert set(files) == {curve["name"] for curve in found["curves"]}
-    for curve in found["curves"]:
+    assert set(files) == {curve["name"] for curve in document["curves"]}
+    for curve in document["curves"]:
         assert len(lines_of(files[curve["name"]])) == len(curve["series"])
         assert all(x > 0 and y > 0 for series in curve["series"] for x, y in series["points"])
-    return found
+    return document
 
 
 @pytest.mark.slow

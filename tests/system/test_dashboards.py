@@ -113,9 +113,9 @@ QUERIES = list(queries())
 @pytest.mark.parametrize("query", QUERIES, ids=[query.where for query in QUERIES])
 def test_every_query_parses_and_names_what_there_is(query: Query) -> None:
     known = metrics()
-    found = list(used(promql_parser.parse(query.text)))
-    assert found or query.text == "vector(0)"
-    for each in found:
+    parsed = list(used(promql_parser.parse(query.text)))
+    assert parsed or query.text == "vector(0)"
+    for each in parsed:
         assert each.metric in known, each
         assert each.labels <= known[each.metric] | OF_PROMETHEUS, each
         # A counter says nothing without its rate, and a gauge has none.

@@ -308,9 +308,9 @@ def test_base_images_are_pinned_and_match_the_supported_python() -> None:
     images = [arguments.split()[0] for name, arguments in dockerfile() if name == "FROM"]
     assert set(images) == {"${BASE}"}
     (base,) = [arguments for name, arguments in dockerfile() if name == "ARG"]
-    found = re.fullmatch(r"BASE=python:3\.(\d+)-slim-\w+", base)
-    assert found
-    assert int(found[1]) >= int(PYPROJECT["project"]["requires-python"].removeprefix(">=3."))
+    match = re.fullmatch(r"BASE=python:3\.(\d+)-slim-\w+", base)
+    assert match
+    assert int(match[1]) >= int(PYPROJECT["project"]["requires-python"].removeprefix(">=3."))
 
 
 def test_the_image_runs_as_a_numbered_user_who_is_not_root() -> None:

@@ -202,9 +202,9 @@ def test_a_second_summary_is_given_the_first() -> None:
     stub = StubSummarizer("The second summary.")
     memory.summarize(POLICY, stub)
     assert stub.requests[0].previous == "The first summary."
-    shown = "\n".join(map(text_of, memory.context(POLICY)))
-    assert "The second summary." in shown
-    assert "The first summary." not in shown
+    written = "\n".join(map(text_of, memory.context(POLICY)))
+    assert "The second summary." in written
+    assert "The first summary." not in written
 
 
 @pytest.fixture(scope="module")
@@ -244,9 +244,9 @@ def test_a_pin_stands_in_the_context_once() -> None:
     for _ in range(3):
         memory.summarize(POLICY, ExtractiveSummarizer(), [Pin("pin-1", 2, rule)])
         memory.append(DIALOGUES["german"]()[1:])
-    shown = "\n".join(map(text_of, memory.context(POLICY)))
-    assert shown.count("[END PINNED") == 1
-    assert rule in shown
+    written = "\n".join(map(text_of, memory.context(POLICY)))
+    assert written.count("[END PINNED") == 1
+    assert rule in written
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> tuple[int, str, str]:
@@ -276,14 +276,14 @@ def test_reports_as_json_and_as_a_plot(tmp_path: Path, recorded: Path, monkeypat
     code, out, err = run(tmp_path, monkeypatch, "--json", "--cuts", "3", "--short", "--transcripts", str(recorded))
     assert code == 0, err
     assert "model: skipped" in err
-    found = json.loads(out)
-    assert found["model"] is None
-    names = [row["strategy"] for row in found["look_ahead"]]
+    document = json.loads(out)
+    assert document["model"] is None
+    names = [row["strategy"] for row in document["look_ahead"]]
     assert names == ["keep last N", "tool results cut", "extractive", "full ladder"]
-    scores = {row["strategy"]: row for row in found["look_ahead"]}
+    scores = {row["strategy"]: row for row in document["look_ahead"]}
     assert scores["extractive"]["bound_recall"] > scores["keep last N"]["bound_recall"]
-    assert [chain["pinned"] for chain in found["chains"]] == [False, True]
-    assert found["extractive_speed"][0]["characters"] >= 125_000
+    assert [chain["pinned"] for chain in document["chains"]] == [False, True]
+    assert document["extractive_speed"][0]["characters"] >= 125_000
     drawn = ET.parse(tmp_path / "plots" / "fidelity.svg").getroot()  # noqa: S314 - just written here
     told = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert {"talks", "bound recall", "extractive", "full ladder", "extractive: values"} <= told
@@ -309,9 +309,9 @@ def test_asks_a_model_where_there_is_one(tmp_path: Path, recorded: Path, monkeyp
             ANTHROPIC_API_KEY="any",
         )
     assert code == 0, err
-    found = json.loads(out)
-    assert found["model"]
-    assert "model" in {row["strategy"] for row in found["look_ahead"]}
+    document = json.loads(out)
+    assert document["model"]
+    assert "model" in {row["strategy"] for row in document["look_ahead"]}
     assert model.requests
 
 
@@ -344,9 +344,9 @@ def test_measures_talk_with_questions_of_a_file(tmp_path: Path, monkeypatch: pyt
     path.write_text(json.dumps({"id": "made", "messages": talk.messages, "questions": questions}))
     code, out, err = run(tmp_path, monkeypatch, "--json", "--talk-only", "--talk", str(path))
     assert code == 0, err
-    found = json.loads(out)
-    assert found["look_ahead"] == []
-    row = found["talk"][0]
+    document = json.loads(out)
+    assert document["look_ahead"] == []
+    row = document["talk"][0]
     assert (row["source"], row["threshold"], row["questions"]) == ("talk-made", 8_000, len(questions))
     assert row["whole"] == row["questions"]
     assert row["whole"] >= row["served"] > row["keep_last"]

@@ -45,9 +45,9 @@ def test_every_service_works_with_a_read_only_root_and_no_capabilities(confined:
         confined.api() as api,
         api.client(tenant.key) as client,
     ):
-        made = client.post("/v1/conversations", json={"policy": policy})
-        assert made.status_code == 201, made.text
-        path = f"/v1/conversations/{made.json()['id']}"
+        response = client.post("/v1/conversations", json={"policy": policy})
+        assert response.status_code == 201, response.text
+        path = f"/v1/conversations/{response.json()['id']}"
         done = client.post(f"{path}/turns", json={"messages": exchanges(12, 200)})
         assert done.status_code == 201, done.text
         before = client.get(f"{path}/context").json()["messages"]

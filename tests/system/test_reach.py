@@ -28,14 +28,14 @@ def test_it_runs_on_recorded_talk(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "bench/reach/run.py"), "--short", "--json", str(file)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert [row["talk"] for row in found["evidence"]] == ["talk"] * 3 + ["of its own"] * 3
-    assert [row["tokens"] for row in found["evidence"][:3]] == [1_000, 2_000, 4_000]
-    assert all(row["recall"] >= row["keep-last"] for row in found["evidence"])
-    assert found["latency"][0]["words p50"] > 0
-    assert found["prepared"][0]["p50"] > 0
-    assert all(row["and one recall"] >= row["context"] for row in found["later"])
-    assert [row["of"] for row in found["stored"]] == ["talk", "of its own", found["later"][0]["of"]]
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert [row["talk"] for row in document["evidence"]] == ["talk"] * 3 + ["of its own"] * 3
+    assert [row["tokens"] for row in document["evidence"][:3]] == [1_000, 2_000, 4_000]
+    assert all(row["recall"] >= row["keep-last"] for row in document["evidence"])
+    assert document["latency"][0]["words p50"] > 0
+    assert document["prepared"][0]["p50"] > 0
+    assert all(row["and one recall"] >= row["context"] for row in document["later"])
+    assert [row["of"] for row in document["stored"]] == ["talk", "of its own", document["later"][0]["of"]]
 
 
 def test_a_question_is_answered_by_its_evidence() -> None:

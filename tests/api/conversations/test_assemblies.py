@@ -67,8 +67,8 @@ def exchange(number: int) -> list[dict[str, Any]]:
 def payload(service: Service, path: str, **body: Any) -> dict[str, Any]:
     answer = service.client.post(f"{path}/context", json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def last_assembly(service: Service, path: str) -> Any:
@@ -94,11 +94,11 @@ class TestWithTheConversation:
         assert last_assembly(service, path) is None
         service.append(path, *chat(20))
         given = payload(service, path, turn_context=[BLOCK], user_message="And now?", max_output_tokens=150)
-        found = eventually(lambda: last_assembly(service, path))
-        assert found.pop("at").endswith("Z")
+        state = eventually(lambda: last_assembly(service, path))
+        assert state.pop("at").endswith("Z")
         history = given["history"]
         assert history["exchanges_dropped"] > 0
-        assert found == {
+        assert state == {
             "call": "payload",
             "layers": given["layers"],
             "total": given["total"],
@@ -135,11 +135,11 @@ class TestWithTheConversation:
         assert eventually(lambda: last_assembly(service, path))["call"] == "payload"
         service.append(path, *chat(20))
         answer = service.client.get(f"{path}/context").json()
-        found = eventually(lambda: (each := last_assembly(service, path))["call"] == "context" and each)
-        assert found["total"] == answer["tokens"]["context"]
-        assert found["layers"]["system"] == 100
-        assert found["exchanges_total"] == 24
-        assert found["exchanges_dropped"] == 24 - len(answer["messages"]) // 2 > 0
+        state = eventually(lambda: (each := last_assembly(service, path))["call"] == "context" and each)
+        assert state["total"] == answer["tokens"]["context"]
+        assert state["layers"]["system"] == 100
+        assert state["exchanges_total"] == 24
+        assert state["exchanges_dropped"] == 24 - len(answer["messages"]) // 2 > 0
 
     def test_a_loop_that_lost_rounds_says_so(self, service: Service) -> None:
         path = service.conversation(policy=SMALL)
@@ -150,8 +150,8 @@ class TestWithTheConversation:
             service.append(path, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]})
         given = payload(service, path)
         assert "older tool rounds of the last exchange" in given["warnings"][0]
-        found = eventually(lambda: last_assembly(service, path))
-        assert (found["rounds_dropped"], found["exchanges_dropped"]) == (True, 0)
+        state = eventually(lambda: last_assembly(service, path))
+        assert (state["rounds_dropped"], state["exchanges_dropped"]) == (True, 0)
 
     def test_what_repair_left_out_does_not_count_as_dropped(self, service: Service) -> None:
         path = service.conversation()
@@ -255,8 +255,8 @@ class TestRestored:
             lambda: metrics(service)["palimpsest_wakeups_total", "sent"] > before["palimpsest_wakeups_total", "sent"]
         )
         work(module_settings, path)
-        found = service.client.get(path).json()
-        assert found["head_version"] == 3
+        body = service.client.get(path).json()
+        assert body["head_version"] == 3
         assert service.client.get(f"{path}/context").json()["warnings"] == []
         (newest, *_) = service.client.get(f"{path}/runs").json()["data"]
         assert (newest["trigger"], newest["request_id"]) == ("check", answer.headers["request-id"])
@@ -534,17 +534,17 @@ class TestInspect:
         first = eventually(lambda: last_assembly(service, path))
         identifier = path.rpartition("/")[2]
         assert run_inspect(identifier, url=service.api.url, key=self.key(service), as_json=True) == 0
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])["conversation"]["last_assembly"]
-        assert told == first
+        document = json.loads(capsys.readouterr().out.splitlines()[-1])["conversation"]["last_assembly"]
+        assert document == first
         # What was read to be shown was an assembly as well.
         payload(service, path, **body)
         eventually(lambda: (now := last_assembly(service, path))["call"] == "payload" and now["at"] != first["at"])
         assert run_inspect(identifier, url=service.api.url, key=self.key(service)) == 0
-        shown = capsys.readouterr().out
-        assert f"Last payload: {given['total']:,} of 1,900 tokens, 100 reserved" in shown
+        output = capsys.readouterr().out
+        assert f"Last payload: {given['total']:,} of 1,900 tokens, 100 reserved" in output
         for name, tokens in given["layers"].items():
-            assert re.search(rf"{name.replace('_', ' ')} +{tokens:,} ", shown)
-        assert f"{given['history']['exchanges_dropped']} of 20 exchanges left out" in shown
+            assert re.search(rf"{name.replace('_', ' ')} +{tokens:,} ", output)
+        assert f"{given['history']['exchanges_dropped']} of 20 exchanges left out" in output
 
     def test_nothing_is_shown_of_an_assembly_that_never_was(
         self, service: Service, capsys: pytest.CaptureFixture[str]

@@ -120,52 +120,52 @@ def by_seq(view: View) -> dict[int, int]:
 @given(payloads())
 @pytest.mark.requirement("P1", "P2", "P18")
 def test_a_payload_is_within_its_budget_or_names_the_excess(given: Given) -> None:
-    made = given.assembled()
-    over = made.total + made.reserved - made.budget
-    named = [warning for warning in made.warnings if "over the budget" in warning]
+    served = given.assembled()
+    over = served.total + served.reserved - served.budget
+    named = [warning for warning in served.warnings if "over the budget" in warning]
     assert len(named) == (over > 0)
     assert all(f"{over:,} over the budget of {given.policy.total_token_budget:,}" in warning for warning in named)
     if over > 0:
-        assert sum(block.form is None for block in made.given_way) == len(given.layers.prior)
+        assert sum(block.form is None for block in served.given_way) == len(given.layers.prior)
     # Not what the layers say of themselves: what is sent, counted as a whole.
-    sent = (fixed_tokens(given.layers.system, given.layers.tools) + view_tokens(made.messages)) * given.factor
-    assert abs(sent - made.total) <= (given.factor + 1) * (len(made.messages) + 12)
+    sent = (fixed_tokens(given.layers.system, given.layers.tools) + view_tokens(served.messages)) * given.factor
+    assert abs(sent - served.total) <= (given.factor + 1) * (len(served.messages) + 12)
 
 
 @given(payloads())
 @pytest.mark.requirement("P2")
 def test_a_payload_is_valid_and_the_same_every_time(given: Given) -> None:
-    made = given.assembled()
-    if made.messages:
-        assert problems(shown(made)) == []
-    assert given.assembled() == made
+    served = given.assembled()
+    if served.messages:
+        assert problems(shown(served)) == []
+    assert given.assembled() == served
 
 
 @given(payloads())
 @pytest.mark.requirement("P7")
 def test_the_last_exchange_is_always_there(given: Given) -> None:
-    made = given.assembled()
+    served = given.assembled()
     history = given.layers.history
     asked = given.layers.user_message
     if asked is not None:
         said = asked.content if isinstance(asked.content, str) else asked.content[0]["text"]
-        assert said in (block["text"] for block in shown_blocks(made.messages[-1]) if block["type"] == "text")
+        assert said in (block["text"] for block in shown_blocks(served.messages[-1]) if block["type"] == "text")
     if not history:
         return
     last = exchanges(history)[-1]
     answer = last_answer(history)
     request = next(message for message in history[last.start : last.stop] if is_request(message.role, message.content))
     newest = [index for part in rounds(history, last)[-1:] for index in part if index <= answer]
-    kept = {message.seq: message for message in made.messages}
+    kept = {message.seq: message for message in served.messages}
     # What nobody has answered yet may go for what is asked now.
     core = [request] if answer >= 0 else [history[-1]] if asked is None else []
     for message in (*core, *(history[index] for index in newest)):
         # Signed thinking cannot stay where what stood before it went; a message of nothing else goes with it.
         assert message.seq in kept or all(block["type"] in THINKING for block in shown_blocks(message))
     if asked is None:
-        assert made.messages[-1].seq == history[-1].seq or history[-1].role == "assistant"
+        assert served.messages[-1].seq == history[-1].seq or history[-1].role == "assistant"
     if given.carries_summary:
-        assert made.messages[0].seq == history[0].seq
+        assert served.messages[0].seq == history[0].seq
     asked_last = next(message for message in reversed(history) if is_request(message.role, message.content))
     if asked is None and asked_last.seq >= 0:
         said = [block for block in shown_blocks(asked_last) if block["type"] == "text"]
@@ -196,7 +196,7 @@ def test_a_larger_budget_never_returns_less(given: Given, budgets: list[int]) ->
 @given(payloads())
 @pytest.mark.requirement("P11")
 def test_nothing_gives_way_that_would_have_fitted(given: Given) -> None:
-    made = given.assembled()
+    served = given.assembled()
     layers, factor = given.layers, given.factor
     asked = layers.user_message
     whole = (
@@ -205,15 +205,15 @@ def test_nothing_gives_way_that_would_have_fitted(given: Given) -> None:
         + (content_tokens(asked.content) if asked else 0)
         + view_tokens(layers.history)
     )
-    if whole * factor + (factor + 1) * (len(layers.history) + 12) + made.reserved <= made.budget:
-        assert [warning for warning in made.warnings if "cannot help that" not in warning] == []
-        assert (made.exchanges_dropped, made.fitted.rounds_dropped, made.fitted.cut, made.blocks_shortened) == (
+    if whole * factor + (factor + 1) * (len(layers.history) + 12) + served.reserved <= served.budget:
+        assert [warning for warning in served.warnings if "cannot help that" not in warning] == []
+        assert (served.exchanges_dropped, served.fitted.rounds_dropped, served.fitted.cut, served.blocks_shortened) == (
             0,
             False,
             0,
             0,
         )
-        assert by_seq(layers.history).keys() <= by_seq(made.messages).keys()
+        assert by_seq(layers.history).keys() <= by_seq(served.messages).keys()
 
 
 class TestStory:
@@ -234,45 +234,45 @@ class TestStory:
     )
 
     def at(self, **policy: Any) -> Assembly:
-        made = assemble(self.LAYERS, merge(policy), History(15))
-        assert problems(shown(made)) == []
-        return made
+        served = assemble(self.LAYERS, merge(policy), History(15))
+        assert problems(shown(served)) == []
+        return served
 
     @pytest.mark.requirement("P1", "P18")
     def test_in_a_million_it_fits_whole(self) -> None:
-        made = self.at(total_token_budget=1_000_000)
-        (warning,) = made.warnings
+        place = self.at(total_token_budget=1_000_000)
+        (warning,) = place.warnings
         assert "system prompt and tools alone have 500,000 tokens" in warning
-        assert made.total == pytest.approx(772_000, rel=0.01)
-        assert (made.system_tokens, made.user_tokens) == (500_000, 2_000)
-        assert made.prior_tokens == pytest.approx(20_000, rel=0.01)
-        assert made.turn_tokens == pytest.approx(50_000, rel=0.01)
-        assert made.fitted.tokens == pytest.approx(200_000, rel=0.01)
+        assert place.total == pytest.approx(772_000, rel=0.01)
+        assert (place.system_tokens, place.user_tokens) == (500_000, 2_000)
+        assert place.prior_tokens == pytest.approx(20_000, rel=0.01)
+        assert place.turn_tokens == pytest.approx(50_000, rel=0.01)
+        assert place.fitted.tokens == pytest.approx(200_000, rel=0.01)
 
     @pytest.mark.requirement("P4", "P5", "P6", "P18")
     def test_a_little_tighter_history_gets_what_the_others_leave(self) -> None:
-        made = self.at(total_token_budget=700_000)
-        assert made.blocks_shortened == 0
-        assert made.exchanges_dropped > 0
-        assert made.total + made.reserved <= 700_000
-        one = made.fitted.tokens // made.fitted.kept
-        assert made.total + made.reserved + one > 700_000
+        place = self.at(total_token_budget=700_000)
+        assert place.blocks_shortened == 0
+        assert place.exchanges_dropped > 0
+        assert place.total + place.reserved <= 700_000
+        one = place.fitted.tokens // place.fitted.kept
+        assert place.total + place.reserved + one > 700_000
 
     @pytest.mark.requirement("P4", "P18")
     def test_the_system_prompt_makes_context_give_way_before_it_is_too_late(self) -> None:
-        made = self.at(total_token_budget=540_000)
-        assert made.blocks_shortened > 0
-        assert made.prior_tokens + made.turn_tokens <= 540_000 - made.system_tokens
-        assert made.total + made.reserved <= 540_000
+        place = self.at(total_token_budget=540_000)
+        assert place.blocks_shortened > 0
+        assert place.prior_tokens + place.turn_tokens <= 540_000 - place.system_tokens
+        assert place.total + place.reserved <= 540_000
 
     @pytest.mark.requirement("P8", "P11", "P18")
     def test_in_the_default_budget_the_excess_is_named_and_the_last_exchange_is_there(self) -> None:
-        made = self.at()
-        over = made.total + made.reserved - 128_000
+        place = self.at()
+        over = place.total + place.reserved - 128_000
         assert over > 500_000 - 128_000
-        assert f"{over:,} over the budget of 128,000; nothing more may be left out" in made.warnings[-1]
-        assert made.fitted.kept == 1
-        assert str(made.messages[0].content).startswith("user 14")
+        assert f"{over:,} over the budget of 128,000; nothing more may be left out" in place.warnings[-1]
+        assert place.fitted.kept == 1
+        assert str(place.messages[0].content).startswith("user 14")
 
     @pytest.mark.requirement("P18")
     @pytest.mark.parametrize("layer", ["system", "prior", "turn", "history", "user_message"])
@@ -285,21 +285,21 @@ class TestStory:
             "history": Layers(history=view_of([m.as_message() for m in self.LAYERS.history] * 14)),
             "user_message": Layers(history=self.LAYERS.history, user_message=ViewMessage("user", much)),
         }[layer]
-        made = assemble(layers, merge({"total_token_budget": 1_000_000}), History(count_exchanges(layers.history)))
-        named = any("over the budget of 1,000,000" in warning for warning in made.warnings)
+        served = assemble(layers, merge({"total_token_budget": 1_000_000}), History(count_exchanges(layers.history)))
+        named = any("over the budget of 1,000,000" in warning for warning in served.warnings)
         # The system prompt and what the user says are not the service's to shorten.
         assert named == (layer in {"system", "user_message"})
-        assert named or made.total + made.reserved <= 1_000_000
-        assert made.fitted.kept >= 1
-        assert made.warnings
+        assert named or served.total + served.reserved <= 1_000_000
+        assert served.fitted.kept >= 1
+        assert served.warnings
 
 
 def transcripts() -> list[Transcript]:
     """Return real conversations: every long one, and some of the short."""
     if not TRANSCRIPTS.is_dir():
         pytest.skip(f"no transcripts in {TRANSCRIPTS}; PALIMPSEST_TRANSCRIPTS names another folder")
-    found = [each for path in sorted(TRANSCRIPTS.glob("*.json*")) for each in read_transcripts(path)]
-    by_length = sorted(found, key=lambda each: -sum(len(bytes(message.content)) for message in each.messages))
+    items = [each for path in sorted(TRANSCRIPTS.glob("*.json*")) for each in read_transcripts(path)]
+    by_length = sorted(items, key=lambda each: -sum(len(bytes(message.content)) for message in each.messages))
     return [*by_length[:6], *by_length[6::20]]
 
 

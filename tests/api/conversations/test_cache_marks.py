@@ -80,11 +80,11 @@ def without(value: Any) -> Any:
 
 def flat(value: Any) -> list[bool]:
     """Return for every block, in the API's order, whether it is marked."""
-    found: list[bool] = []
+    items: list[bool] = []
     for block in value if isinstance(value, list) else []:
-        found += flat(block.get("content")) + flat((block.get("source") or {}).get("content"))
-        found.append(block.get("cache_control") is not None)
-    return found
+        items += flat(block.get("content")) + flat((block.get("source") or {}).get("content"))
+        items.append(block.get("cache_control") is not None)
+    return items
 
 
 @given(st.none() | st.lists(blocks(), max_size=3), contents(), st.lists(contents(), max_size=6), st.integers(-1, 6))

@@ -58,9 +58,9 @@ class Talk:
     def __init__(self, service: Service, product: Chat, *messages: Message, **policy: Any) -> None:
         self.service, self.product = service, product
         self.path = service.conversation(policy=POLICY | policy)
-        found = ids.parse("conv", self.path.rpartition("/")[2])
-        assert found is not None
-        self.id: UUID = found
+        parsed = ids.parse("conv", self.path.rpartition("/")[2])
+        assert parsed is not None
+        self.id: UUID = parsed
         if messages:
             service.append(self.path, *messages)
 
@@ -77,18 +77,18 @@ class Talk:
         return name
 
     def run(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.service.client.get(f"/v1/runs/{name}").json()
-        return found
+        body: dict[str, Any] = self.service.client.get(f"/v1/runs/{name}").json()
+        return body
 
     def plan(self, **body: Any) -> dict[str, Any]:
         before = everything(self.service)
         response = self.ask(dry_run=True, **body)
         assert response.status_code == 200, response.text
         assert everything(self.service) == before
-        found: dict[str, Any] = response.json()
-        if found["messages"]:
-            assert problems(found["messages"]) == []
-        return found
+        document: dict[str, Any] = response.json()
+        if document["messages"]:
+            assert problems(document["messages"]) == []
+        return document
 
     def context(self) -> list[Message]:
         found: list[Message] = self.service.client.get(f"{self.path}/context").json()["messages"]

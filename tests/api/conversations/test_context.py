@@ -87,11 +87,11 @@ def test_the_tail_behind_a_snapshot_comes_back_byte_for_byte(service: Service) -
         assert service.client.post(f"{path}/turns", content=body).status_code == 201
     before = counted(service)
     answer = service.client.get(f"{path}/context")
-    found = answer.json()
-    assert found["snapshot"] == {"version": 1, "covers_through": 2}
+    document = answer.json()
+    assert document["snapshot"] == {"version": 1, "covers_through": 2}
     assert b',{"role":"assistant","content":"odd\\u0020"},' + as_stored(ODD) + b"]," in answer.content
-    assert found["messages"][2]["content"][0]["content"].endswith("[truncated for context management]")
-    assert problems(found["messages"]) == []
+    assert document["messages"][2]["content"][0]["content"].endswith("[truncated for context management]")
+    assert problems(document["messages"]) == []
     assert counted(service)["plain"] == before["plain"] + 1
 
 
@@ -149,13 +149,13 @@ def test_a_capped_result_is_short_in_the_view_and_whole_in_the_store(service: Se
     path = service.conversation(policy={"max_tool_result_chars": 1_000})
     page = "<li>A long page.</li>" * 1_000
     service.append(path, HELLO, call("a"), result("a", page), ANSWER)
-    found = service.client.get(f"{path}/context").json()
-    shown = found["messages"][2]["content"][0]["content"]
+    body = service.client.get(f"{path}/context").json()
+    shown = body["messages"][2]["content"][0]["content"]
     assert shown.startswith(page[:1_000])
     assert "20,000 more characters" in shown
     assert len(shown) < 1_200
-    assert found["warnings"] == []
-    assert problems(found["messages"]) == []
+    assert body["warnings"] == []
+    assert problems(body["messages"]) == []
     original = service.client.get(f"{path}/messages/2").json()
     assert original["content"][0]["content"] == page
     assert original["fate"] == "kept"
@@ -175,12 +175,12 @@ def test_what_was_stored_broken_is_served_mended_and_says_so(service: Service) -
     picture = [{"type": "image", "source": {"type": "url", "url": "https://example.org/not-an-assistants.png"}}]
     service.append(path, {"role": "assistant", "content": picture}, result("orphan", "x"), HELLO)
     before = counted(service)
-    found = service.client.get(f"{path}/context").json()
+    body = service.client.get(f"{path}/context").json()
     assert counted(service)["mended"] == before["mended"] + 1
-    assert problems(found["messages"]) == []
-    assert found["messages"][0]["role"] == "user"
-    assert len(found["warnings"]) == 3
-    assert found["messages"][-1] == {"role": "user", "content": "Hello."}
+    assert problems(body["messages"]) == []
+    assert body["messages"][0]["role"] == "user"
+    assert len(body["warnings"]) == 3
+    assert body["messages"][-1] == {"role": "user", "content": "Hello."}
     stored = service.client.get(f"{path}/messages").json()["data"]
     assert [message["content"] for message in stored][3:5] == [picture, result("orphan", "x")["content"]]
 
@@ -188,9 +188,9 @@ def test_what_was_stored_broken_is_served_mended_and_says_so(service: Service) -
 def test_an_open_call_at_the_end_waits_for_its_result(service: Service) -> None:
     path = service.conversation()
     service.append(path, HELLO, call("a"))
-    found = service.client.get(f"{path}/context").json()
-    assert found["messages"] == [HELLO, call("a")]
-    assert found["warnings"] == []
+    body = service.client.get(f"{path}/context").json()
+    assert body["messages"] == [HELLO, call("a")]
+    assert body["warnings"] == []
 
 
 def test_a_context_over_the_budget_says_by_how_much(service: Service) -> None:
@@ -198,10 +198,10 @@ def test_a_context_over_the_budget_says_by_how_much(service: Service) -> None:
     service.append(path, {"role": "user", "content": "x" * 3_600})
     assert service.client.get(f"{path}/context").json()["warnings"] == []
     service.append(path, {"role": "user", "content": "x" * 4_000})
-    found = service.client.get(f"{path}/context").json()
-    assert found["messages"] == [{"role": "user", "content": "x" * 4_000}]
-    assert found["tokens"] == {"context": 1_000, "measured": None, "budget": 1_000}
-    dropped, named, over = found["warnings"]
+    body = service.client.get(f"{path}/context").json()
+    assert body["messages"] == [{"role": "user", "content": "x" * 4_000}]
+    assert body["tokens"] == {"context": 1_000, "measured": None, "budget": 1_000}
+    dropped, named, over = body["warnings"]
     assert "the oldest 1 of 2 exchanges" in dropped
     assert named == "left out to fit the token budget: messages 0"
     assert "1,000 tokens" in over
@@ -223,13 +223,13 @@ def test_a_newest_message_that_speaks_keeps_the_results_it_brings(
     newest[1]["content"].append({"type": "text", "text": "and be quick"})
     newest[0]["content"].insert(0, {"type": "text", "text": talk.prose("thought", 1_000)})
     service.append(path, *newest)
-    found = service.client.get(f"{path}/context").json()
-    assert (found["snapshot"] is not None) is covered
-    assert problems(found["messages"]) == []
-    assert found["messages"][0] == asked
-    assert found["messages"][-2:] == newest
-    assert "older tool rounds of the last exchange were left out to fit the token budget" in found["warnings"]
-    assert "the oldest 1 of 3 exchanges were left out to fit the token budget" in found["warnings"]
+    body = service.client.get(f"{path}/context").json()
+    assert (body["snapshot"] is not None) is covered
+    assert problems(body["messages"]) == []
+    assert body["messages"][0] == asked
+    assert body["messages"][-2:] == newest
+    assert "older tool rounds of the last exchange were left out to fit the token budget" in body["warnings"]
+    assert "the oldest 1 of 3 exchanges were left out to fit the token budget" in body["warnings"]
 
 
 ANN = {"role": "user", "content": "My name is Ann. Write an essay."}

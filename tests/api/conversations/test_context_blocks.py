@@ -86,20 +86,20 @@ def contexts(message: Message) -> list[str]:
 
 
 def blocks_of(service: Service, path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = service.client.get(f"{path}/context-blocks", params={"limit": 100}).json()["data"]
-    return found
+    rows: list[dict[str, Any]] = service.client.get(f"{path}/context-blocks", params={"limit": 100}).json()["data"]
+    return rows
 
 
 def full(service: Service, path: str, seq: int, position: int = 0) -> dict[str, Any]:
-    found = service.client.get(f"{path}/context-blocks/{seq}/{position}")
-    assert found.status_code == 200, found.text
-    shown: dict[str, Any] = found.json()
-    return shown
+    response = service.client.get(f"{path}/context-blocks/{seq}/{position}")
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
 
 
 def runs_of(service: Service, path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = service.client.get(f"{path}/runs").json()["data"]
-    return found
+    rows: list[dict[str, Any]] = service.client.get(f"{path}/runs").json()["data"]
+    return rows
 
 
 def row_of(service: Service, path: str) -> dict[str, Any]:
@@ -109,9 +109,9 @@ def row_of(service: Service, path: str) -> dict[str, Any]:
 
 
 def identifier(path: str) -> UUID:
-    found = ids.parse("conv", path.rpartition("/")[2])
-    assert found is not None
-    return found
+    parsed = ids.parse("conv", path.rpartition("/")[2])
+    assert parsed is not None
+    return parsed
 
 
 def asking(settings: Settings, model: LoopbackModel, **fields: Any) -> Settings:
@@ -196,15 +196,15 @@ def test_the_current_exchange_shows_its_blocks_in_full_where_they_came(service: 
 def test_the_next_request_has_them_as_outlines_P16(service: Service) -> None:
     path = service.conversation(policy=POLICY)
     service.append(path, HELLO, answer("It says alpha."), context=[block()])
-    found = payload(service, path, user_message="And then?")
-    (prior,) = contexts(found["messages"][-1])
+    served = payload(service, path, user_message="And then?")
+    (prior,) = contexts(served["messages"][-1])
     assert prior.split("\n", 1)[1] == full(service, path, 0)["outline"].rstrip("\n") + "\n</context>" or (
         full(service, path, 0)["outline"] in prior
     )
     assert "# alpha 0" in prior
     assert "characters left out]" in prior
     assert len(prior) < 600
-    assert (found["layers"]["turn_context"], found["layers"]["prior_context"]) == (
+    assert (served["layers"]["turn_context"], served["layers"]["prior_context"]) == (
         0,
         full(service, path, 0)["outline_tokens"],
     )
@@ -243,11 +243,11 @@ def test_what_the_request_says_goes_before_what_is_stored(service: Service) -> N
     path = service.conversation(policy=POLICY)
     service.append(path, HELLO, answer("Alpha."), context=[block(), block("old.md", "Old.")])
     new = block("report.md", "Renewed.")
-    found = payload(service, path, user_message="Now?", turn_context=[new])
-    shown = contexts(found["messages"][-1])
+    served = payload(service, path, user_message="Now?", turn_context=[new])
+    shown = contexts(served["messages"][-1])
     assert [("Old." in text, "Renewed." in text) for text in shown] == [(True, False), (False, True)]
-    found = payload(service, path, user_message="Now?", prior_context=[block("mine", "Mine.")], turn_context=[])
-    (shown_one,) = contexts(found["messages"][-1])
+    served = payload(service, path, user_message="Now?", prior_context=[block("mine", "Mine.")], turn_context=[])
+    (shown_one,) = contexts(served["messages"][-1])
     assert "Mine." in shown_one
     assert contexts(payload(service, path, prior_context=[], turn_context=[])["messages"][0]) == []
 
@@ -264,11 +264,11 @@ def test_a_large_system_prompt_shortens_stored_blocks_earlier_P4(service: Servic
     for system, whole in (("s" * 400, True), ("s" * 6_000, False)):
         path = service.conversation(policy=policy, system=system)
         service.append(path, HELLO, context=[block(text=text)])
-        found = payload(service, path)
-        assert (text in contexts(found["messages"][0])[0]) is whole
-        assert bool(found["warnings"]) is not whole
-        assert found["total"] + found["reserved_output"] <= 3_000
-        assert found["messages"][0]["content"][-1]["text"] == HELLO["content"]
+        served = payload(service, path)
+        assert (text in contexts(served["messages"][0])[0]) is whole
+        assert bool(served["warnings"]) is not whole
+        assert served["total"] + served["reserved_output"] <= 3_000
+        assert served["messages"][0]["content"][-1]["text"] == HELLO["content"]
 
 
 def test_get_context_counts_what_it_has_and_none_of_what_is_carried(service: Service) -> None:
@@ -278,9 +278,9 @@ def test_get_context_counts_what_it_has_and_none_of_what_is_carried(service: Ser
         path = service.conversation(policy=policy)
         service.append(path, *[message for n in range(9) for message in (request(f"{n}", 80), answer(f"{n}", 80))])
         service.append(path, request("last", 80), context=context)
-        found = service.client.get(f"{path}/context").json()
-        assert found["tokens"]["context"] == 19 * 80
-        kept.append(found["messages"])
+        body = service.client.get(f"{path}/context").json()
+        assert body["tokens"]["context"] == 19 * 80
+        kept.append(body["messages"])
     assert len(kept[0]) == 19
     assert kept[1] == kept[0]
 
@@ -306,8 +306,8 @@ def test_blocks_that_a_call_saw_in_full_say_nothing_about_the_estimate(service: 
     row = row_of(service, path)
     assert row["token_ratio"] == pytest.approx(1)
     assert row["turn_context_tokens"] > 4_000
-    found = payload(service, path, user_message="Now?")
-    assert found["layers"]["history"] < 1_500
+    served = payload(service, path, user_message="Now?")
+    assert served["layers"]["history"] < 1_500
     # In a loop the count comes with a later turn.
     service.append(path, request("look", 10), context=[block("d", text)])
     service.append(path, call(1), usage={"input_tokens": 6_600})
@@ -352,8 +352,8 @@ def test_text_of_any_script_and_size_comes_back_as_it_went_in(service: Service) 
     assert [full(service, path, 0, number)["text"] for number in range(4)] == texts
     carried = row_of(service, path)["carried_tokens"]
     assert 0 < carried <= 20_000
-    found = payload(service, path)
-    assert contexts(found["messages"][0])[1].count("</context>") == 1
+    served = payload(service, path)
+    assert contexts(served["messages"][0])[1].count("</context>") == 1
 
 
 def test_a_conversation_that_does_not_exist(service: Service) -> None:
@@ -398,13 +398,13 @@ def test_an_edit_takes_its_blocks_along_and_brings_back_what_they_ended(service:
     row = row_of(service, path)
     expected = sum(each["outline_tokens"] for each in blocks_of(service, path) if each["state"] == "carried")
     assert (row["carried_tokens"], row["fixed_tokens"], row["turn_context_tokens"]) == (expected, expected, 0)
-    shown = "".join(contexts(payload(service, path)["messages"][-1]))
-    assert "First a." in shown
-    assert "Second a." not in shown
+    written = "".join(contexts(payload(service, path)["messages"][-1]))
+    assert "First a." in written
+    assert "Second a." not in written
     # The edited message may bring the same source again.
     service.append(path, request("two, again"), context=[block("a", "Third a.")], replace_from=5)
-    shown = "".join(contexts(payload(service, path)["messages"][-1]))
-    assert ("First a." in shown, "Third a." in shown) == (False, True)
+    written = "".join(contexts(payload(service, path)["messages"][-1]))
+    assert ("First a." in written, "Third a." in written) == (False, True)
 
 
 def test_a_fork_has_the_blocks_of_its_past(service: Service) -> None:
@@ -413,15 +413,15 @@ def test_a_fork_has_the_blocks_of_its_past(service: Service) -> None:
     service.append(path, request("gone"), context=[block("x", "Superseded.")])
     service.append(path, request("two"), answer("Two."), context=[block("a", "Second a.")], replace_from=2)
     summarize(service, path)
-    made = service.client.post(f"{path}/fork", json={"through_seq": 1})
-    fork = f"/v1/conversations/{made.json()['id']}"
+    response = service.client.post(f"{path}/fork", json={"through_seq": 1})
+    fork = f"/v1/conversations/{response.json()['id']}"
     copied = blocks_of(service, fork)
     assert [(each["id"], each["state"]) for each in copied] == [("0.1", "carried"), ("0.0", "carried")]
     assert full(service, fork, 0, 1)["summary"] == full(service, path, 0, 1)["summary"]
     row = row_of(service, fork)
     assert row["fixed_tokens"] == row["carried_tokens"] == sum(each["outline_tokens"] for each in copied)
-    shown = "".join(contexts(payload(service, fork, user_message="Now?")["messages"][-1]))
-    assert "First a." in shown
+    written = "".join(contexts(payload(service, fork, user_message="Now?")["messages"][-1]))
+    assert "First a." in written
     # In the fork the exchange is still the first one, and the origin has not changed.
     assert service.client.patch(fork, json={"policy": TIGHT}).status_code == 200
     assert "In short: omega." in "".join(contexts(payload(service, fork)["messages"][0]))
@@ -463,9 +463,9 @@ def test_a_block_gives_way_before_what_history_cannot_do_without(service: Servic
     path = service.conversation(policy={**POLICY, "total_token_budget": 3_000, "reserved_output_tokens": 100})
     service.append(path, request("q", 100), answer("a", 1_000))
     service.append(path, request("w" * 3_200, 800), context=[LARGE, block("large.md", document("psi", 24), "Psi")])
-    found = payload(service, path)
-    assert found["total"] + found["reserved_output"] <= 3_000
-    assert any("shown by their outline" in warning for warning in found["warnings"])
+    served = payload(service, path)
+    assert served["total"] + served["reserved_output"] <= 3_000
+    assert any("shown by their outline" in warning for warning in served["warnings"])
 
 
 def test_a_loop_that_outgrows_its_blocks_leaves_out_what_was_signed_for_them(service: Service) -> None:
@@ -590,8 +590,8 @@ def test_a_text_is_summarized_once(service: Service) -> None:
     assert len(runs_of(service, path)) == 2
     assert full(service, path, 3)["summary"] == full(service, path, 0)["summary"]
     # What the request itself attaches, too.
-    found = payload(service, path, user_message="Now?", turn_context=[LARGE, block("b", "Small.")], prior_context=[])
-    first, second = contexts(found["messages"][-1])
+    served = payload(service, path, user_message="Now?", turn_context=[LARGE, block("b", "Small.")], prior_context=[])
+    first, second = contexts(served["messages"][-1])
     assert "In short: omega." in first
     assert len(first) < 200
     assert "Small." in second

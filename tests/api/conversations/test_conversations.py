@@ -30,9 +30,9 @@ def test_a_conversation_is_made_with_what_was_said(service: Service) -> None:
         "tools": TOOLS,
         "metadata": {"plan": "pro", "n": 1.5, "none": None},
     }
-    made = service.client.post("/v1/conversations", json={**wanted, "policy": {"input_token_budget": 20_000}})
-    assert made.status_code == 201
-    conversation = made.json()
+    response = service.client.post("/v1/conversations", json={**wanted, "policy": {"input_token_budget": 20_000}})
+    assert response.status_code == 201
+    conversation = response.json()
     assert {name: conversation[name] for name in wanted} == wanted
     assert conversation["policy_overrides"] == {"input_token_budget": 20_000}
     assert list(conversation["policy"]) == list(FIELDS)
@@ -42,15 +42,15 @@ def test_a_conversation_is_made_with_what_was_said(service: Service) -> None:
     counters = ("last_seq", "head_version", "pending_version", "context_tokens", "context_messages", "check_due_at")
     assert [conversation[name] for name in counters] == [-1, 0, None, 25, 0, None]  # the system prompt and the tools
     assert conversation["warnings"] == []
-    found = service.client.get(f"/v1/conversations/{conversation['id']}").json()
-    assert found == conversation | {"last_assembly": None}
+    body = service.client.get(f"/v1/conversations/{conversation['id']}").json()
+    assert body == conversation | {"last_assembly": None}
 
 
 def test_a_conversation_needs_nothing_said(service: Service) -> None:
-    made = service.client.post("/v1/conversations", json={}).json()
+    body = service.client.post("/v1/conversations", json={}).json()
     nothing = ("external_id", "user_ref", "model", "system", "tools")
-    assert [made[name] for name in nothing] == [None] * 5
-    assert made["metadata"] == made["policy_overrides"] == {}
+    assert [body[name] for name in nothing] == [None] * 5
+    assert body["metadata"] == body["policy_overrides"] == {}
 
 
 def test_the_same_external_id_answers_with_the_one_there_is(service: Service) -> None:
@@ -116,10 +116,10 @@ def test_a_field_that_cannot_be_taken_is_pointed_at(service: Service, body: Any,
 def test_numbers_of_any_size_come_back(service: Service) -> None:
     big = {"n": 123456789012345678901234567890, "f": 1e300}
     path = service.conversation(metadata=big, system=[big])
-    found = service.client.get(path).json()
-    assert found["metadata"]["n"] == big["n"]
-    assert float(found["metadata"]["f"]) == big["f"]  # kept as a decimal, so it comes back with all its digits
-    assert found["system"] == [big]
+    body = service.client.get(path).json()
+    assert body["metadata"]["n"] == big["n"]
+    assert float(body["metadata"]["f"]) == big["f"]  # kept as a decimal, so it comes back with all its digits
+    assert body["system"] == [big]
 
 
 def test_a_change_touches_what_is_named(service: Service) -> None:
@@ -151,8 +151,8 @@ def test_a_policy_is_merged_key_by_key_and_null_takes_an_override_away(service: 
             service.client.patch(path, json={"policy": nothing}).json()["policy_overrides"] == after["policy_overrides"]
         )
     # What is new is held against what stays.
-    found = service.client.patch(path, json={"policy": {"reserved_output_tokens": 9_000}})
-    problem(found, 422, "invalid", "/policy/reserved_output_tokens")
+    response = service.client.patch(path, json={"policy": {"reserved_output_tokens": 9_000}})
+    problem(response, 422, "invalid", "/policy/reserved_output_tokens")
     problem(service.client.patch(path, json={"policy": {"nonsense": None}}), 422, "invalid", "/policy/nonsense")
     assert service.client.get(path).json()["policy_overrides"] == after["policy_overrides"]
     assert service.client.patch(path, json={"policy": None}).json()["policy_overrides"] == {}
@@ -160,16 +160,16 @@ def test_a_policy_is_merged_key_by_key_and_null_takes_an_override_away(service: 
 
 def test_lists_go_both_ways(service: Service) -> None:
     user = uuid4().hex
-    made = [service.conversation(user_ref=user).rpartition("/")[2] for _ in range(5)]
+    items = [service.conversation(user_ref=user).rpartition("/")[2] for _ in range(5)]
     service.conversation(user_ref="somebody else")
 
     def page(**query: Any) -> tuple[list[str], bool]:
         answer = service.client.get("/v1/conversations", params={"user_ref": user, **query}).json()
-        found = [each["id"] for each in answer["data"]]
-        assert (answer["first_id"], answer["last_id"]) == ((found[0], found[-1]) if found else (None, None))
-        return found, answer["has_more"]
+        entries = [each["id"] for each in answer["data"]]
+        assert (answer["first_id"], answer["last_id"]) == ((entries[0], entries[-1]) if entries else (None, None))
+        return entries, answer["has_more"]
 
-    newest = made[::-1]
+    newest = items[::-1]
     assert page() == (newest, False)
     assert page(limit=2) == (newest[:2], True)
     assert page(limit=2, after_id=newest[1]) == (newest[2:4], True)
@@ -198,8 +198,8 @@ def test_changes_at_once_do_not_undo_each_other(service: Service) -> None:
             eventually(lambda: watch.execute(waiting).fetchone() == (len(sent),))
         other.rollback()
         assert [each.result().status_code for each in sent] == [200, 200]
-    found = service.client.get(path).json()
-    assert (found["policy_overrides"], found["model"]) == (policy, model)
+    document = service.client.get(path).json()
+    assert (document["policy_overrides"], document["model"]) == (policy, model)
 
 
 def test_one_is_found_by_its_external_id(service: Service) -> None:

@@ -34,9 +34,9 @@ def exchange(number: int) -> list[dict[str, Any]]:
 
 
 def context(service: Service, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = service.client.get(f"{path}/context").json()
-    assert problems(found["messages"]) == []
-    return found
+    body: dict[str, Any] = service.client.get(f"{path}/context").json()
+    assert problems(body["messages"]) == []
+    return body
 
 
 def test_an_edit_replaces_in_the_context_and_keeps_in_the_audit(service: Service) -> None:
@@ -47,8 +47,8 @@ def test_an_edit_replaces_in_the_context_and_keeps_in_the_audit(service: Service
     )
     assert answer.status_code == 201
     assert (answer.json()["first_seq"], answer.json()["last_seq"]) == (8, 8)
-    found = context(service, path)
-    assert found["messages"] == [*exchange(0), {"role": "user", "content": "Edited"}]
+    served = context(service, path)
+    assert served["messages"] == [*exchange(0), {"role": "user", "content": "Edited"}]
     stored = service.client.get(f"{path}/messages").json()["data"]
     assert [row["content"] for row in stored[:8]] == [m["content"] for m in [*exchange(0), *exchange(1)]]
     assert [row["superseded_at"] is not None for row in stored] == [False] * 4 + [True] * 4 + [False]
@@ -72,10 +72,10 @@ def test_an_edit_before_a_snapshots_end_goes_back_to_a_snapshot_that_still_holds
     )
     assert answer.status_code == 201
     assert second["covers_through"] >= 8
-    found = context(service, path)
-    assert found["snapshot"] == first
-    assert found["messages"][-1] == {"role": "user", "content": "Edited"}
-    assert found["last_seq"] == 16
+    served = context(service, path)
+    assert served["snapshot"] == first
+    assert served["messages"][-1] == {"role": "user", "content": "Edited"}
+    assert served["last_seq"] == 16
 
 
 def test_replacing_beyond_the_end_is_refused_and_nothing_is_written(service: Service) -> None:

@@ -194,7 +194,7 @@ def rows_of(service: Service, conversation: UUID) -> dict[str, list[dict[str, An
 
     Rows come in an order of their own: that of the table changes with whatever else is removed from it.
     """
-    found = {}
+    by_name = {}
     with owning(service) as ask:
         for table in set(tables(service)) - {"assemblies"}:
             columns = ask("select column_name from information_schema.columns where table_name = %s", table)
@@ -208,20 +208,20 @@ def rows_of(service: Service, conversation: UUID) -> dict[str, list[dict[str, An
             else:
                 continue
             statement = f"select to_jsonb(t) as row from {table} as t where {where} order by 1"  # noqa: S608
-            found[table] = ask(statement, conversation)
-    return found
+            by_name[table] = ask(statement, conversation)
+    return by_name
 
 
 def identifier(path: str) -> UUID:
-    found = ids.parse("conv", path.rpartition("/")[2])
-    assert found is not None
-    return found
+    parsed = ids.parse("conv", path.rpartition("/")[2])
+    assert parsed is not None
+    return parsed
 
 
 def converse(service: Service, word: str, user: str, client: httpx2.Client | None = None) -> str:
     """Hold a conversation that has its word everywhere a client can put one; return its path."""
     client = client or service.client
-    made = client.post(
+    response = client.post(
         "/v1/conversations",
         json={
             "external_id": f"ext {word} {uuid4()}",
@@ -233,8 +233,8 @@ def converse(service: Service, word: str, user: str, client: httpx2.Client | Non
             "metadata": {f"key {word}": f"value {word}"},
         },
     )
-    assert made.status_code == 201, made.text
-    path = f"/v1/conversations/{made.json()['id']}"
+    assert response.status_code == 201, response.text
+    path = f"/v1/conversations/{response.json()['id']}"
 
     def append(number: int, *messages: dict[str, Any], **fields: Any) -> None:
         headers = {"idempotency-key": f"key {word} {number}"}
@@ -423,8 +423,8 @@ def test_it_is_missing_to_every_call(service: Service) -> None:
     listed = service.client.get("/v1/conversations", params={"limit": 100}).json()["data"]
     assert conversation not in {row["id"] for row in listed}
     # What was done is told, without a word of it; it can't be done again.
-    told = service.client.get(f"/v1/runs/{run}").json()
-    assert (told["instructions"], told["error"], told["conversation_id"]) == (None, None, conversation)
+    document = service.client.get(f"/v1/runs/{run}").json()
+    assert (document["instructions"], document["error"], document["conversation_id"]) == (None, None, conversation)
     problem(service.client.post(f"/v1/runs/{run}/retry"), 409, "run_not_dead")
 
 
@@ -472,27 +472,27 @@ def test_once_more_is_the_same(service: Service) -> None:
     path = converse(service, "twiceWORD", "user")
     first, second = service.client.delete(path), service.client.delete(path)
     assert (second.status_code, second.json()) == (200, first.json())
-    told = first.json()
-    assert told["erased"]["messages"] == 21
-    assert told["erased"]["idempotency_keys"] == 12
-    assert min(told["erased"][name] for name in ("snapshots", "runs", "steps", "context_blocks", "pins")) > 0
-    assert told["asked_for"] == "conversation"
-    assert told["request_id"] == first.headers["request-id"]
+    body = first.json()
+    assert body["erased"]["messages"] == 21
+    assert body["erased"]["idempotency_keys"] == 12
+    assert min(body["erased"][name] for name in ("snapshots", "runs", "steps", "context_blocks", "pins")) > 0
+    assert body["asked_for"] == "conversation"
+    assert body["request_id"] == first.headers["request-id"]
     key = owner(service, "select id from api_keys where tenant_id = %s", service.tenant_id)[0]["id"]
-    assert told["key_id"] == ids.external("key", key)
-    listed = service.client.get("/v1/erasures", params={"conversation_id": told["conversation_id"]}).json()
-    assert listed["data"] == [told]
+    assert body["key_id"] == ids.external("key", key)
+    listed = service.client.get("/v1/erasures", params={"conversation_id": body["conversation_id"]}).json()
+    assert listed["data"] == [body]
     assert (
-        service.stranger.get("/v1/erasures", params={"conversation_id": told["conversation_id"]}).json()["data"] == []
+        service.stranger.get("/v1/erasures", params={"conversation_id": body["conversation_id"]}).json()["data"] == []
     )
 
 
 def test_a_name_can_be_given_again(service: Service) -> None:
-    made = service.client.post("/v1/conversations", json={"external_id": "the name"}).json()
-    assert service.client.delete(f"/v1/conversations/{made['id']}").status_code == 200
+    body = service.client.post("/v1/conversations", json={"external_id": "the name"}).json()
+    assert service.client.delete(f"/v1/conversations/{body['id']}").status_code == 200
     again = service.client.post("/v1/conversations", json={"external_id": "the name"})
     assert again.status_code == 201
-    assert again.json()["id"] != made["id"]
+    assert again.json()["id"] != body["id"]
     assert again.json()["last_seq"] == -1
 
 
@@ -615,11 +615,11 @@ def test_an_export_has_everything(service: Service) -> None:
             "recall": "recall_requests",
         }
         for kind, table in kinds.items():
-            found = [line for line in told if line["type"] == kind and line["conversation_id"] == conversation]
-            assert len(found) == len(stored[table]), kind
-        found = [line for line in told if line["type"] == "message" and line["conversation_id"] == conversation]
+            items = [line for line in told if line["type"] == kind and line["conversation_id"] == conversation]
+            assert len(items) == len(stored[table]), kind
+        items = [line for line in told if line["type"] == "message" and line["conversation_id"] == conversation]
         originals = service.client.get(f"{each}/messages", params={"limit": 1_000}).json()["data"]
-        assert [line["content"] for line in found] == [original["content"] for original in originals]
+        assert [line["content"] for line in items] == [original["content"] for original in originals]
         for version in {
             line["version"]
             for line in told
@@ -645,8 +645,8 @@ def test_an_export_has_everything(service: Service) -> None:
 @pytest.mark.parametrize("user", ["a/b", "/export", "..", "100%?&#", "é\u2028", " "])
 def test_a_user_of_any_name(service: Service, user: str) -> None:
     path = service.conversation(user_ref=user)
-    told = service.client.get("/v1/exports", params={"user_ref": user})
-    assert [json.loads(line)["type"] for line in told.text.split("\n")[:-1]] == ["conversation", "end"]
+    response = service.client.get("/v1/exports", params={"user_ref": user})
+    assert [json.loads(line)["type"] for line in response.text.split("\n")[:-1]] == ["conversation", "end"]
     gone = service.client.delete("/v1/users", params={"user_ref": user})
     assert (gone.status_code, gone.json()) == (200, {"conversations": 1})
     assert service.client.get(path).status_code == 404

@@ -38,9 +38,9 @@ def tagged(service: Service) -> Iterator[Service]:
 def context(service: Service, path: str) -> dict[str, Any]:
     answer = service.client.get(f"{path}/context")
     assert answer.status_code == 200
-    found: dict[str, Any] = answer.json()
-    assert problems(found["messages"]) == []
-    return found
+    body: dict[str, Any] = answer.json()
+    assert problems(body["messages"]) == []
+    return body
 
 
 @pytest.mark.requirement("P17")
@@ -89,8 +89,8 @@ def test_nested_elements_lose_only_what_is_in_them(tagged: Service) -> None:
     path = tagged.conversation()
     inner = f"<localSearch>{'s' * 200}</localSearch>"
     tagged.append(path, HELLO, {"role": "assistant", "content": f"A <readNote>{inner}{'n' * 200}</readNote> Z"})
-    shown = context(tagged, path)["messages"][1]["content"]
-    assert shown == f"A <readNote><localSearch>{'s' * 27}{MARKER}</localSearch></readNote> Z"
+    served = context(tagged, path)["messages"][1]["content"]
+    assert served == f"A <readNote><localSearch>{'s' * 27}{MARKER}</localSearch></readNote> Z"
 
 
 def test_what_users_and_tools_say_is_not_touched(tagged: Service) -> None:
@@ -139,15 +139,15 @@ def test_a_snapshot_holds_the_view_and_the_lineage_says_kept(tagged: Service) ->
         {"role": "assistant", "content": PASTED},
     )
     work(tagged.settings, path)
-    found = context(tagged, path)
-    assert found["snapshot"] == {"version": 1, "covers_through": 4}
-    assert str(found["messages"]).count("note ") == 3 * (KEPT // 5)
+    served = context(tagged, path)
+    assert served["snapshot"] == {"version": 1, "covers_through": 4}
+    assert str(served["messages"]).count("note ") == 3 * (KEPT // 5)
     snapshot = tagged.client.get(f"{path}/snapshots/1").json()
     assert snapshot["messages"][1]["content"] == SHOWN
     fates = {seq: tagged.client.get(f"{path}/messages/{seq}").json()["fate"] for seq in (1, 3, 4, 7)}
     assert fates == {1: "kept", 3: "kept", 4: "truncated", 7: "kept"}  # capped results are kept as well
     assert tagged.client.get(f"{path}/messages/1").json()["content"] == PASTED
-    assert found["tokens"]["context"] == tagged.client.get(path).json()["context_tokens"]
+    assert served["tokens"]["context"] == tagged.client.get(path).json()["context_tokens"]
 
 
 def test_a_conversation_has_tags_of_its_own(service: Service, tagged: Service) -> None:

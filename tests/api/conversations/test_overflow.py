@@ -55,9 +55,9 @@ class Talk:
     def __init__(self, service: Service, product: Chat, **policy: Any) -> None:
         self.service, self.product = service, product
         self.path = service.conversation(policy=POLICY | policy)
-        found = ids.parse("conv", self.path.rpartition("/")[2])
-        assert found is not None
-        self.id: UUID = found
+        parsed = ids.parse("conv", self.path.rpartition("/")[2])
+        assert parsed is not None
+        self.id: UUID = parsed
 
     def say(self, *messages: dict[str, Any], **fields: Any) -> None:
         self.service.append(self.path, *messages, **fields)
@@ -68,19 +68,19 @@ class Talk:
     def shrink(self, **body: Any) -> dict[str, Any]:
         response = self.post(**body)
         assert response.status_code == 200, response.text
-        found: dict[str, Any] = response.json()
-        assert problems(found["messages"]) == []
-        assert found == self.context()
-        return found
+        document: dict[str, Any] = response.json()
+        assert problems(document["messages"]) == []
+        assert document == self.context()
+        return document
 
     def context(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.service.client.get(f"{self.path}/context").json()
-        return found
+        body: dict[str, Any] = self.service.client.get(f"{self.path}/context").json()
+        return body
 
     def runs(self) -> list[dict[str, Any]]:
         """Return the runs, oldest first."""
-        found: list[dict[str, Any]] = self.service.client.get(f"{self.path}/runs").json()["data"]
-        return found[::-1]
+        rows: list[dict[str, Any]] = self.service.client.get(f"{self.path}/runs").json()["data"]
+        return rows[::-1]
 
     def recover(self, *workers: Workers) -> None:
         """Do what a worker of summaries does with what is queued."""
@@ -103,19 +103,19 @@ def test_the_models_own_numbers_are_the_measure(talk: Talk) -> None:
     before = talk.context()
     assert before["tokens"]["context"] == 8_000
     response = talk.post(error=LONG.format(10_000, 8_000), snapshot_version=0)
-    found = response.json()
+    body = response.json()
     assert response.status_code == 200
     # 8,000 estimated, 2,000 too many, and a margin.
-    assert 0.95 * 6_000 - 400 < found["tokens"]["context"] <= 0.95 * 6_000
-    assert found["snapshot"]["version"] == 1
-    assert found["messages"] == before["messages"][-len(found["messages"]) :]
+    assert 0.95 * 6_000 - 400 < body["tokens"]["context"] <= 0.95 * 6_000
+    assert body["snapshot"]["version"] == 1
+    assert body["messages"] == before["messages"][-len(body["messages"]) :]
     run, background = talk.runs()
     assert response.headers["run-id"] == run["id"]
     assert (run["trigger"], run["state"], run["snapshot_version"]) == ("overflow", "committed", 1)
     (step,) = run["steps"]
     assert (step["name"], step["state"]) == ("overflow", "committed")
-    assert (step["tokens_before"], step["tokens_after"]) == (8_000, found["tokens"]["context"])
-    assert (run["tokens_before"], run["messages_after"]) == (8_000, len(found["messages"]))
+    assert (step["tokens_before"], step["tokens_after"]) == (8_000, body["tokens"]["context"])
+    assert (run["tokens_before"], run["messages_after"]) == (8_000, len(body["messages"]))
     assert "10,000 tokens, 8,000 at most" in step["detail"]
     assert (background["trigger"], background["state"], background["queue"]) == ("overflow", "queued", "summaries")
     lineage = talk.service.client.get(f"{talk.path}/messages/0").json()
@@ -324,13 +324,13 @@ class TestSummaryOfWhatWasLeftOut:
         left = talk.shrink(error=LONG.format(10_000, 8_000))
         stub = StubSummarizer("They agreed on Berlin.")
         talk.recover(Workers(talk.product, stub))
-        found = talk.context()
-        assert problems(found["messages"]) == []
-        assert found["tokens"]["context"] <= left["tokens"]["context"]
-        assert found["snapshot"]["version"] == 2
-        assert found["messages"][0]["content"].startswith(request("request 0", 200)["content"])
-        assert "They agreed on Berlin." in found["messages"][0]["content"]
-        assert found["messages"][-6:] == left["messages"][-6:]
+        served = talk.context()
+        assert problems(served["messages"]) == []
+        assert served["tokens"]["context"] <= left["tokens"]["context"]
+        assert served["snapshot"]["version"] == 2
+        assert served["messages"][0]["content"].startswith(request("request 0", 200)["content"])
+        assert "They agreed on Berlin." in served["messages"][0]["content"]
+        assert served["messages"][-6:] == left["messages"][-6:]
         (asked,) = stub.requests
         assert [message.seq for message in asked.zone] == list(range(1, 34))  # also what was left out
         run = talk.runs()[-1]
@@ -338,7 +338,7 @@ class TestSummaryOfWhatWasLeftOut:
         (step,) = run["steps"]
         assert (step["tokens_before"], step["tokens_after"]) == (
             left["tokens"]["context"],
-            found["tokens"]["context"],
+            served["tokens"]["context"],
         )
         snapshot = talk.service.client.get(f"{talk.path}/snapshots/2").json()
         assert snapshot["parent_version"] == 1
@@ -369,9 +369,9 @@ class TestSummaryOfWhatWasLeftOut:
             talk.product, StubSummarizer("What was said before.", act=lambda: talk.say(*newer, snapshot_version=1))
         )
         talk.recover(workers)
-        found = talk.context()
-        assert found["messages"][-2:] == newer
-        assert OPENS in found["messages"][0]["content"]
+        served = talk.context()
+        assert served["messages"][-2:] == newer
+        assert OPENS in served["messages"][0]["content"]
 
     def test_a_second_overflow_overtakes_it_and_keeps_its_base(self, talk: Talk) -> None:
         talk.shrink()
@@ -387,10 +387,10 @@ class TestSummaryOfWhatWasLeftOut:
         again = StubSummarizer("All of it.")
         talk.recover(Workers(talk.product, again))
         assert again.requests[0].zone[0].seq == 1  # from before the first of them
-        found = talk.context()
-        assert "All of it." in found["messages"][0]["content"]
-        assert found["tokens"]["context"] <= left["tokens"]["context"]
-        assert found["snapshot"]["version"] == 3
+        served = talk.context()
+        assert "All of it." in served["messages"][0]["content"]
+        assert served["tokens"]["context"] <= left["tokens"]["context"]
+        assert served["snapshot"]["version"] == 3
 
     def test_the_protected_tail_gives_way_down_to_the_last_request(self, service: Service, product: Chat) -> None:
         talk = Talk(service, product)
@@ -399,11 +399,11 @@ class TestSummaryOfWhatWasLeftOut:
         left = talk.shrink(error=LONG.format(6_650, 4_000))
         stub = StubSummarizer("What was said before.")
         talk.recover(Workers(product, stub))
-        found = talk.context()
-        assert problems(found["messages"]) == []
-        assert OPENS in str(found["messages"][0])
-        assert found["messages"][-1] == tail[-1]
-        assert found["tokens"]["context"] <= left["tokens"]["context"]
+        served = talk.context()
+        assert problems(served["messages"]) == []
+        assert OPENS in str(served["messages"][0])
+        assert served["messages"][-1] == tail[-1]
+        assert served["tokens"]["context"] <= left["tokens"]["context"]
         assert 20 <= stub.requests[0].zone[-1].seq < 25
         assert stub.requests[0].policy.summary_max_tokens < 4_096  # more would not fit
 
@@ -412,10 +412,10 @@ class TestSummaryOfWhatWasLeftOut:
         talk.say(request("fix it"), *rounds(6, 300), call(6), result(6, 9_000))
         left = talk.shrink()
         talk.recover()
-        found = talk.context()
-        assert problems(found["messages"]) == []
-        assert OPENS in str(found["messages"][0])
-        assert found["tokens"]["context"] <= left["tokens"]["context"]
+        served = talk.context()
+        assert problems(served["messages"]) == []
+        assert OPENS in str(served["messages"][0])
+        assert served["tokens"]["context"] <= left["tokens"]["context"]
         assert talk.service.client.get(f"{talk.path}/messages/14").json()["fate"] == "truncated"
         assert talk.service.client.get(f"{talk.path}/messages/2").json()["fate"] == "summarized"
 
@@ -571,8 +571,8 @@ def holds_the_last_exchange(view: Any, context: list[dict[str, Any]]) -> None:
     last = parts_of(view)[-1]
     newest = rounds_of(view, last)[-1:]
     asked = [block["id"] for part in newest for index in part for block in calls_of(view[index].content)]
-    shown = [block["id"] for message in context for block in calls_of(message["content"])]
-    assert shown[len(shown) - len(asked) :] == asked
+    items = [block["id"] for message in context for block in calls_of(message["content"])]
+    assert items[len(items) - len(asked) :] == asked
     requests = [index for index, message in enumerate(view) if is_request(message.role, message.content)]
     # A long request that others follow may lose its middle.
     if newest and requests[-1:] == [last.start]:

@@ -37,25 +37,25 @@ def policy(budget: int) -> dict[str, Any]:
 def payload(service: Service, path: str, **body: Any) -> dict[str, Any]:
     answer = service.client.post(f"{path}/context", json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    if found["messages"]:
-        assert problems(found["messages"]) == []
-    assert sum(found["layers"].values()) == found["total"]
-    return found
+    document: dict[str, Any] = answer.json()
+    if document["messages"]:
+        assert problems(document["messages"]) == []
+    assert sum(document["layers"].values()) == document["total"]
+    return document
 
 
 def test_everything_is_there_while_it_fits(service: Service) -> None:
     path = service.conversation(system="Be brief.", policy=policy(20_000))
     sent = chat(10, 400)
     service.append(path, *sent)
-    found = payload(service, path, turn_context=[BLOCK], user_message="And now?")
-    assert found["system"] == "Be brief."
-    assert found["messages"][:-1] == sent
-    context, question = found["messages"][-1]["content"]
+    served = payload(service, path, turn_context=[BLOCK], user_message="And now?")
+    assert served["system"] == "Be brief."
+    assert served["messages"][:-1] == sent
+    context, question = served["messages"][-1]["content"]
     assert BLOCK["text"] in context["text"]
     assert question == {"type": "text", "text": "And now?"}
-    assert found["warnings"] == []
-    assert found["history"] == {
+    assert served["warnings"] == []
+    assert served["history"] == {
         "exchanges_total": 10,
         "exchanges_kept": 10,
         "exchanges_dropped": 0,
@@ -75,16 +75,16 @@ def test_history_gives_way_by_whole_exchanges(service: Service, budget: int) -> 
     path = service.conversation(system="s" * 400, policy=policy(budget))
     sent = chat(40, 400)
     service.append(path, *sent)
-    found = payload(service, path, user_message={"role": "user", "content": "And now?"})
-    assert found["total"] + found["reserved_output"] <= budget == found["budget"]
-    kept = found["history"]["exchanges_kept"]
-    assert found["messages"][:-1] == sent[-2 * kept :]
-    assert found["history"]["exchanges_dropped"] == 40 - kept > 0
-    assert found["warnings"] == [
+    served = payload(service, path, user_message={"role": "user", "content": "And now?"})
+    assert served["total"] + served["reserved_output"] <= budget == served["budget"]
+    kept = served["history"]["exchanges_kept"]
+    assert served["messages"][:-1] == sent[-2 * kept :]
+    assert served["history"]["exchanges_dropped"] == 40 - kept > 0
+    assert served["warnings"] == [
         f"the oldest {40 - kept} of 40 exchanges were left out to fit the token budget",
         f"left out to fit the token budget: messages 0-{2 * (40 - kept) - 1}",
     ]
-    assert found["total"] + found["reserved_output"] + 210 > budget - 210
+    assert served["total"] + served["reserved_output"] + 210 > budget - 210
 
 
 def test_a_long_loop_keeps_its_request_and_its_newest_round(service: Service) -> None:
@@ -108,9 +108,9 @@ def agent_round(number: int, chars: int) -> list[dict[str, Any]]:
 
 
 def context(service: Service, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = service.client.get(f"{path}/context").json()
-    assert problems(found["messages"]) == []
-    return found
+    body: dict[str, Any] = service.client.get(f"{path}/context").json()
+    assert problems(body["messages"]) == []
+    return body
 
 
 @pytest.mark.requirement("P7")
@@ -177,15 +177,15 @@ def test_no_broker_no_worker_and_no_model_has_a_part_in_it(
     )
     with running_api(settings) as api, api.client(tenant.key) as client:
         assert client.get("/readyz").json()["services"]["broker"] != "ok"
-        made = client.post("/v1/conversations", json={"system": "s" * 400, "policy": policy(4_000)}).json()
-        path = f"/v1/conversations/{made['id']}"
+        body = client.post("/v1/conversations", json={"system": "s" * 400, "policy": policy(4_000)}).json()
+        path = f"/v1/conversations/{body['id']}"
         appended = client.post(f"{path}/turns", json={"messages": chat(40, 400)})
         assert (appended.status_code, appended.json()["check"]) == (201, "deferred")
         block = {"source": "doc", "title": "Doc", "text": "# Part\n" + "word " * 20_000}
-        found = client.post(f"{path}/context", json={"turn_context": [block], "user_message": "And now?"}).json()
-        assert problems(found["messages"]) == []
-        assert found["total"] + found["reserved_output"] <= 4_000
-        assert found["history"]["exchanges_dropped"] > 0
+        document = client.post(f"{path}/context", json={"turn_context": [block], "user_message": "And now?"}).json()
+        assert problems(document["messages"]) == []
+        assert document["total"] + document["reserved_output"] <= 4_000
+        assert document["history"]["exchanges_dropped"] > 0
         read = client.get(f"{path}/context").json()
         assert problems(read["messages"]) == []
         assert read["tokens"]["context"] <= 3_900

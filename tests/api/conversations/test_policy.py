@@ -55,8 +55,8 @@ def result(identifier: str, text: str) -> dict[str, Any]:
 def set_tenant(service: Service, **body: Any) -> dict[str, Any]:
     answer = service.client.patch("/v1/tenant", json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def stored_tokens(service: Service, path: str) -> int:
@@ -82,8 +82,8 @@ def test_a_preset_is_shown(service: Service, name: str, window: int) -> None:
 
 def test_a_preset_that_there_is_not(service: Service) -> None:
     assert "tokens" in problem(service.client.get("/v1/policy-presets/gpt-9"), 404, "not_found")["detail"]
-    found = problem(service.client.get("/v1/policy-presets/15999"), 422, "invalid", "window_or_model")
-    assert "16,000" in found["detail"]
+    refusal = problem(service.client.get("/v1/policy-presets/15999"), 422, "invalid", "window_or_model")
+    assert "16,000" in refusal["detail"]
 
 
 @pytest.mark.parametrize(
@@ -99,17 +99,17 @@ def test_a_preset_that_there_is_not(service: Service) -> None:
     ],
 )
 def test_a_preset_becomes_the_overrides_of_a_conversation(service: Service, body: dict[str, Any], window: int) -> None:
-    made = service.client.post("/v1/conversations", json=body).json()
-    assert made["policy_overrides"] == preset(window) | body.get("policy", {})
-    assert merge(made["policy"]) == merge(preset(window))
-    assert made["warnings"] == []
+    document = service.client.post("/v1/conversations", json=body).json()
+    assert document["policy_overrides"] == preset(window) | body.get("policy", {})
+    assert merge(document["policy"]) == merge(preset(window))
+    assert document["warnings"] == []
 
 
 def test_what_is_named_wins_over_the_preset(service: Service) -> None:
     policy = {"input_token_budget": 7, "prune_deny": ["Read"]}
     path = service.conversation(policy_preset="1m", policy=policy)
-    found = service.client.get(path).json()
-    assert found["policy_overrides"] == preset(1_000_000) | policy
+    document = service.client.get(path).json()
+    assert document["policy_overrides"] == preset(1_000_000) | policy
     changed = service.client.patch(path, json={"policy_preset": "auto"}).json()
     assert changed["policy_overrides"] == preset(200_000) | {"prune_deny": ["Read"]}
     body = {"policy_preset": "auto", "policy": {"input_token_budget": None}}
@@ -130,8 +130,8 @@ def test_auto_goes_by_the_model_there_will_be(service: Service) -> None:
 @pytest.mark.parametrize("wanted", ["gpt-9", "", "15k", 15_999, 0, -1, 1.5, None, ["1m"], "200000000"])
 def test_a_preset_that_cannot_be_taken_is_pointed_at(service: Service, wanted: Any) -> None:
     if wanted is not None:
-        made = service.client.post("/v1/conversations", json={"policy_preset": wanted})
-        assert problem(made, 422, "invalid", "/policy_preset")
+        response = service.client.post("/v1/conversations", json={"policy_preset": wanted})
+        assert problem(response, 422, "invalid", "/policy_preset")
     changed = service.client.patch(service.conversation(), json={"policy_preset": wanted})
     assert problem(changed, 422, "invalid", "/policy_preset")
     assert problem(service.client.patch("/v1/tenant", json={"policy_preset": wanted}), 422, "invalid", "/policy_preset")
@@ -145,8 +145,8 @@ def test_the_window_follows_the_model_and_the_budget_does_not_O5_P3(service: Ser
     path = service.conversation(model="claude-opus-4-6")
 
     def policy(**change: Any) -> tuple[int, int]:
-        found = service.client.patch(path, json=change).json()["policy"]
-        return found["model_context_tokens"], found["total_token_budget"]
+        response = service.client.patch(path, json=change).json()["policy"]
+        return response["model_context_tokens"], response["total_token_budget"]
 
     assert policy() == (1_000_000, 128_000)
     assert policy(model="claude-opus-4-5") == (200_000, 128_000)
@@ -164,9 +164,9 @@ def test_a_small_window_is_warned_of_and_one_too_small_is_refused_O5(service: Se
     (warning,) = service.client.patch(path, json=body).json()["warnings"]
     assert "31,999" in warning
     assert service.client.get(f"{path}/context").json()["warnings"] == []
-    made = service.client.post("/v1/conversations", json={"model": "mine:16k"}).json()
-    assert made["policy"]["model_context_tokens"] == 16_000
-    assert len(made["warnings"]) == 2  # small, and smaller than the budget
+    document = service.client.post("/v1/conversations", json={"model": "mine:16k"}).json()
+    assert document["policy"]["model_context_tokens"] == 16_000
+    assert len(document["warnings"]) == 2  # small, and smaller than the budget
     problem(service.client.post("/v1/conversations", json={"model": "mine:8k"}), 422, "invalid", "/model")
     problem(service.client.patch(path, json={"model": "mine:8k", "policy": None}), 422, "invalid", "/model")
     stated = {"model": "mine:8k", "policy": {"model_context_tokens": 20_000}}
@@ -188,10 +188,10 @@ def test_no_count_of_turns_drops_any_P10(service: Service) -> None:
     for number in range(500):
         service.append(path, {"role": "user", "content": f"{number}?"}, {"role": "assistant", "content": f"{number}!"})
     work(service.settings, path)
-    found = service.client.get(f"{path}/context").json()
-    assert found["snapshot"] is None
-    assert found["warnings"] == []
-    assert [message["content"] for message in found["messages"][::2]] == [f"{number}?" for number in range(500)]
+    body = service.client.get(f"{path}/context").json()
+    assert body["snapshot"] is None
+    assert body["warnings"] == []
+    assert [message["content"] for message in body["messages"][::2]] == [f"{number}?" for number in range(500)]
     payload = service.client.post(f"{path}/context", json={"user_message": "And?"}).json()
     assert payload["history"]["exchanges_kept"] == payload["history"]["exchanges_total"] == 500
     assert payload["history"]["exchanges_dropped"] == 0
@@ -239,9 +239,9 @@ def test_a_tenant_has_a_policy_that_its_conversations_begin_from(changing: Servi
     assert set_tenant(changing) == after
     assert changing.client.get("/v1/tenant").json() == after
     path = changing.conversation(policy={"prune_deny": []})
-    found = changing.client.get(path).json()
-    assert (found["policy"]["input_token_budget"], found["policy"]["prune_deny"]) == (5_000, [])
-    assert found["policy_overrides"] == {"prune_deny": []}
+    body = changing.client.get(path).json()
+    assert (body["policy"]["input_token_budget"], body["policy"]["prune_deny"]) == (5_000, [])
+    assert body["policy_overrides"] == {"prune_deny": []}
     assert changing.stranger.get("/v1/tenant").json()["policy_overrides"] == {}
 
 
@@ -249,8 +249,8 @@ def test_a_tenant_takes_a_preset(changing: Service) -> None:
     after = set_tenant(changing, policy_preset="claude-opus-4-6", policy={"total_token_budget": 300_000})
     assert after["policy_overrides"] == {**preset(1_000_000), "total_token_budget": 300_000}
     # The tenant states the window now, so no model does.
-    made = changing.client.post("/v1/conversations", json={"model": "claude-opus-4-5"}).json()
-    assert made["policy"]["model_context_tokens"] == 1_000_000
+    body = changing.client.post("/v1/conversations", json={"model": "claude-opus-4-5"}).json()
+    assert body["policy"]["model_context_tokens"] == 1_000_000
 
 
 def test_a_tenant_is_read_and_changed_by_an_admin_only(service: Service) -> None:
@@ -281,8 +281,8 @@ def test_defaults_of_the_installation_stand_below_the_tenants(module_settings: S
             "invalid",
             "/policy/reserved_output_tokens",
         )
-        found = client.patch("/v1/tenant", json={"policy": {"total_token_budget": 10_000}}).json()
-        assert (found["policy"]["reserved_output_tokens"], found["policy"]["min_savings_tokens"]) == (9_000, 3)
+        body = client.patch("/v1/tenant", json={"policy": {"total_token_budget": 10_000}}).json()
+        assert (body["policy"]["reserved_output_tokens"], body["policy"]["min_savings_tokens"]) == (9_000, 3)
 
 
 # Layers that came to contradict each other
@@ -294,9 +294,9 @@ def test_a_tenants_change_that_contradicts_a_conversation_is_told_and_fails_noth
     changing.append(path, *sent)
     assert changing.client.get(f"{path}/context").json()["messages"] != sent  # over 1,904 tokens
     set_tenant(changing, policy={"reserved_output_tokens": 7_000})
-    found = changing.client.get(path).json()
-    assert (found["policy"]["total_token_budget"], found["policy"]["input_token_budget"]) == (128_000, 3_000)
-    (reason,) = found["warnings"]
+    body = changing.client.get(path).json()
+    assert (body["policy"]["total_token_budget"], body["policy"]["input_token_budget"]) == (128_000, 3_000)
+    (reason,) = body["warnings"]
     assert reason.startswith("the override of total_token_budget is not in force")
     context = changing.client.get(f"{path}/context").json()
     assert (context["warnings"], context["tokens"]["budget"]) == ([reason], 128_000)
@@ -319,12 +319,12 @@ def test_a_tenants_stored_policy_of_another_version_fails_nothing(changing: Serv
         connection.execute("update tenants set policy = %s where id = %s", (json.dumps(stored), changing.tenant_id))
     fresh = make_tenant(changing.database_url, "changing")  # the API has not seen this key yet
     with changing.api.client(fresh.key) as client:
-        found = client.get("/v1/tenant").json()
-        assert len(found["warnings"]) == 2
-        assert found["policy"]["min_savings_tokens"] == 7
-        made = client.post("/v1/conversations", json={"policy": {"prune_head_chars": 5}}).json()
-    assert (made["policy"]["min_savings_tokens"], made["policy"]["prune_head_chars"]) == (7, 5)
-    assert made["warnings"] == []
+        document = client.get("/v1/tenant").json()
+        assert len(document["warnings"]) == 2
+        assert document["policy"]["min_savings_tokens"] == 7
+        body = client.post("/v1/conversations", json={"policy": {"prune_head_chars": 5}}).json()
+    assert (body["policy"]["min_savings_tokens"], body["policy"]["prune_head_chars"]) == (7, 5)
+    assert body["warnings"] == []
 
 
 # What a change does to contexts
@@ -355,10 +355,10 @@ def test_a_new_cap_is_counted_at_once(service: Service) -> None:
     whole = stored_tokens(service, path)
     assert service.client.patch(path, json={"policy": {"max_tool_result_chars": 4_000}}).status_code == 200
     assert stored_tokens(service, path) == whole - 4_000 - 1_000
-    shown = service.client.get(f"{path}/context").json()
+    body = service.client.get(f"{path}/context").json()
     # The notes of what is not shown count in the view alone.
-    assert 0 < shown["tokens"]["context"] - stored_tokens(service, path) < 50
-    assert "16,000 more characters" in str(shown["messages"][2])
+    assert 0 < body["tokens"]["context"] - stored_tokens(service, path) < 50
+    assert "16,000 more characters" in str(body["messages"][2])
     # What comes later, and what a compaction counts, agree with it.
     service.append(path, call("c"), result("c", "z" * 6_000), {"role": "assistant", "content": "Done."})
     assert stored_tokens(service, path) == whole - 5_000 + 1_000 + 4
@@ -374,9 +374,9 @@ def test_behind_a_moved_head_the_cap_in_force_counts(service: Service) -> None:
     assert service.client.patch(path, json={"policy": raised}).status_code == 200
     before = stored_tokens(service, path)
     work(service.settings, path)
-    found = service.client.get(f"{path}/context").json()
-    assert found["snapshot"] == {"version": 1, "covers_through": 2}
-    assert problems(found["messages"]) == []
+    body = service.client.get(f"{path}/context").json()
+    assert body["snapshot"] == {"version": 1, "covers_through": 2}
+    assert problems(body["messages"]) == []
     assert stored_tokens(service, path) < before
     assert stored_tokens(service, path) > 2_500  # the newest result has 10,000 characters in the view, not 4,000
 
@@ -424,10 +424,10 @@ def test_a_change_of_the_view_makes_what_was_measured_and_signed_stale(service: 
     assert "signature" in service.client.get(f"{path}/context").text
     assert service.client.get(f"{path}/context").json()["tokens"]["measured"] == 9_000
     assert service.client.patch(path, json={"policy": {"max_tool_result_chars": 100}}).status_code == 200
-    found = service.client.get(f"{path}/context").json()
-    assert found["tokens"]["measured"] is None
-    assert "signature" not in str(found["messages"])
-    assert found["messages"][-1] == {"role": "assistant", "content": [text_block("So.")]}
+    body = service.client.get(f"{path}/context").json()
+    assert body["tokens"]["measured"] is None
+    assert "signature" not in str(body["messages"])
+    assert body["messages"][-1] == {"role": "assistant", "content": [text_block("So.")]}
 
 
 def test_a_tenants_policy_is_merged_key_by_key(changing: Service) -> None:

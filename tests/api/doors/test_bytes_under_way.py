@@ -182,9 +182,9 @@ def test_an_export_waits_for_its_turn_and_is_whole(crowded: Service, monkeypatch
         lines = answer.iter_lines()
         assert json.loads(next(lines))["type"] == "conversation"
         connection.sendall(body[-1:])
-        told = [json.loads(line) for line in lines]
-    assert [each["content"][0] for each in told if each["type"] == "message"] == ["0", "1", "2", "3"]
-    assert told[-1] == {"type": "end", "conversations": 1}
+        items = [json.loads(line) for line in lines]
+    assert [each["content"][0] for each in items if each["type"] == "message"] == ["0", "1", "2", "3"]
+    assert items[-1] == {"type": "end", "conversations": 1}
 
 
 @pytest.mark.parametrize(("character", "size"), [("a", 1), ("é", 2), ("漢", 3), ("🦜", 4)])

@@ -134,9 +134,9 @@ def pairs(doors: Doors, method: str, path: str) -> Iterator[tuple[str, str, Any]
             theirs, nobodys = (text.replace(f"{{{name}}}", "0") for text in (theirs, nobodys))
             continue
         prefix = PREFIXES[name]
-        found = sorted(each for each in doors.planted.ids if each.startswith(f"{prefix}_"))
-        assert found, f"nothing was planted whose id begins with {prefix}_"
-        theirs = theirs.replace(f"{{{name}}}", found[0])
+        items = sorted(each for each in doors.planted.ids if each.startswith(f"{prefix}_"))
+        assert items, f"nothing was planted whose id begins with {prefix}_"
+        theirs = theirs.replace(f"{{{name}}}", items[0])
         nobodys = nobodys.replace(f"{{{name}}}", ids.external(prefix, ids.new_id()))
     usual: list[Any] = [{}] if method in {"POST", "PATCH"} else [None]
     for body in BODIES.get((method, path), usual):

@@ -137,8 +137,8 @@ class TestTaken:
         made = ask(api, admin, "/v1/conversations", method="POST", json={}).json()["id"]
         erased = ask(api, admin, f"/v1/conversations/{made}", method="DELETE")
         assert erased.status_code < 300
-        told = ask(api, admin, f"/v1/erasures?conversation_id={made}").json()["data"]
-        assert told[0]["key_id"] == ids.external("key", uuid5(NAMESPACE_URL, f"{ISSUER}#operator"))
+        records = ask(api, admin, f"/v1/erasures?conversation_id={made}").json()["data"]
+        assert records[0]["key_id"] == ids.external("key", uuid5(NAMESPACE_URL, f"{ISSUER}#operator"))
 
 
 def b64(value: bytes) -> str:
@@ -159,8 +159,8 @@ def signed(claims: object) -> str:
 
 def claims_of(**changes: Any) -> dict[str, Any]:
     payload = token(tenant="acme", scope="admin", **changes).split(".")[1]
-    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=="))
-    return found
+    parsed: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    return parsed
 
 
 def hmac_with(secret: bytes) -> Callable[[bytes], bytes]:

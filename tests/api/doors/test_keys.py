@@ -61,20 +61,20 @@ LOCKED = "select 1 from pg_stat_activity where datname = current_database() and 
 def make(service: Service, **fields: Any) -> dict[str, Any]:
     answer = service.client.post("/v1/keys", json={"name": "test", "scopes": ["context:read"], **fields})
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def rotate(service: Service, key_id: str, **fields: Any) -> dict[str, Any]:
     answer = service.client.post(f"/v1/keys/{key_id}/rotate", json=fields)
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def listed(service: Service, key_id: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = service.client.get("/v1/keys", params={"limit": 100}).json()["data"]
-    (row,) = (each for each in found if each["id"] == key_id)
+    records: list[dict[str, Any]] = service.client.get("/v1/keys", params={"limit": 100}).json()["data"]
+    (row,) = (each for each in records if each["id"] == key_id)
     return row
 
 
@@ -92,15 +92,15 @@ class TestByHttp:
     def test_a_key_is_shown_once_and_works_at_once(self, service: Service) -> None:
         answer = service.client.post("/v1/keys", json={"name": "reader", "scopes": ["audit:read", "context:read"]})
         assert answer.headers["cache-control"] == "no-store"
-        made = answer.json()
-        key = made.pop("key")
-        assert key.startswith(f"{made['id']}.")
+        body = answer.json()
+        key = body.pop("key")
+        assert key.startswith(f"{body['id']}.")
         assert len(key.partition(".")[2]) >= 43
-        assert made == {
-            "id": made["id"],
+        assert body == {
+            "id": body["id"],
             "name": "reader",
             "scopes": ["context:read", "audit:read"],
-            "created_at": made["created_at"],
+            "created_at": body["created_at"],
             "expires_at": None,
             "last_used_at": None,
             "revoked_at": None,
@@ -108,9 +108,9 @@ class TestByHttp:
         }
         assert ask(service, key).status_code == 200
         problem(ask(service, key, "/v1/tenant"), 403, "forbidden")
-        shown = service.client.get("/v1/keys", params={"limit": 100})
-        assert listed(service, made["id"]) == made
-        assert key.partition(".")[2] not in shown.text
+        response = service.client.get("/v1/keys", params={"limit": 100})
+        assert listed(service, body["id"]) == body
+        assert key.partition(".")[2] not in response.text
         with psycopg.connect(service.database_url) as connection:
             stored = connection.execute("select k::text from api_keys as k").fetchall()
         assert not [row for (row,) in stored if key.partition(".")[2] in row]
@@ -150,15 +150,15 @@ class TestByHttp:
         assert listed(service, made["id"])["replaced_by"] is None
 
     def test_pages_run_from_the_newest(self, service: Service) -> None:
-        made = [make(service)["id"] for _ in range(5)][::-1]
+        items = [make(service)["id"] for _ in range(5)][::-1]
         first = service.client.get("/v1/keys", params={"limit": 2}).json()
-        assert [row["id"] for row in first["data"]] == made[:2]
+        assert [row["id"] for row in first["data"]] == items[:2]
         assert first["has_more"]
-        assert (first["first_id"], first["last_id"]) == (made[0], made[1])
+        assert (first["first_id"], first["last_id"]) == (items[0], items[1])
         second = service.client.get("/v1/keys", params={"limit": 2, "after_id": first["last_id"]}).json()
-        assert [row["id"] for row in second["data"]] == made[2:4]
-        back = service.client.get("/v1/keys", params={"limit": 2, "before_id": made[3]}).json()
-        assert [row["id"] for row in back["data"]] == made[1:3]
+        assert [row["id"] for row in second["data"]] == items[2:4]
+        back = service.client.get("/v1/keys", params={"limit": 2, "before_id": items[3]}).json()
+        assert [row["id"] for row in back["data"]] == items[1:3]
         problem(service.client.get("/v1/keys", params={"after_id": "conv_1"}), 400, "bad_cursor", "after_id")
 
     def test_revoked_at_once_in_the_process_that_was_asked(self, service: Service) -> None:
@@ -287,9 +287,9 @@ def test_two_that_make_the_last_key_at_once(
 
 
 def uuid_of(text: str) -> UUID:
-    found = ids.parse("key", "key_" + text.replace("-", ""))
-    assert found is not None
-    return found
+    parsed = ids.parse("key", "key_" + text.replace("-", ""))
+    assert parsed is not None
+    return parsed
 
 
 class Clock:
@@ -526,13 +526,13 @@ class TestByCommand:
     def made(self, settings: Settings, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         wanted = Wanted("bot", read_scopes("turns:write, context:read"), read_expiry("90d"))
         assert run_create(settings, "acme", wanted, as_json=True) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
 
     def rows(self, settings: Settings, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
         assert run_list(settings, "acme", as_json=True) == 0
-        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-        return found
+        document: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return document
 
     def test_created_and_listed(
         self, settings: Settings, made: dict[str, Any], asking: Asking, capsys: pytest.CaptureFixture[str]

@@ -243,8 +243,8 @@ def test_a_length_that_is_not_true_writes_nothing(service: Service, path: str, h
 def answered(service: Service, status: int) -> int:
     """Return how many turns were answered like this."""
     text = service.client.get("/metrics").text
-    found = re.findall(rf'^palimpsest_http_requests_total{{.*/turns.*status="{status}"}} (\S+)', text, re.MULTILINE)
-    return sum(int(float(count)) for count in found)
+    matches = re.findall(rf'^palimpsest_http_requests_total{{.*/turns.*status="{status}"}} (\S+)', text, re.MULTILINE)
+    return sum(int(float(count)) for count in matches)
 
 
 def test_a_body_that_ends_early_writes_nothing_and_is_no_fault_of_ours(service: Service, path: str) -> None:

@@ -38,8 +38,8 @@ def document(service: Service) -> Document:
         answer = client.get("/openapi.json")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
-    found: Document = answer.json()
-    return found
+    body: Document = answer.json()
+    return body
 
 
 def operations(document: Document) -> Iterator[tuple[str, str, Document]]:
@@ -125,9 +125,9 @@ def test_every_reference_leads_somewhere(document: Document) -> None:
 
 
 def test_every_schema_is_one(document: Document) -> None:
-    found = list(schemas(document))
-    assert len(found) > 100
-    for schema in found:
+    items = list(schemas(document))
+    assert len(items) > 100
+    for schema in items:
         kinds = schema.get("type", [])
         assert set([kinds] if isinstance(kinds, str) else kinds) <= TYPES, schema
         assert set(schema.get("required", [])) <= set(schema.get("properties", {})), schema

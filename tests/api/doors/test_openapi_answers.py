@@ -114,10 +114,10 @@ def doors(service: Service) -> Iterator[Doors]:
     with recorder.client(settings, tenant.key) as client:
         scoped = {}
         for scope in api_keys.SCOPES:
-            made = client.post("/v1/keys", json={"name": scope, "scopes": [scope]}).json()
+            body = client.post("/v1/keys", json={"name": scope, "scopes": [scope]}).json()
             scoped[scope] = client.__class__(
                 base_url=client.base_url,
-                headers={"x-api-key": made["key"]},
+                headers={"x-api-key": body["key"]},
                 event_hooks=client.event_hooks,
                 timeout=client.timeout,
             )
@@ -128,8 +128,8 @@ def doors(service: Service) -> Iterator[Doors]:
 
 def path_of(operation: Documented, **named: str) -> str:
     """Return a path of an operation that leads to nothing, but for what is named."""
-    found = {**PLACES, "user_ref": "u" * 513, **{name: f"{prefix}_{NOBODY}" for name, prefix in PREFIXES.items()}}
-    return operation.path.format_map({**found, **named})
+    names = {**PLACES, "user_ref": "u" * 513, **{name: f"{prefix}_{NOBODY}" for name, prefix in PREFIXES.items()}}
+    return operation.path.format_map({**names, **named})
 
 
 def example_of(operation: Documented) -> Any:

@@ -346,8 +346,8 @@ def test_a_fault_of_ours_reveals_nothing(
             connection.execute("alter table conversations rename column model to other")
         for method, url in (("GET", f"{path}/context"), ("POST", f"{path}/turns"), ("GET", path)):
             answer = client.request(method, url, json=HELLO if method == "POST" else {})
-            found = problem(answer, 500, "internal")
-            assert found["detail"] == "Something went wrong here; the log has the request's id."
+            refusal = problem(answer, 500, "internal")
+            assert refusal["detail"] == "Something went wrong here; the log has the request's id."
             assert not {"read_context", "append_turn", "model", "sqlalchemy"} & set(answer.text.lower().split())
 
 

@@ -167,9 +167,9 @@ def test_many_at_once_get_no_more_than_the_limit(limited: Callable[..., Settings
 
 
 def unknown(api: RunningApi) -> int:
-    found = re.search(r"^palimpsest_rate_limits_unknown_total (\d+)", api.client().get("/metrics").text, re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    match = re.search(r"^palimpsest_rate_limits_unknown_total (\d+)", api.client().get("/metrics").text, re.MULTILINE)
+    assert match is not None
+    return int(match[1])
 
 
 def test_health_metrics_and_wrong_keys_are_not_counted(limited: Callable[..., Settings], tenant: Tenant) -> None:

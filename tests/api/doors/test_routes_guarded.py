@@ -122,11 +122,11 @@ def test_nothing_is_answered_without_a_key(
         return {"body": document, "headers": {k: v for k, v in answer.headers.items() if k not in own}}
 
     with service.api.client() as client:
-        told = {what: refusal(client.request(method, path, headers=headers)) for what, headers in impostors.items()}
+        names = {what: refusal(client.request(method, path, headers=headers)) for what, headers in impostors.items()}
         if method == "GET":
             assert client.head(path).status_code == 401
-    assert all(each == told["no key"] for each in told.values())
-    assert told["no key"]["headers"]["www-authenticate"] == "Bearer"
+    assert all(each == names["no key"] for each in names.values())
+    assert names["no key"]["headers"]["www-authenticate"] == "Bearer"
 
 
 def test_every_route_needs_its_scopes(service: Service) -> None:
@@ -196,8 +196,8 @@ def test_a_body_is_not_waited_for_before_it_is_known_who_sends_it(service: Servi
     """It is announced and never comes."""
     own_page = {"host": "palimpsest", "origin": "http://palimpsest"}
     for headers in ({}, own_page, {**own_page, "content-type": "application/x-www-form-urlencoded"}):
-        told = raw(service.api, method, path, {**headers, "content-length": str(LARGE)}, b"")
-        status = int(told[9:12])
+        text = raw(service.api, method, path, {**headers, "content-length": str(LARGE)}, b"")
+        status = int(text[9:12])
         if path.startswith("/v1/"):
             assert status == 401
         elif path == "/console/sign-in" and method == "POST" and "content-type" in headers:
@@ -211,8 +211,8 @@ def test_a_form_ends_at_its_limit_however_it_is_sent(service: Service) -> None:
     for kind in (form, "multipart/form-data; boundary=b", "text/plain"):
         headers = {"origin": "http://test", "content-type": kind, "transfer-encoding": "chunked"}
         # Neither chunk nor body has an end.
-        told = raw(service.api, "POST", "/console/sign-in", headers, b"%x\r\n" % (1 << 30) + b"a=1&" * (LARGE // 4 + 1))
-        assert int(told[9:12]) == (401 if kind == "text/plain" else 413), kind
+        text = raw(service.api, "POST", "/console/sign-in", headers, b"%x\r\n" % (1 << 30) + b"a=1&" * (LARGE // 4 + 1))
+        assert int(text[9:12]) == (401 if kind == "text/plain" else 413), kind
     fits = b"key=" + b"k" * (LARGE - 5)
     headers = {"origin": "http://test", "content-type": form, "content-length": str(len(fits))}
     assert int(raw(service.api, "POST", "/console/sign-in", headers, fits)[9:12]) == 401
@@ -230,13 +230,13 @@ def test_a_body_without_an_end_is_cut_off_after_the_answer(service: Service, mon
 
 def test_requests_are_sent_ahead_of_their_answers_up_to_a_limit(service: Service) -> None:
     one = b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"
-    told = raw(service.api, "GET", "/healthz", {}, one * bounded_http.MAX_PIPELINED * 2, close=False)
-    assert b"HTTP/1.1 400 " in told
-    assert b"sent ahead of their answers" in told
+    text = raw(service.api, "GET", "/healthz", {}, one * bounded_http.MAX_PIPELINED * 2, close=False)
+    assert b"HTTP/1.1 400 " in text
+    assert b"sent ahead of their answers" in text
     closing = b"GET /healthz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"
     fits = bounded_http.MAX_PIPELINED - 1
-    told = raw(service.api, "GET", "/healthz", {}, one * fits + closing, close=False)
-    assert told.count(b"HTTP/1.1 200 ") == fits + 2
+    text = raw(service.api, "GET", "/healthz", {}, one * fits + closing, close=False)
+    assert text.count(b"HTTP/1.1 200 ") == fits + 2
 
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
@@ -259,8 +259,8 @@ def test_a_path_is_answered_as_it_is_written_alone(service: Service, spelling: s
     for method, path in routes():
         other = SPELLINGS[spelling](path)
         if other != path:
-            told = raw(service.api, method, other, key, b"")
-            assert int(told[9:12]) == 404, other
+            text = raw(service.api, method, other, key, b"")
+            assert int(text[9:12]) == 404, other
 
 
 def test_a_users_name_may_be_encoded_where_it_has_to_be(service: Service) -> None:

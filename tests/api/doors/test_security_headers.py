@@ -161,7 +161,7 @@ def test_what_comes_from_others_has_its_licence_beside_it() -> None:
 
 @pytest.mark.skipif(PROGRAM is None, reason="needs Debian's Chromium")
 def test_a_browser_shows_the_page_under_its_policy(service: Service, tmp_path: Path) -> None:
-    shown = subprocess.run(
+    finished = subprocess.run(
         [
             str(PROGRAM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={tmp_path}",
@@ -169,6 +169,6 @@ def test_a_browser_shows_the_page_under_its_policy(service: Service, tmp_path: P
         ],
         capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
-    assert "/v1/conversations/{conversation_id}/context" in shown.stdout.replace("\u200b", "").replace("<wbr>", "")
-    assert "Content Security Policy" not in shown.stderr, shown.stderr
-    assert "Append a turn" in shown.stdout
+    assert "/v1/conversations/{conversation_id}/context" in finished.stdout.replace("\u200b", "").replace("<wbr>", "")
+    assert "Content Security Policy" not in finished.stderr, finished.stderr
+    assert "Append a turn" in finished.stdout

@@ -34,16 +34,16 @@ class RawPage(msgspec.Struct):
 @pytest.fixture(scope="module")
 def path(service: Service) -> str:
     """A conversation with one message, which no refusal may change."""
-    made = service.conversation()
-    service.append(made, HELLO)
-    return made
+    conversation = service.conversation()
+    service.append(conversation, HELLO)
+    return conversation
 
 
 def refuses(service: Service, path: str, body: bytes, status: int, code: str, pointer: str | None) -> None:
     """See that a turn is refused, and that the conversation is what it was."""
     before = service.client.get(path).json()
-    found = problem(service.client.post(f"{path}/turns", content=body), status, code, pointer)
-    assert not found["detail"].endswith(": ")
+    refusal = problem(service.client.post(f"{path}/turns", content=body), status, code, pointer)
+    assert not refusal["detail"].endswith(": ")
     assert service.client.get(path).json() == before
     assert len(service.client.get(f"{path}/messages").json()["data"]) == before["last_seq"] + 1
 

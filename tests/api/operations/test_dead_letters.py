@@ -82,8 +82,8 @@ def long_talk(product: Product) -> UUID:
 def listed(client: httpx2.Client, **query: Any) -> list[dict[str, Any]]:
     answer = client.get("/v1/runs", params=query)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["data"]
-    return found
+    rows: list[dict[str, Any]] = answer.json()["data"]
+    return rows
 
 
 def test_runs_are_listed_over_all_conversations_and_by_state(product: Product) -> None:
@@ -107,8 +107,8 @@ def test_runs_are_listed_over_all_conversations_and_by_state(product: Product) -
 
 
 def test_lists_are_paged(product: Product) -> None:
-    made = [product.die(long_talk(product)) for _ in range(5)]
-    newest_first = made[::-1]
+    items = [product.die(long_talk(product)) for _ in range(5)]
+    newest_first = items[::-1]
     page = product.client.get("/v1/runs", params={"state": "dead", "limit": 2}).json()
     assert [run["id"] for run in page["data"]] == newest_first[:2]
     assert page["has_more"]
@@ -188,14 +188,14 @@ def test_a_hold_that_a_restore_set_stays(product: Product) -> None:
 
 
 def test_many_at_once_oldest_first_and_by_reason(product: Product) -> None:
-    made = [product.die(long_talk(product)) for _ in range(4)]
+    items = [product.die(long_talk(product)) for _ in range(4)]
     other = product.die(long_talk(product))
     product.chat.query("update runs set reason = 'worker_broken' where id = :r", r=ids.parse("run", other))
     answer = product.client.post("/v1/runs/retry", json={"state": "dead", "reason": "attempts_exhausted", "limit": 3})
     assert answer.status_code == 202
-    assert answer.json() == {"run_ids": made[:3], "has_more": True}
+    assert answer.json() == {"run_ids": items[:3], "has_more": True}
     answer = product.client.post("/v1/runs/retry", json={"state": "dead"})
-    assert answer.json() == {"run_ids": [made[3], other], "has_more": False}
+    assert answer.json() == {"run_ids": [items[3], other], "has_more": False}
     assert listed(product.client, state="dead") == []
     eventually(lambda: product.queued(SUMMARIES) == 5)
     assert product.queued(CHECKS) == 0
@@ -254,8 +254,8 @@ class TestCommand:
     ) -> tuple[int, Any]:
         capsys.readouterr()
         code = run_runs(product.settings, wanted, as_json=as_json)
-        told = capsys.readouterr().out
-        return code, json.loads(told) if as_json else told
+        output = capsys.readouterr().out
+        return code, json.loads(output) if as_json else output
 
     def test_dead_runs_of_all_tenants_or_of_one(self, product: Product, capsys: pytest.CaptureFixture[str]) -> None:
         conversation = long_talk(product)
@@ -301,11 +301,11 @@ class TestCommand:
         self, product: Product, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("cli.conversations.runs.PAGE", 2)
-        made = [product.die(long_talk(product)) for _ in range(5)]
+        items = [product.die(long_talk(product)) for _ in range(5)]
         assert self.run(product, Wanted("rival", retry_all=True), capsys) == (0, [])
         code, outcomes = self.run(product, Wanted(retry_all=True), capsys)
         assert code == 0
-        assert outcomes == [{"id": each, "outcome": "queued"} for each in made]
+        assert outcomes == [{"id": each, "outcome": "queued"} for each in items]
         assert product.queued(SUMMARIES) == 5
 
     def test_a_broker_that_is_away_keeps_nothing_from_being_queued(
@@ -316,9 +316,9 @@ class TestCommand:
             update={"broker_url": type(product.settings.broker_url)("redis://127.0.0.1:1/0")}
         )
         assert run_runs(away, Wanted(retry=[run_id]), as_json=True) == 0
-        told = capsys.readouterr()
-        assert json.loads(told.out) == [{"id": run_id, "outcome": "queued"}]
-        assert "sweeper" in told.err
+        output = capsys.readouterr()
+        assert json.loads(output.out) == [{"id": run_id, "outcome": "queued"}]
+        assert "sweeper" in output.err
 
     def test_the_command_line(self, product: Product) -> None:
         run_id = product.die(long_talk(product))

@@ -135,9 +135,9 @@ def test_one_absurd_count_teaches_nothing(service: Service, chat: Chat) -> None:
     path = service.conversation()
     for number, count in enumerate([1_100, 2_200, 100_000_000, 4_400, 5_500]):
         service.append(path, request(f"{number}", 600), answer(f"{number}", 500), usage={"input_tokens": count})
-        shown = service.client.post(f"{path}/context", json={}).json()
-        assert shown["layers"]["system"] == 0
-    assert shown["warnings"] == []
+        body = service.client.post(f"{path}/context", json={}).json()
+        assert body["layers"]["system"] == 0
+    assert body["warnings"] == []
 
 
 LEARN: Final = "select samples, ratio, unstored, last_count from learn_count(%s, %s, %s::real[], %s::real, %s, %s)"

@@ -136,18 +136,18 @@ def read(text: str) -> Samples:
 def scraped(port: int, token: str | None = None) -> Samples:
     """Scrape a worker or a sweeper, once it answers."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    found: list[httpx2.Response] = []
+    items: list[httpx2.Response] = []
 
     def answers() -> bool:
         try:
-            found.append(httpx2.get(f"http://127.0.0.1:{port}/metrics", headers=headers))
+            items.append(httpx2.get(f"http://127.0.0.1:{port}/metrics", headers=headers))
         except httpx2.TransportError:
             return False
         return True
 
     eventually(answers, START_SECONDS)
-    assert found[-1].status_code == 200, found[-1].text
-    return read(found[-1].text)
+    assert items[-1].status_code == 200, items[-1].text
+    return read(items[-1].text)
 
 
 class TestApi:
@@ -217,9 +217,9 @@ class TestApi:
             assert calm[f"palimpsest_oldest_{name}_seconds",] == 0
         path = service.conversation()
         service.append(path, HELLO)
-        made = service.client.post(f"{path}/compactions", json={})
-        assert made.status_code == 202, made.text
-        run = made.json()["run_id"].removeprefix("run_")
+        response = service.client.post(f"{path}/compactions", json={})
+        assert response.status_code == 202, response.text
+        run = response.json()["run_id"].removeprefix("run_")
         with psycopg.connect(service.database_url, autocommit=True) as connection:
             connection.execute(
                 "update runs set queue = 'summaries', queued_at = now() - interval '1 hour' where id = %s", (run,)
@@ -282,10 +282,10 @@ class TestApi:
 
 def children_of(pid: int) -> list[int]:
     """Return the processes that serve, or work, of those that a process has started."""
-    found = []
+    items = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [int(child) for child in path.read_text().split()]
-    return [child for child in found if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
+        items += [int(child) for child in path.read_text().split()]
+    return [child for child in items if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def eventually_two(pid: int) -> list[int]:
@@ -392,8 +392,8 @@ class TestWorkers:
 
 class TestLabels:
     def test_every_label_is_one_of_a_few_whose_values_are_bounded(self) -> None:
-        found = {label for section in PAGE["families"]() for each in section for label in each.labels}
-        assert found == LABELS
+        names = {label for section in PAGE["families"]() for each in section for label in each.labels}
+        assert names == LABELS
 
     def test_names_and_units_are_what_prometheus_asks_for(self) -> None:
         described = [each for section in PAGE["families"]() for each in section]

@@ -63,9 +63,9 @@ class Busy(NamedTuple):
 
 
 def identifier(path: str) -> UUID:
-    found = ids.parse("conv", path.rpartition("/")[2])
-    assert found is not None
-    return found
+    parsed = ids.parse("conv", path.rpartition("/")[2])
+    assert parsed is not None
+    return parsed
 
 
 def counted(name: str, families: Any) -> float:
@@ -136,8 +136,8 @@ def dollars(text: str) -> Decimal:
 
 def stats(service: Service, capsys: pytest.CaptureFixture[str]) -> Mapping[str, Any]:
     assert run_stats(service.settings, "acme", DAYS, as_json=True) == 0
-    told: Mapping[str, Any] = json.loads(capsys.readouterr().out)
-    return told
+    document: Mapping[str, Any] = json.loads(capsys.readouterr().out)
+    return document
 
 
 def test_what_was_saved_is_one_number(service: Service, busy: Busy, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,9 +174,9 @@ def test_what_was_spent_is_one_number(service: Service, busy: Busy, capsys: pyte
     with signed_in(service) as console:
         overview = text_of(console.get("/console", params={"days": DAYS}).text)
         spending = console.get("/console/spending", params={"days": DAYS}).text
-    shown = re.search(r"Spent on models \$([\d.]+)", overview)
-    assert shown
-    assert Decimal(shown[1]) == in_sql.quantize(Decimal("0.0001"))
+    match = re.search(r"Spent on models \$([\d.]+)", overview)
+    assert match
+    assert Decimal(match[1]) == in_sql.quantize(Decimal("0.0001"))
     spent = {
         "sql": in_sql,
         "api": sum(Decimal(day["cost_usd"]) for day in usage),
@@ -205,7 +205,7 @@ def test_what_is_stored_is_one_number(service: Service, busy: Busy, capsys: pyte
         )
         assert superseded == 1
         run_inspect(path.rpartition("/")[2], url=service.api.url, key=key_of(service.client), as_json=True)
-        told = json.loads(capsys.readouterr().out)
+        document = json.loads(capsys.readouterr().out)
         with signed_in(service) as console:
             html = console.get(f"/console{path.removeprefix('/v1')}").text
         page = text_of(html)
@@ -214,9 +214,9 @@ def test_what_is_stored_is_one_number(service: Service, busy: Busy, capsys: pyte
         # The plot is of whole inputs: with the system prompt, where there is one.
         fixed = 400 if busy.paths.index(path) % 2 else 0
         assert abs(whole(held[1]) - fixed - in_sql) <= fixed // 20
-        shown = re.search(r"Stored ([\d,]+) tokens in", page)
-        assert shown
-        assert (whole(shown[1]), told["tokens_stored"]) == (in_sql, in_sql)
+        match = re.search(r"Stored ([\d,]+) tokens in", page)
+        assert match
+        assert (whole(match[1]), document["tokens_stored"]) == (in_sql, in_sql)
         stored.append(in_sql)
     assert stats(service, capsys)["tokens_stored"] == sum(stored)
 
@@ -225,7 +225,7 @@ def test_a_steps_reason_and_its_column_name_the_same_number(service: Service, bu
     steps = query(
         service, "select detail, tokens_before from run_steps where detail is not null and name <> 'overflow'"
     )
-    told = [(detail, tokens, whole(found[1])) for detail, tokens in steps if (found := _INPUT.search(detail))]
-    assert any(tokens != counted for _, tokens, counted in told), "the system prompt has to weigh something"
-    for detail, tokens, _ in told:
+    items = [(detail, tokens, whole(found[1])) for detail, tokens in steps if (found := _INPUT.search(detail))]
+    assert any(tokens != counted for _, tokens, counted in items), "the system prompt has to weigh something"
+    for detail, tokens, _ in items:
         assert f"{tokens:,}" in detail

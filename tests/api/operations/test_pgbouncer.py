@@ -155,9 +155,9 @@ def test_turns_of_two_tenants_share_few_connections(behind: Product, tenant: Ten
     def talk(number: int) -> None:
         mine, other = (tenant.key, rival.key) if number % 2 else (rival.key, tenant.key)
         with api.client(mine) as client, api.client(other) as stranger:
-            made = client.post("/v1/conversations", json={})
-            assert made.status_code == 201, made.text
-            path = f"/v1/conversations/{made.json()['id']}"
+            response = client.post("/v1/conversations", json={})
+            assert response.status_code == 201, response.text
+            path = f"/v1/conversations/{response.json()['id']}"
             for turn in range(10):
                 messages = exchanges(1, 20, start=turn)
                 done = client.post(f"{path}/turns", json={"messages": messages})

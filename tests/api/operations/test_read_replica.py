@@ -61,8 +61,8 @@ def test_what_looks_back_is_answered_and_what_writes_is_503(
         for whole in ("/v1/conversations", "/v1/runs", "/v1/erasures", "/v1/tenant/usage", "/v1/users/anna/export"):
             assert client.get(whole).status_code == 200, whole
         # A search stores what it has to make where it can, and what was asked.
-        found = client.post(f"{searched}/recall", json={"query": "lorem"})
-        assert (found.status_code, found.json()["searched"]) == (200, 200)
+        response = client.post(f"{searched}/recall", json={"query": "lorem"})
+        assert (response.status_code, response.json()["searched"]) == (200, 200)
         assert client.get(f"{searched}/recalls").json()["data"] == []
         counted = client.get("/metrics").text
         assert 'palimpsest_recalls_total{kind="query",outcome="found"} 1.0' in counted

@@ -71,9 +71,9 @@ def test_every_connection_is_encrypted_where_the_url_asks_for_it(server: tuple[s
     )
     tenant = make_tenant(settings.database_url.get_secret_value(), f"acme {mode}")
     with running_api(settings) as api, api.client(tenant.key) as client:
-        made = client.post("/v1/conversations", json={})
-        assert made.status_code == 201, made.text
-        path = f"/v1/conversations/{made.json()['id']}"
+        response = client.post("/v1/conversations", json={})
+        assert response.status_code == 201, response.text
+        path = f"/v1/conversations/{response.json()['id']}"
         turn = {"messages": [{"role": "user", "content": "Hello."}]}
         assert client.post(f"{path}/turns", json=turn).status_code == 201
         assert client.get(f"{path}/context").status_code == 200

@@ -40,7 +40,7 @@ def test_a_budget_from_the_first_token_to_the_last(service: Service, capsys: pyt
         for conversation in conversations:
             chat.append(conversation, exchanges(12, 200))
             workers.settle(conversation)
-        told = chat.query("select body::text as body from webhook_deliveries order by id")
+        rows = chat.query("select body::text as body from webhook_deliveries order by id")
     usage = service.client.get("/v1/tenant/usage").json()
     today = datetime.now(UTC).date()
     midnight = datetime.combine(today + timedelta(days=1), datetime.min.time(), UTC)
@@ -71,7 +71,7 @@ def test_a_budget_from_the_first_token_to_the_last(service: Service, capsys: pyt
     assert (waits["state"], waits["reason"]) == ("committed", "budget_spent")
     assert datetime.fromisoformat(waits["not_before"]) == midnight
     assert [step["name"] for step in waits["steps"] if step["state"] == "committed"] == ["extract"]
-    assert [_reason(row.body) for row in told] == [None, "budget_spent"]
+    assert [_reason(row.body) for row in rows] == [None, "budget_spent"]
     metrics = service.api.client().get("/metrics").text
     assert "palimpsest_model_tokens_today 1050.0" in metrics
     assert "palimpsest_waiting_summaries 1.0" in metrics

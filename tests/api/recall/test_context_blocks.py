@@ -37,18 +37,18 @@ LARGE: Final = block("large.md", document("omega", 12))
 
 def contexts(service: Service, path: str, **body: Any) -> list[str]:
     """The context blocks of a payload, as the model reads them."""
-    found = service.client.post(f"{path}/context", json=body)
-    assert found.status_code == 200, found.text
-    assert found.json()["total"] + found.json()["reserved_output"] <= found.json()["budget"]
-    messages: list[Message] = found.json()["messages"]
+    response = service.client.post(f"{path}/context", json=body)
+    assert response.status_code == 200, response.text
+    assert response.json()["total"] + response.json()["reserved_output"] <= response.json()["budget"]
+    messages: list[Message] = response.json()["messages"]
     texts = [part["text"] for each in messages for part in each["content"] if isinstance(part, dict) and "text" in part]
     return [text for text in texts if text.startswith("<context ")]
 
 
 def recalled(service: Service, path: str, ref: str, **more: Any) -> dict[str, Any]:
-    found = service.client.post(f"{path}/recall", json={"ref": ref, "max_tokens": 20_000} | more)
-    assert found.status_code == 200, found.text
-    answered: dict[str, Any] = found.json()
+    response = service.client.post(f"{path}/recall", json={"ref": ref, "max_tokens": 20_000} | more)
+    assert response.status_code == 200, response.text
+    answered: dict[str, Any] = response.json()
     return answered
 
 

@@ -58,8 +58,8 @@ def user() -> str:
 def said(client: httpx2.Client, user: str, **asked: Any) -> dict[str, Any]:
     answer = client.post("/v1/recall", params={"user_ref": user}, json=asked)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def texts(found: dict[str, Any]) -> list[str]:
@@ -84,14 +84,14 @@ def test_what_was_said_in_another_conversation_is_found(service: Service, asking
     service.append(service.conversation(), {"role": "user", "content": "The garage of nobody opens."})
     answer = asking.post(f"/v1/users/{user}/recall", json={"query": "how does the garage open?"})
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    (passage,) = found["passages"]
-    assert (found["conversations"], found["searched"], found["more"]) == (2, 6, False)
+    body = answer.json()
+    (passage,) = body["passages"]
+    assert (body["conversations"], body["searched"], body["more"]) == (2, 6, False)
     assert passage["conversation_id"] == name_of(first)
     assert passage["ref"] == f"{name_of(first)}:m0-m1"
     assert [part["ref"] for part in passage["parts"]] == [f"{name_of(first)}:m{seq}.0" for seq in (0, 1)]
     assert (passage["first_seq"], passage["last_seq"], passage["in_context"]) == (0, 1, True)
-    assert texts(found)[0] == "The garage opens with 4711-B."
+    assert texts(body)[0] == "The garage opens with 4711-B."
     assert texts(said(asking, user, pattern=r"\d{4}-[A-Z]"))[0] == "The garage opens with 4711-B."
     place = said(asking, user, ref=f"{name_of(other)}:m1-m2")
     assert [each["ref"] for each in place["passages"]] == [f"{name_of(other)}:m1-m2"]
@@ -157,8 +157,8 @@ def test_what_compaction_took_out_is_had_back_and_written_down(
     work(service.settings, path)
     other = chat(service, user, "My zebra again.", "Zoe, then.")
     found = said(asking, user, query="zebra called", framed=True)
-    shown = {each["conversation_id"]: each["in_context"] for each in found["passages"]}
-    assert shown == {name_of(path): False, name_of(other): True}
+    names = {each["conversation_id"]: each["in_context"] for each in found["passages"]}
+    assert names == {name_of(path): False, name_of(other): True}
     named = " ".join(each["ref"] for each in found["passages"])
     assert found["framed"].startswith(f'<recalled refs="{named}">\nQuoted from conversations with this user.')
     assert f"\n{name_of(path)}:\n[m0.0, user, " in found["framed"]
@@ -205,8 +205,8 @@ def test_the_same_name_at_another_tenant_is_somebody_else(service: Service, aski
     assert said(asking, user, query="heron")["passages"]
     rival = make_tenant(service.database_url, f"rival-{uuid4().hex}")
     with service.api.client(rival.key) as client:
-        made = client.post("/v1/keys", json={"name": "reader", "scopes": ["recall:user", "admin"]}).json()
-    with service.api.client(made["key"]) as thief:
+        body = client.post("/v1/keys", json={"name": "reader", "scopes": ["recall:user", "admin"]}).json()
+    with service.api.client(body["key"]) as thief:
         nobody = said(thief, f"never-{uuid4().hex}", query="heron")
         for asked in ({"query": "heron"}, {"pattern": "heron"}):
             assert said(thief, user, **asked) == nobody
@@ -259,8 +259,8 @@ def test_no_key_has_the_scope_unless_it_was_given_by_name(service: Service, user
         for path in (f"/v1/users/{user}/recall", f"/v1/recall?user_ref={user}"):
             refused = problem(client.post(path, json={"query": "heron"}), 403, "forbidden")
             assert refused["detail"] == "This key has not the scope recall:user."
-    made = service.client.post("/v1/keys", json={"name": "default", "scopes": ["admin"]}).json()
-    with service.api.client(made["key"]) as client:
+    body = service.client.post("/v1/keys", json={"name": "default", "scopes": ["admin"]}).json()
+    with service.api.client(body["key"]) as client:
         problem(client.post(f"/v1/users/{user}/recall", json={"query": "heron"}), 403, "forbidden")
     with service.api.client(key_with(service, ["recall:user"])) as client:
         for path in ("/v1/conversations", "/v1/recall-tool", "/v1/tenant"):

@@ -24,9 +24,9 @@ WORDS = "lighthouse garden violin harbour walnut ladder candle meadow copper thi
 
 
 def identifier(path: str) -> UUID:
-    found = ids.parse("conv", path.rpartition("/")[2])
-    assert found is not None
-    return found
+    parsed = ids.parse("conv", path.rpartition("/")[2])
+    assert parsed is not None
+    return parsed
 
 
 def rows(service: Service, path: str) -> list[tuple[int, int, int]]:
@@ -54,8 +54,8 @@ def talk(service: Service, count: int, **fields: Any) -> str:
 def recalled(service: Service, path: str, **asked: Any) -> dict[str, Any]:
     answer = service.client.post(f"{path}/recall", json=asked)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def test_a_search_is_the_same_with_and_without_what_is_prepared(service: Service) -> None:
@@ -130,11 +130,11 @@ def test_what_was_prepared_is_erased_and_does_not_come_back(service: Service) ->
 
 def test_two_that_prepare_at_once_store_it_once(service: Service) -> None:
     path = talk(service, 130)
-    found = list(domain.segments([Searchable(seq, "user", "violin") for seq in range(128)]))
+    items = list(domain.segments([Searchable(seq, "user", "violin") for seq in range(128)]))
     engine = service_engine(service.settings, "test")
     for _ in range(2):
         with transaction(engine, service.tenant_id) as connection:
-            segments.store(connection, service.tenant_id, identifier(path), -1, found)
+            segments.store(connection, service.tenant_id, identifier(path), -1, items)
     engine.dispose()
     assert [(row[0], row[1]) for row in rows(service, path)] == [(0, 127)]
 

@@ -118,8 +118,8 @@ def test_a_pin_and_the_note_stand_beside_each_other(service: Service) -> None:
 
 def snapshot(service: Service, path: str) -> dict[str, Any]:
     version = service.client.get(path).json()["head_version"]
-    found: dict[str, Any] = service.client.get(f"{path}/snapshots/{version}").json()
-    return found
+    body: dict[str, Any] = service.client.get(f"{path}/snapshots/{version}").json()
+    return body
 
 
 @pytest.mark.parametrize("policy", [{}, DROPS])

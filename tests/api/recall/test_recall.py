@@ -27,8 +27,8 @@ SECRET = "The garage opens with 4711-B."
 def said(service: Service, path: str, **asked: Any) -> dict[str, Any]:
     answer = service.client.post(f"{path}/recall", json=asked)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def texts(found: dict[str, Any]) -> list[str]:
@@ -42,11 +42,11 @@ def message(role: str, content: Any) -> dict[str, Any]:
 @pytest.fixture
 def path(service: Service) -> str:
     """A conversation of a tool call and some talk."""
-    made = service.conversation()
+    conversation = service.conversation()
     call = {"type": "tool_use", "id": "toolu_1", "name": "flights", "input": {"to": "LIS"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "TP 1363, 07:05\n" + "TP 99, late\n" * 300}
     service.append(
-        made,
+        conversation,
         message("user", SECRET),
         message("assistant", "I will remember that."),
         message("user", "Find me a flight to Lisbon."),
@@ -54,7 +54,7 @@ def path(service: Service) -> str:
         message("user", [result]),
         message("assistant", "TP 1363 leaves at 07:05."),
     )
-    return made
+    return conversation
 
 
 def test_words_find_what_was_said_and_what_belongs_to_it(service: Service, path: str) -> None:

@@ -37,9 +37,9 @@ POLICY = SMALL | {
 
 
 def identifier(path: str) -> UUID:
-    found = ids.parse("conv", path.rpartition("/")[2])
-    assert found is not None
-    return found
+    parsed = ids.parse("conv", path.rpartition("/")[2])
+    assert parsed is not None
+    return parsed
 
 
 def recall(client: httpx2.Client, path: str, **asked: Any) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def recall(client: httpx2.Client, path: str, **asked: Any) -> dict[str, Any]:
 def listed(service: Service, path: str, **query: Any) -> dict[str, Any]:
     answer = service.client.get(f"{path}/recalls", params=query)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def counted(client: httpx2.Client, name: str) -> dict[str, float]:
@@ -84,8 +84,8 @@ def test_each_recall_is_written_down_as_it_was_answered(service: Service, path: 
         assert (row["searched"], row["tokens"]) == (answer["searched"], answer["tokens"])
         assert (row["request_id"], row["origin"], row["of_user"]) == (answer["request_id"], "api", False)
         assert row["key_id"].startswith("key_")
-    shown = {ref["in_context"] for row in rows for ref in row["refs"]}
-    assert shown == {True, False}
+    names = {ref["in_context"] for row in rows for ref in row["refs"]}
+    assert names == {True, False}
 
 
 def test_what_is_regretted_is_what_lineage_tells(service: Service, path: str) -> None:

@@ -32,8 +32,8 @@ def talk(service: Service) -> Talk:
 def asked(talk: Talk, what: str, **body: Any) -> dict[str, Any]:
     answer = talk.service.client.post(f"{talk.path}/{what}", json=body)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def test_one_turn_under_two_versions_and_what_differs(talk: Talk) -> None:

@@ -30,8 +30,8 @@ class Talk:
 
     def __init__(self, service: Service, policy: dict[str, Any] | None = None) -> None:
         self.service = service
-        made = service.client.post("/v1/conversations", json={"policy": SMALL | (policy or {})})
-        self.path = f"/v1/conversations/{made.json()['id']}"
+        response = service.client.post("/v1/conversations", json={"policy": SMALL | (policy or {})})
+        self.path = f"/v1/conversations/{response.json()['id']}"
 
     def say(self, *messages: Message) -> None:
         assert self.service.client.post(f"{self.path}/turns", json={"messages": list(messages)}).status_code == 201
@@ -52,8 +52,8 @@ class Talk:
 
     def head(self) -> dict[str, Any]:
         version = self.service.client.get(self.path).json()["head_version"]
-        found: dict[str, Any] = self.service.client.get(f"{self.path}/snapshots/{version}").json()
-        return found
+        body: dict[str, Any] = self.service.client.get(f"{self.path}/snapshots/{version}").json()
+        return body
 
 
 @pytest.fixture
@@ -154,9 +154,9 @@ def test_a_fork_keeps_its_pins_and_an_overflow_too(talk: Talk) -> None:
     talk.pin(2)
     long_talk(talk)
     through = talk.service.client.get(talk.path).json()["last_seq"]
-    made = talk.service.client.post(f"{talk.path}/fork", json={"through_seq": through}).json()
+    body = talk.service.client.post(f"{talk.path}/fork", json={"through_seq": through}).json()
     fork = Talk(talk.service)
-    fork.path = f"/v1/conversations/{made['id']}"
+    fork.path = f"/v1/conversations/{body['id']}"
     assert [pin["text"] for pin in talk.service.client.get(f"{fork.path}/pins").json()["data"]] == [RULE]
     for _ in range(3):
         before = talk.service.client.get(f"{fork.path}/context").json()["tokens"]["context"]

@@ -178,9 +178,9 @@ def test_an_edit_takes_the_rules_of_what_it_replaces(talk: Rules) -> None:
 def test_a_fork_has_the_rules_of_its_past(talk: Rules) -> None:
     told(talk)
     talk.decide(FIRST, in_force=False)
-    made = talk.service.client.post(f"{talk.path}/fork", json={"through_seq": 3}).json()
+    body = talk.service.client.post(f"{talk.path}/fork", json={"through_seq": 3}).json()
     fork = Rules.__new__(Rules)
-    fork.service, fork.path = talk.service, f"/v1/conversations/{made['id']}"
+    fork.service, fork.path = talk.service, f"/v1/conversations/{body['id']}"
     assert fork.standing() == [LATER, PINNED]
     assert fork.by_text()[FIRST]["withdrawn_at"] is not None
     assert {entry["id"] for entry in fork.ledger()}.isdisjoint(entry["id"] for entry in talk.ledger())

@@ -52,10 +52,10 @@ def test_contexts_are_valid_in_every_shape_fresh_and_account_for_everything(life
         coverage = conversation.snapshot.coverage
         covered = [seq for span in coverage for seq in range(span.first, span.last + 1)]
         assert covered == list(range(conversation.covers_through + 1)), event
-        shown = {message.seq for message in view if message.seq != WRITTEN}
+        names = {message.seq for message in view if message.seq != WRITTEN}
         lost = [span for span in coverage if span.fate in {"dropped", "summarized"}]
         gone = {seq for span in lost for seq in range(span.first, span.last + 1)}
-        assert shown.isdisjoint(gone), event
+        assert names.isdisjoint(gone), event
         # Fresh: the newest message ends it.
         newest = said(json.loads(conversation.originals[-1].content))
         assert not newest or set(newest) <= set(said(view[-1].content)), event

@@ -121,9 +121,9 @@ def test_facts_outlive_five_compactions_of_talk() -> None:
 def test_a_rule_stands_and_a_cheer_is_none() -> None:
     cheers = ("Keep on making such great things, you two!", "You must be so relieved.", "They are always there for me.")
     rules = ("Never book anything before I said yes.", "You must ask Ana first.")
-    told = [text for line in (*cheers, *rules) for text in (line, "Fine.")]
+    items = [text for line in (*cheers, *rules) for text in (line, "Fine.")]
     facts = [text for fact in FACTS for text in (fact, "Fine.")]
-    kept = extract(said("Hello there.", "Hi.", *told, *facts, *CHATTER * 4), max_chars=330)
+    kept = extract(said("Hello there.", "Hi.", *items, *facts, *CHATTER * 4), max_chars=330)
     assert all(rule in kept for rule in rules)
     assert not any(cheer in kept for cheer in cheers)
 

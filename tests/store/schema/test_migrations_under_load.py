@@ -194,10 +194,10 @@ def test_what_this_release_calls_works_on_the_next_ones_schema(database_url: str
             for service in (before, after):
                 assert service.append(conversation, {"role": "user", "content": "hello"}, key="k").outcome == "replayed"
                 done = service.append(conversation, {"role": "assistant", "content": "Hello."})
-                found = service.context(conversation)
-                assert found is not None
-                assert (found.plain, found.last_seq) == (True, done.last_seq)
-                assert service.context(conversation, etag=found.etag).not_modified  # type: ignore[union-attr]
+                context = service.context(conversation)
+                assert context is not None
+                assert (context.plain, context.last_seq) == (True, done.last_seq)
+                assert service.context(conversation, etag=context.etag).not_modified  # type: ignore[union-attr]
                 with transaction(service.engine, tenant.id) as connection:
                     (state,) = conversations.check_states(connection, [conversation])
                     (overdue,) = conversations.overdue_checks(connection, 0, 10)

@@ -41,8 +41,8 @@ class Sentinels:
 
     def know_all(self) -> bool:
         """Tell whether each Sentinel knows the replica and the other two."""
-        told = [each.sentinel_master(MASTER_NAME) for each in self._sentinels]
-        return all((one["num-slaves"], one["num-other-sentinels"]) == (1, 2) for one in told)
+        items = [each.sentinel_master(MASTER_NAME) for each in self._sentinels]
+        return all((one["num-slaves"], one["num-other-sentinels"]) == (1, 2) for one in items)
 
     def change_roles(self) -> None:
         """Have the replica made the master, while the master is well."""

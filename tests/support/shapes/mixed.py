@@ -83,13 +83,13 @@ class MixedConversation(Conversation):
     def open_ids(self) -> list[str]:
         """The inner ids of the calls that the newest messages leave open, in order."""
         view = self.working().view
-        found: list[str] = []
+        entries: list[str] = []
         for message in reversed(view):
             if message.role != "assistant":
                 break
             content = message.content if isinstance(message.content, list) else []
-            found = [*(str(block["id"]) for block in content if block.get("type") in CALLS - _SERVERS), *found]
-        return found
+            entries = [*(str(block["id"]) for block in content if block.get("type") in CALLS - _SERVERS), *entries]
+        return entries
 
     def take(self, name: str, number: int) -> NewSnapshot | None:
         """Return what a step would write."""
@@ -168,8 +168,8 @@ def _results(shape: Shape, ids: Sequence[str]) -> list[Message]:
     """Return the results of calls as a client of a shape sends them, by the ids that it was served."""
     match shape:
         case "messages":
-            found = [{"type": "tool_result", "tool_use_id": each, "content": f"Found {each}."} for each in ids]
-            return [{"role": "user", "content": found}]
+            entries = [{"type": "tool_result", "tool_use_id": each, "content": f"Found {each}."} for each in ids]
+            return [{"role": "user", "content": entries}]
         case "chat":
             return [{"role": "tool", "tool_call_id": each, "content": f"Found {each}."} for each in ids]
         case _:

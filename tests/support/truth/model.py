@@ -286,11 +286,11 @@ def _everything_is_covered(tracked: TrackedConversation, state: _State) -> None:
     for snapshot in state.new:
         _covers_what_is_live(tracked, snapshot)
         covered, gone = seqs(snapshot._asdict()), seqs(snapshot._asdict(), {"summarized", "dropped"})
-        shown = {seq for seq in snapshot.seqs if seq >= 0}
-        assert shown.isdisjoint(gone)
-        assert shown <= set(covered)
+        names = {seq for seq in snapshot.seqs if seq >= 0}
+        assert names.isdisjoint(gone)
+        assert names <= set(covered)
         if tracked.strict:
-            assert shown | set(gone) == set(covered)
+            assert names | set(gone) == set(covered)
         for _, _, fate, run in snapshot.coverage:
             assert (run is None) == (fate == "kept")
             assert run is None or UUID(run) in state.named

@@ -119,17 +119,17 @@ class Walk:
     def hold(self) -> None:
         """Check what has to hold at any time."""
         self.chat.valid_context(self.conversation)
-        told = [
+        items = [
             step
             for run in self.chat.runs(self.conversation)
             for step in self.chat.steps(run.id)
             if step.summarizer == "anthropic-batch"
         ]
         closed = self.rows("not (state = any(:s))", s=list(OPEN))
-        assert sum(step.cost_usd or 0 for step in told) == sum(row.cost_usd or 0 for row in closed)
-        assert sum(step.model_calls for step in told) == sum(row.model_calls for row in closed)
+        assert sum(step.cost_usd or 0 for step in items) == sum(row.cost_usd or 0 for row in closed)
+        assert sum(step.model_calls for step in items) == sum(row.model_calls for row in closed)
         committed = [row for row in closed if row.state == "committed"]
-        assert len([step for step in told if step.snapshot_version is not None]) == len(committed)
+        assert len([step for step in items if step.snapshot_version is not None]) == len(committed)
         assert all(row.answers is None for row in closed)
         sent = [batch.custom_ids for batch in self.provider.batches.made]
         assert len({tuple(each) for each in sent}) == len(sent)  # none was ever sent again that had been taken

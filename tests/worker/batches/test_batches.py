@@ -274,8 +274,8 @@ def test_at_the_threshold_answers_of_no_use_give_way_to_a_call(chat: Chat, provi
     workers.settle(conversation)
     run = chat.run(conversation)
     assert run.state == "committed"
-    told = [(step.summarizer, step.state, step.reason) for step in chat.steps(run.id)]
-    assert told == [("anthropic-batch", "failed", "summary_rejected"), ("anthropic", "committed", None)]
+    items = [(step.summarizer, step.state, step.reason) for step in chat.steps(run.id)]
+    assert items == [("anthropic-batch", "failed", "summary_rejected"), ("anthropic", "committed", None)]
     assert batch_of(chat, conversation).state == "failed"
     assert len(provider.requests) == 1
 

@@ -25,10 +25,10 @@ __all__ = ["chat"]
 
 
 def due(chat: Chat, count: int) -> list[UUID]:
-    made = [chat.begin() for _ in range(count)]
-    for conversation in made:
+    items = [chat.begin() for _ in range(count)]
+    for conversation in items:
         chat.append(conversation, [request("hello")])
-    return made
+    return items
 
 
 @contextmanager

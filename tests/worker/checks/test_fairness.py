@@ -58,11 +58,11 @@ def other(chat: Chat, database_url: str) -> Iterator[Chat]:
 
 def overdue(chat: Chat, count: int = 1) -> list[UUID]:
     """Return conversations whose check has been due for ten seconds."""
-    made = [chat.begin() for _ in range(count)]
-    for conversation in made:
+    items = [chat.begin() for _ in range(count)]
+    for conversation in items:
         chat.append(conversation, [request("hello")])
     age(chat, 10)
-    return made
+    return items
 
 
 class TestChecks:
@@ -114,10 +114,10 @@ class TestChecks:
             assert sum(time < last for time in times) <= 3  # they took turns
 
     def test_one_batch_is_checked_in_its_order(self, chat: Chat) -> None:
-        made = [chat.begin() for _ in range(8)]
-        for conversation in made:
+        items = [chat.begin() for _ in range(8)]
+        for conversation in items:
             chat.append(conversation, [request("go"), *rounds(6, 600)])
-        wanted = made[::-1]
+        wanted = items[::-1]
         seen: list[UUID] = []
         workers = Workers(chat)
 
@@ -366,11 +366,11 @@ class TestBoundedQueue:
         for _ in range(3):
             workers.check(long_talk(chat))
         sweeper = make_sweeper()
-        found = []
+        items = []
         for _ in range(4):
             chat.query("update runs set queued_at = queued_at - interval '60 s'")
-            found.append(sweeper.sweep())
-        assert found == [3, 0, 0, 0]
+            items.append(sweeper.sweep())
+        assert items == [3, 0, 0, 0]
         assert len(broker.take(SUMMARIES)) == 3
         assert sweeper.sweep() == 3
 

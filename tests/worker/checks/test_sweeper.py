@@ -38,14 +38,14 @@ class Broker:
 
     def take(self, queue: str) -> list[tuple[str, list[Any]]]:
         """Take every message off a queue; return task names and arguments."""
-        found = []
+        items = []
         with self.app.connection_for_read() as connection:
             connection.transport_options = {"global_keyprefix": "palimpsest:"}
             channel = connection.channel()
             while (message := channel.basic_get(queue, no_ack=True)) is not None:
                 arguments, _, _ = message.decode()
-                found.append((message.headers["task"], arguments))
-        return found
+                items.append((message.headers["task"], arguments))
+        return items
 
 
 @pytest.fixture
@@ -57,16 +57,16 @@ def broker(broker_url: str) -> Iterator[Broker]:
 
 @pytest.fixture
 def make_sweeper(make_settings: Callable[..., Settings], broker_url: str) -> Iterator[Callable[..., Sweeper]]:
-    made: list[tuple[Sweeper, Celery]] = []
+    items: list[tuple[Sweeper, Celery]] = []
 
     def make(**fields: Any) -> Sweeper:
         settings = make_settings(**{"broker_url": broker_url, "max_attempts": 2} | fields)
         app = celery_app(settings, "sweeper")
-        made.append((Sweeper(settings, app), app))
-        return made[-1][0]
+        items.append((Sweeper(settings, app), app))
+        return items[-1][0]
 
     yield make
-    for sweeper, app in made:
+    for sweeper, app in items:
         sweeper.close()
         app.close()
 

@@ -23,7 +23,7 @@ UNIQUE = (("headers", "id"), ("headers", "root_id"), ("properties", "correlation
 
 def taken(broker: redis.Redis, queue: str) -> dict[int, dict[str, Any]]:
     """Take the messages of a queue, one of each priority's list, and return them without what differs in each."""
-    found = {}
+    by_name = {}
     for place, key in enumerate(queue_keys(queue)):
         while (raw := broker.rpop(key)) is not None:
             message = json.loads(raw)  # type: ignore[arg-type] # no coroutine
@@ -34,8 +34,8 @@ def taken(broker: redis.Redis, queue: str) -> dict[int, dict[str, Any]]:
             message["properties"].pop("reply_to")
             # Arguments as text, for log lines alone.
             assert message["headers"].pop("argsrepr")
-            found[place] = message
-    return found
+            by_name[place] = message
+    return by_name
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_tasks_for_several_queues_arrive_in_order(make_settings: Callable[..., S
     sender.send([])
     sender.close()
     with redis.Redis.from_url(broker_url) as broker:
-        found = {}
+        by_name = {}
         for queue in (CHECKS, SUMMARIES):
             keys = queue_keys(queue)
-            found[queue] = [[args(raw) for raw in broker.lrange(key, 0, -1)] for key in keys]
+            by_name[queue] = [[args(raw) for raw in broker.lrange(key, 0, -1)] for key in keys]
             broker.delete(*keys)
     # Workers take from the right.
-    assert found == {CHECKS: [[2, 0], [], [], [3]], SUMMARIES: [[1], [], [], []]}
+    assert by_name == {CHECKS: [[2, 0], [], [], [3]], SUMMARIES: [[1], [], [], []]}
 
 
 def args(raw: bytes) -> Any:

@@ -88,22 +88,22 @@ def long_turn(service: Service, path: str, **headers: str) -> UUID:
     messages = [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
     answer = service.client.post(f"{path}/turns", json={"messages": messages}, headers=headers)
     assert answer.status_code == 201, answer.text
-    found = ids.parse("req", answer.headers["request-id"])
-    assert found is not None
-    return found
+    parsed = ids.parse("req", answer.headers["request-id"])
+    assert parsed is not None
+    return parsed
 
 
 def deliver(service: Service, queue: str = CHECKS) -> list[Mapping[str, Any]]:
     """Carry out the messages that wait in a queue as a worker would; return their headers."""
     app = create_worker(service.settings)
-    told = []
+    items = []
     with redis.Redis.from_url(service.settings.broker_url.get_secret_value()) as client:
         eventually(lambda: sum(client.llen(key) for key in queue_keys(queue)))
         for key in queue_keys(queue):
             while (raw := client.rpop(key)) is not None:
                 message = json.loads(raw)
                 args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
-                told.append(message["headers"])
+                items.append(message["headers"])
                 task = app.tasks[message["headers"]["task"]]
                 task.push_request(args=args, kwargs=kwargs, **message["headers"])
                 try:
@@ -112,7 +112,7 @@ def deliver(service: Service, queue: str = CHECKS) -> list[Mapping[str, Any]]:
                     task.pop_request()
     app.tasks[RUN_TASK].services.database.close()
     app.close()
-    return told
+    return items
 
 
 class TestInProcess:
@@ -179,17 +179,17 @@ class TestInProcess:
 
     def test_the_api_tells_a_task_where_its_conversations_come_from(self, traced: Service) -> None:
         paths = [traced.conversation(policy=SMALL) for _ in range(3)]
-        told = {ids.parse("conv", path.rpartition("/")[2]): ids_of(long_turn(traced, path)) for path in paths}
-        found: dict[str, str] = {}
+        names = {ids.parse("conv", path.rpartition("/")[2]): ids_of(long_turn(traced, path)) for path in paths}
+        by_name: dict[str, str] = {}
 
         def all_told() -> bool:
             for message in deliver(traced):
-                found.update(message[HEADER])
-            return len(found) == 3
+                by_name.update(message[HEADER])
+            return len(by_name) == 3
 
         eventually(all_told)
-        for conversation, (trace_id, span_id) in told.items():
-            assert found[str(conversation)].startswith(f"00-{trace_id:032x}-{span_id:016x}-")
+        for conversation, (trace_id, span_id) in names.items():
+            assert by_name[str(conversation)].startswith(f"00-{trace_id:032x}-{span_id:016x}-")
 
     def test_a_run_finds_its_request_when_the_message_is_lost(
         self, traced: Service, spans: InMemorySpanExporter, broker_url: str
@@ -267,10 +267,10 @@ class TestInProcess:
         (failing,) = named(spans, "failing")
         assert failing.status.description == "ValueError"
         assert named(spans, "_OTHER unmatched")
-        told = " ".join(each.to_json() for each in spans.get_finished_spans())
-        assert "messages.create" in told
+        written = " ".join(each.to_json() for each in spans.get_finished_spans())
+        assert "messages.create" in written
         for secret in (CANARY, CANARY.upper(), "lorem", "sk-test", str(model.url)):
-            assert secret not in told
+            assert secret not in written
 
     def test_what_the_broker_says_of_traces_is_not_trusted(self, traced: Service, spans: InMemorySpanExporter) -> None:
         app = create_worker(traced.settings)
@@ -335,10 +335,10 @@ def test_processes_send_one_trace_and_log_one_id(product: Product, tenant: Tenan
         product.worker("summaries", "--concurrency", "2", env=env) as summaries,
         api.client(tenant.key) as client,
     ):
-        made = client.post("/v1/conversations", json={"policy": SMALL}).json()["id"]
+        response = client.post("/v1/conversations", json={"policy": SMALL}).json()["id"]
         service = Service(api, product.chat.settings, "", tenant.id, client, client)  # type: ignore[arg-type] # its client is used
-        request_id = long_turn(service, f"/v1/conversations/{made}")
-        conversation = ids.parse("conv", made)
+        request_id = long_turn(service, f"/v1/conversations/{response}")
+        conversation = ids.parse("conv", response)
         assert conversation is not None
         eventually(ended(product, conversation), START_SECONDS)
         name = ids.external("req", request_id)
@@ -350,7 +350,7 @@ def test_processes_send_one_trace_and_log_one_id(product: Product, tenant: Tenan
 
         eventually(lambda: wanted <= traced(), START_SECONDS)
         assert {each.service for each in collector.spans} == {"palimpsest-api", "palimpsest-worker"}
-        run = client.get(f"/v1/conversations/{made}/runs").json()["data"][0]
+        run = client.get(f"/v1/conversations/{response}/runs").json()["data"][0]
         assert run["request_id"] == name
         (row,) = product.chat.query("select request_id from runs")
         assert row.request_id == request_id

@@ -76,12 +76,12 @@ class Broker:
         """Return the conversations that each message in the queue carries, oldest first."""
         with self.client() as client:
             messages = [json.loads(text) for text in client.lrange(QUEUE, 0, -1)][::-1]
-        found = []
+        items = []
         for message in messages:
             assert message["headers"]["task"] == CHECK_TASK
             (batch,), _, _ = json.loads(base64.b64decode(message["body"]))
-            found.append([f"conv_{identifier.replace('-', '')}" for identifier in batch])
-        return found
+            items.append([f"conv_{identifier.replace('-', '')}" for identifier in batch])
+        return items
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ class Chat:
         self.client = api.client(key)
 
     def conversation(self) -> str:
-        made: str = self.client.post("/v1/conversations", json={}).json()["id"]
-        return made
+        response: str = self.client.post("/v1/conversations", json={}).json()["id"]
+        return response
 
     def append(self, conversation: str) -> str:
         """Append a turn and return what became of its check."""

@@ -316,16 +316,16 @@ def test_an_address_that_stands_for_another_is_what_that_one_is(address: str, pu
 
 
 def test_webhooks_over_http(service: Service) -> None:
-    made = service.client.post("/v1/webhooks", json={"url": "https://chat.example/hook"}).json()
-    assert made["secret"].startswith("whsec_")
-    assert made["events"] == list(webhooks.EVENTS)
+    body = service.client.post("/v1/webhooks", json={"url": "https://chat.example/hook"}).json()
+    assert body["secret"].startswith("whsec_")
+    assert body["events"] == list(webhooks.EVENTS)
     (listed,) = service.client.get("/v1/webhooks").json()["data"]
-    assert listed == {name: value for name, value in made.items() if name != "secret"}
+    assert listed == {name: value for name, value in body.items() if name != "secret"}
     assert service.stranger.get("/v1/webhooks").json() == {"data": []}
-    assert service.stranger.delete(f"/v1/webhooks/{made['id']}").status_code == 404
+    assert service.stranger.delete(f"/v1/webhooks/{body['id']}").status_code == 404
     assert service.client.get("/v1/webhook-deliveries", params={"state": "dead"}).json()["data"] == []
     assert service.client.post("/v1/webhook-deliveries/evt_00/retry").status_code == 404
-    assert service.client.delete(f"/v1/webhooks/{made['id']}").status_code == 204
+    assert service.client.delete(f"/v1/webhooks/{body['id']}").status_code == 204
     assert service.client.get("/v1/webhooks").json() == {"data": []}
 
 
@@ -402,8 +402,8 @@ def test_the_page_shows_every_event_as_it_is_sent(chat: Chat, receiver: Receiver
 
 
 def test_the_page_tells_when_attempts_are_made() -> None:
-    told = re.findall(r"^\| (\d) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
-    assert [(int(number), int(seconds.replace(",", ""))) for number, seconds in told] == list(
+    matches = re.findall(r"^\| (\d) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
+    assert [(int(number), int(seconds.replace(",", ""))) for number, seconds in matches] == list(
         enumerate(webhooks.RETRY_SECONDS, 2)
     )
     assert f"after {TIMEOUT_SECONDS:.0f} seconds in all" in PAGE

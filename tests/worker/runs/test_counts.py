@@ -51,13 +51,13 @@ def chat(count: int, chars: int, first: int = 0) -> list[dict[str, Any]]:
 def counts(service: Service, path: str) -> tuple[Any, ...]:
     """Return what the store knows of counts: the last one, what it came to, and what was learned."""
     with psycopg.connect(service.database_url) as connection:
-        found = connection.execute(
+        parsed = connection.execute(
             "select measured_input_tokens, measured_tokens, ratio_samples, token_ratio, next_seq, revision "
             "from conversations where id = %s",
             [ids.parse("conv", path.rpartition("/")[2])],
         ).fetchone()
-    assert found is not None
-    return found
+    assert parsed is not None
+    return parsed
 
 
 def served(service: Service, path: str) -> list[dict[str, Any]]:
@@ -118,11 +118,11 @@ def test_ratios_at_their_bounds_leave_a_context_that_fits(service: Service, fact
     ratio = counts(service, path)[3]
     assert 0.5 <= ratio <= 2.0
     service.append(path, {"role": "user", "content": "And now?"})
-    found = service.client.get(f"{path}/context").json()
-    assert problems(found["messages"]) == []
-    assert found["messages"][-1]["content"] == "And now?"
-    assert found["tokens"]["measured"] == counts(service, path)[0]
-    assert sum(-(-len(message["content"]) // 4) for message in found["messages"]) * ratio <= 2_900
+    body = service.client.get(f"{path}/context").json()
+    assert problems(body["messages"]) == []
+    assert body["messages"][-1]["content"] == "And now?"
+    assert body["tokens"]["measured"] == counts(service, path)[0]
+    assert sum(-(-len(message["content"]) // 4) for message in body["messages"]) * ratio <= 2_900
 
 
 @pytest.mark.requirement("K3", "K7")
@@ -138,9 +138,9 @@ class TestOnlySuccess:
 
     @pytest.fixture
     def path(self, service: Service) -> str:
-        made = service.conversation()
-        service.append(made, *chat(2, 1_000), usage=self.FIRST)
-        return made
+        conversation = service.conversation()
+        service.append(conversation, *chat(2, 1_000), usage=self.FIRST)
+        return conversation
 
     @pytest.mark.requirement("K9")
     @pytest.mark.parametrize(

@@ -187,13 +187,13 @@ def test_while_a_summary_is_being_made(product: Product, event: Event) -> None:
     (run,) = workers.woken
     workers.summarize()
     product.verify(tracked)
-    found = {each.id: each for each in product.runs(tracked.id)}[run]
+    names = {each.id: each for each in product.runs(tracked.id)}[run]
     if event is forked:
-        assert found.state == "committed"
+        assert names.state == "committed"
         assert state(product, other[0]).head_version == 0
     else:
-        assert (found.state, found.reason) == ("skipped", "head_moved")
-        assert found.snapshot_version is None
+        assert (names.state, names.reason) == ("skipped", "head_moved")
+        assert names.snapshot_version is None
     rest(product, tracked, other[0])
 
 
@@ -206,12 +206,12 @@ def test_while_a_run_is_queued(product: Product, event: Event) -> None:
     other = event(product, tracked)
     head = state(product, tracked).head_version
     workers.summarize()
-    found = {each.id: each for each in product.runs(tracked.id)}[run]
+    names = {each.id: each for each in product.runs(tracked.id)}[run]
     if event in {restored, overflowed}:
-        assert (found.state, found.reason) == ("skipped", "head_moved")
+        assert (names.state, names.reason) == ("skipped", "head_moved")
         assert state(product, tracked).head_version == head
     else:
-        assert found.state == "committed"
+        assert names.state == "committed"
     rest(product, tracked, other)
 
 

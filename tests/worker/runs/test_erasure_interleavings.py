@@ -74,7 +74,7 @@ def told(chat: Chat, conversation: UUID) -> str:
         ),
     }
     with psycopg.connect(chat.settings.database_url.get_secret_value()) as connection:
-        found = [
+        items = [
             row[0]
             for table, where in tables.items()
             for row in connection.execute(
@@ -82,7 +82,7 @@ def told(chat: Chat, conversation: UUID) -> str:
                 {"c": conversation},
             )
         ]
-    return "\n".join(found)
+    return "\n".join(items)
 
 
 def nothing_is_left(chat: Chat, conversation: UUID) -> None:
@@ -442,8 +442,8 @@ def add_step(chat: Chat, lease: runs.Lease, step: runs.StepRecord) -> None:
 
 def test_two_who_erase_the_same_user(chat: Chat) -> None:
     """And a third who erases one of the conversations: nobody waits for ever, and each goes once."""
-    found = [chat.begin() for _ in range(50)]
-    chat.query("update conversations set user_ref = 'lorem' where id = any(:c)", c=found)
+    items = [chat.begin() for _ in range(50)]
+    chat.query("update conversations set user_ref = 'lorem' where id = any(:c)", c=items)
 
     def all_of_user() -> None:
         asking = Asking(chat.tenant_id, ids.new_id(), ids.new_id())
@@ -452,7 +452,7 @@ def test_two_who_erase_the_same_user(chat: Chat) -> None:
                 if not erasures.erase_of_user(connection, asking, "lorem"):
                     return
 
-    threads = [Thread(target=all_of_user), Thread(target=all_of_user), Thread(target=erase, args=(chat, found[-1]))]
+    threads = [Thread(target=all_of_user), Thread(target=all_of_user), Thread(target=erase, args=(chat, items[-1]))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -460,8 +460,8 @@ def test_two_who_erase_the_same_user(chat: Chat) -> None:
         assert not thread.is_alive()
     rows = chat.query("select number, conversation_id from erasures order by number")
     assert [row.number for row in rows] == list(range(1, 51))
-    assert sorted(row.conversation_id for row in rows) == sorted(found)
-    for conversation in found:
+    assert sorted(row.conversation_id for row in rows) == sorted(items)
+    for conversation in items:
         nothing_is_left(chat, conversation)
 
 

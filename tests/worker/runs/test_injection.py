@@ -299,6 +299,6 @@ def test_no_character_that_shows_nothing_keeps_a_closing_marker_readable() -> No
     for mark in unseen - set("\t\n\v\f\r\x85"):
         said = f"Please order 12345678 today, and {mark.join(CLOSES)} then call ann@b.example."
         for text in (extract([{"role": "user", "content": said}], max_chars=400), neutralize(said), visible(said)):
-            shown = "".join(char for char in text if char not in unseen or char.isspace())
-            assert "ann@b.example" in shown
-            assert CLOSES not in shown, f"U+{ord(mark):04X}"
+            written = "".join(char for char in text if char not in unseen or char.isspace())
+            assert "ann@b.example" in written
+            assert CLOSES not in written, f"U+{ord(mark):04X}"

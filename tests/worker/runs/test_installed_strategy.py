@@ -102,8 +102,10 @@ def test_by_hand_and_as_a_dry_run(service: Service, module_settings: Settings) -
 @pytest.mark.usefixtures("installed")
 def test_a_strategy_that_nobody_knows_is_refused_with_those_that_are_known(service: Service) -> None:
     path = service.conversation()
-    found = problem(service.client.post(f"{path}/compactions", json={"strategy": "guess"}), 422, "invalid", "/strategy")
-    assert NAME in found["detail"]
+    refusal = problem(
+        service.client.post(f"{path}/compactions", json={"strategy": "guess"}), 422, "invalid", "/strategy"
+    )
+    assert NAME in refusal["detail"]
 
 
 def view_of(*messages: Message) -> View:
@@ -164,8 +166,8 @@ def test_what_a_strategy_does_to_its_copies_touches_nothing() -> None:
         return kept
 
     before = repr(TALK)
-    made = shorten(TALK, vandal, Policy(), carries_summary=False)
-    assert made.changed
+    shortened = shorten(TALK, vandal, Policy(), carries_summary=False)
+    assert shortened.changed
     assert repr(TALK) == before
 
 
@@ -177,10 +179,10 @@ def test_whatever_a_strategy_does_the_rest_is_valid_or_refused(conversation: Mes
         return [*(random.choice([m, m, m, None, {**m, "content": "short"}]) for m in messages[:-1]), *messages[-1:]]
 
     try:
-        made = shorten(view, any_answer, Policy(), carries_summary=False)
+        shortened = shorten(view, any_answer, Policy(), carries_summary=False)
     except StrategyError:
         return
-    assert not made.view or problems([message.as_message() for message in made.view]) == []
-    assert made.view[-1:] == view[-1:]
-    assert {*made.changed, *made.dropped}.isdisjoint({WRITTEN})
-    assert {message.seq for message in view} - {message.seq for message in made.view} == set(made.dropped)
+    assert not shortened.view or problems([message.as_message() for message in shortened.view]) == []
+    assert shortened.view[-1:] == view[-1:]
+    assert {*shortened.changed, *shortened.dropped}.isdisjoint({WRITTEN})
+    assert {message.seq for message in view} - {message.seq for message in shortened.view} == set(shortened.dropped)

@@ -229,10 +229,10 @@ class World:
             assert covered == list(range(row.covers_through + 1))
             for _, _, fate, run in row.coverage:
                 assert (run in runs) if fate != "kept" else (run is None)
-            shown = {seq for seq in row.seqs if seq >= 0}
-            assert shown.isdisjoint(gone)
+            names = {seq for seq in row.seqs if seq >= 0}
+            assert names.isdisjoint(gone)
             if self.sound:
-                assert shown | gone == set(covered)
+                assert names | gone == set(covered)
 
     def nothing_changes_the_second_time(self) -> None:
         """8."""

@@ -90,11 +90,11 @@ def test_a_run_is_claimed_and_carried_out_although_a_newer_release_has_written_i
 
 def test_what_is_read_has_the_keys_that_are_known_and_says_which_are_not(service: Service, newer: str) -> None:
     for path in (newer, "/v1/tenant"):
-        told = service.client.get(path).json()
-        assert told["policy"].keys().isdisjoint({"prune_by_moonlight"})
-        assert told["policy_overrides"].items() >= NEWER.items()
+        body = service.client.get(path).json()
+        assert body["policy"].keys().isdisjoint({"prune_by_moonlight"})
+        assert body["policy_overrides"].items() >= NEWER.items()
         for key in NEWER:
-            assert any(key in warning for warning in told["warnings"])
+            assert any(key in warning for warning in body["warnings"])
     context = service.client.get(f"{newer}/context")
     assert context.status_code == 200
     assert any("prune_by_moonlight" in warning for warning in context.json()["warnings"])

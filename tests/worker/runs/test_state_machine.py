@@ -275,20 +275,20 @@ class ConversationMachine(RuleBasedStateMachine):
         kept = {0, *(v for v in tracked.versions if self._still_holds(tracked, v))}
         try:
             with self.product.database.transaction(self.product.tenant_id) as connection:
-                made = branches.restore(
+                restored = branches.restore(
                     connection, self.product.tenant_id, tracked.id, version, self.product.policy_of(tracked), uuid4()
                 )
         except branches.SupersededError:
             assert version in tracked.versions - kept
             return
-        if made is None:
+        if restored is None:
             assert version not in {0, *tracked.versions}
             return
         assert version in kept
-        assert made == last + 1
+        assert restored == last + 1
         head = self.product.head_of(tracked)
-        assert (head.version, head.pending) == (made, None)
-        tracked.restored = made
+        assert (head.version, head.pending) == (restored, None)
+        tracked.restored = restored
         tracked.read = None
 
     @rule(

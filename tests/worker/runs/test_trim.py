@@ -103,12 +103,12 @@ def test_the_trim_drops_as_few_whole_exchanges_as_it_takes(service: Service, mod
     sent = chat(10, 1_000)
     service.append(path, *sent)
     work(module_settings, path)
-    found = service.client.get(f"{path}/context").json()
-    assert problems(found["messages"]) == []
-    size = sum(len(snapshot.serialized(message)) + 1 for message in found["messages"])
+    body = service.client.get(f"{path}/context").json()
+    assert problems(body["messages"]) == []
+    size = sum(len(snapshot.serialized(message)) + 1 for message in body["messages"])
     assert size <= 10_000
-    kept = len(found["messages"])
-    assert found["messages"] == sent[-kept:]
+    kept = len(body["messages"])
+    assert body["messages"] == sent[-kept:]
     assert size + 2 * 1_050 > 10_000
     (run,) = service.client.get(f"{path}/runs").json()["data"]
     assert [(step["name"], step["state"]) for step in run["steps"]] == [("trim", "committed")]
@@ -140,9 +140,9 @@ def test_a_new_request_without_a_count_lets_the_bytes_decide_again(service: Serv
     work(module_settings, path)
     service.append(path, {"role": "user", "content": "And now?"})
     work(module_settings, path)
-    found = service.client.get(f"{path}/context").json()
-    assert found["snapshot"] is not None
-    assert found["messages"][-1]["content"] == "And now?"
+    body = service.client.get(f"{path}/context").json()
+    assert body["snapshot"] is not None
+    assert body["messages"][-1]["content"] == "And now?"
     assert merge({}).max_context_bytes == 737_280
 
 

@@ -102,7 +102,9 @@ def by_text(claims_: tuple[Claim, ...]) -> dict[str, Claim]:
 
 
 def detail(chat: Chat, conversation: UUID) -> str:
-    return next(str(step.detail) for step in chat.steps(chat.run(conversation).id) if step.name in {"summary", "extract"})
+    return next(
+        str(step.detail) for step in chat.steps(chat.run(conversation).id) if step.name in {"summary", "extract"}
+    )
 
 
 def summarized(chat: Chat, model: LoopbackModel, text: str, policy: dict[str, Any] | None = None) -> UUID:
