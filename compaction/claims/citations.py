@@ -12,6 +12,7 @@ from compaction.text.dates import is_day_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from compaction.claims.claim import Claim
 
@@ -21,6 +22,11 @@ _FOREIGN: Final = r"conv_[0-9a-f]{1,64}:m[\d.m-]{1,30}"
 """A place in another conversation, as recall names them: never a source here."""
 _LIST: Final = rf"(?:{_PLACE}|{_FOREIGN})(?:[ \t]?[,;][ \t]?(?:{_PLACE}|{_FOREIGN}|\d{{1,9}}(?:{_DASH}m?\d{{1,9}})?))*"
 _CITATION: Final = re.compile(rf"\[(?P<list>{_LIST})\]")
+_BARE: Final = re.compile(
+    rf"\[(?P<list>\d{{1,9}}(?:{_DASH}\d{{1,9}})?(?:[,;][ \t]?\d{{1,9}}(?:{_DASH}\d{{1,9}})?)*)\](?=[.,;]?[ \t]*$)",
+    re.MULTILINE,
+)
+"""Numbers in brackets at the end of a line."""
 _GLUED: Final = re.compile(r"[\w`\"'\)\]]")
 """Before a bracket in the middle of a line it is more likely an index into something, as in `rows[m12]`."""
 _CUT: Final = re.compile(r"\[m?(?:(?<=m)\d[\dm.,;\u2010-\u2015\u2212 -]*)?")
@@ -56,6 +62,20 @@ def read(summary: str) -> list[CitedLine]:
             continue
         lines.append(CitedLine(text, places if says_something(text) else None))
     return lines
+
+
+def in_form(summary: str, seqs: AbstractSet[int]) -> str:
+    """Return a summary in which `[4]` or `[4-6]` at the end of a line is written `[m4]`, where these are seqs.
+
+    Messages are numbered so in what a model is given.
+    """
+
+    def marked(match: re.Match[str]) -> str:
+        numbers = {int(number) for number in re.findall(r"\d+", match["list"])}
+        marked_list = re.sub(r"(?<!\d)(?=\d)", "m", match["list"])
+        return f"[{marked_list}]" if numbers <= seqs else match[0]
+
+    return _BARE.sub(marked, summary) if "[" in summary else summary
 
 
 def without_citations(summary: str) -> str:
@@ -129,6 +149,8 @@ def _once_taken_out(line: str) -> tuple[str, list[CitedSpan]]:
         places += _places(match["list"])
     text = kept + line[at:]
     while (begins := text.rfind("[")) >= 0 and _CUT.fullmatch(text, begins):
+        # The number behind the last comma may be one that goes on.
+        places += _places(",".join(re.split(r"[,;]", text[begins + 1 :])[:-1]))
         text = text[:begins].rstrip(" \t")
     return (text.rstrip() if text != line else line), places
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from compaction.claims.citations import read
+from compaction.claims.citations import in_form, read
 from compaction.claims.claim import MOST_CITED, Claim, ClaimCounts, Proved
 from compaction.claims.sources import ClaimSource, Sources, facts_of
 
@@ -57,12 +57,13 @@ def prove(
     `earlier` is None where the summary before it, `previous`, named no sources: what comes from there cannot have any,
     and stays. With `drop` other lines without support are left out; `refuse` leaves the refusal to the caller.
     """
-    proof = _Proof(Sources(zone, earlier=earlier or (), times=times, beside=beside), earlier or ())
+    sources = Sources(zone, earlier=earlier or (), times=times, beside=beside)
+    proof = _Proof(sources, earlier or ())
     inherited = ClaimSource(previous, ()) if previous and earlier is None else None
     kept: list[str] = []
     claims: list[Claim] = []
     cited = reattributed = unsupported = dropped = refusable = 0
-    for line in read(summary):
+    for line in read(in_form(summary, sources.place_of.keys())):
         if line.places is None:
             kept.append(line.text)
             continue
@@ -107,7 +108,8 @@ class _Proof:
             for source in self._sources.zone
             if any(place.first <= source.seqs[0] <= place.last for place in places)
         ]
-        if len(originals) > MOST_CITED:
+        # Who cites everything names nothing.
+        if len(originals) > MOST_CITED or len(originals) == len(self._sources.zone) > MOST_NEIGHBOURS:
             return None
         by_earlier = [
             source
@@ -120,7 +122,7 @@ class _Proof:
         seqs = tuple(sorted({seq for source in chosen for seq in source.seqs}))
         if not seqs or len(seqs) > MOST_CITED:
             return None
-        if _quoted(facts, chosen):
+        if _quoted(facts, originals):
             return _Found(seqs, "verbatim")
         return _Found(seqs, "values") if _bears(facts, chosen, self._sources.beside) else None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.quality.evidence import mentions, terms
 from compaction.text.clauses import GAP, clipped
+from compaction.text.dates import with_iso_dates
 from compaction.text.identifiers import Text, ValueKind, folded, kind_of
 from compaction.text.salience import values
 from compaction.view import WRITTEN
@@ -52,6 +53,10 @@ _COUNTS: Final = (
     "eleven",
     "twelve",
 )
+_ENDING: Final = r"(?:['\u2019]?[^\W\d_]{1,2})?"
+"""Of a name in its sentence; what goes on longer is another name."""
+_PUT_TOGETHER: Final = frozenset({ValueKind.PATH, ValueKind.URL})
+"""Values that a reader may shorten or complete."""
 _NARRATED: Final = terms(
     "user assistant conversation message asked asks wants wanted requested request said says told confirmed"
 )
@@ -69,7 +74,8 @@ class LineFacts(NamedTuple):
 
 def facts_of(line: str) -> LineFacts:
     """Return what of a line can be looked up."""
-    text = _LEAD.sub("", line, count=1).strip().strip("*_`")
+    said = _LEAD.sub("", line, count=1).strip().strip("*_`")
+    text = with_iso_dates(said)
     exact = [value for value in values(text) if any(char.isalnum() for char in value)]
     # The first word of a line has a capital whatever it is; values are no words.
     words = [word for word in _WORD.findall(text)[1:] if len(word) > _STEM and not any(map(str.isdigit, word))]
@@ -80,7 +86,7 @@ def facts_of(line: str) -> LineFacts:
             for match in _NAME.finditer(text)
             if match.start() and match[0][0].isupper() and (name := match[0].lower()) not in exact
         ]
-    pieces = [_folded(piece) for piece in text.split(GAP.strip())]
+    pieces = [_folded(piece) for piece in said.split(GAP.strip())]
     kept = tuple(piece for piece in pieces if piece)
     is_long = bool(kept) and max(map(len, kept)) >= _LEAST_PIECE
     return LineFacts(tuple(dict.fromkeys([*exact, *names])), terms(text) - _NARRATED, kept if is_long else ())
@@ -185,8 +191,9 @@ def _has(text: Text, fact: str) -> bool:
     if any(char.isdigit() for char in fact):
         if fact.isdecimal() and int(fact) < len(_COUNTS):
             return text.holds(_COUNTS[int(fact)])
-        return kind_of(fact) is not None and text.knows(fact)
+        # Part of a number is another number.
+        return kind_of(fact) in _PUT_TOGETHER and text.knows(fact)
     if "/" in fact or "@" in fact or "_" in fact or "." in fact:
         return text.knows(fact)
-    # A name may stand with an ending of its own.
-    return _POSSESSIVE.sub("", fact) in text.folded
+    name = re.escape(_POSSESSIVE.sub("", fact))
+    return re.search(rf"(?<![^\W_]){name}{_ENDING}(?![^\W_])", text.folded) is not None

@@ -44,6 +44,18 @@ def stamped(text: str) -> Stamped:
     return Stamped(None, text) if match is None or day is None else Stamped(day, text[match.end() :])
 
 
+def with_iso_dates(text: str) -> str:
+    """Return a text in which each whole date is written as `2031-05-04`, whichever way it was."""
+
+    def iso(match: re.Match[str]) -> str:
+        day = _day_of(match)
+        return match[0] if day is None else day.isoformat()
+
+    for form in _FORMS[1:]:
+        text = form.sub(iso, text)
+    return text
+
+
 def is_day_alone(line: str) -> bool:
     """Tell whether a line is a day that heads what was said on it, and says nothing itself."""
     day, rest = stamped(line)
@@ -71,13 +83,17 @@ def reckoned(text: str, said: date) -> str:
 def _day_in(text: str) -> date | None:
     for form in _FORMS:
         if match := form.search(text):
-            given = match.groupdict()
-            month = int(given.get("number") or 0) or _month(given.get("month") or "")
-            try:
-                return date(int(match["year"]), month, int(match["day"]))
-            except ValueError:  # a day that no calendar has
-                return None
+            return _day_of(match)
     return None
+
+
+def _day_of(match: re.Match[str]) -> date | None:
+    given = match.groupdict()
+    month = int(given.get("number") or 0) or _month(given.get("month") or "")
+    try:
+        return date(int(match["year"]), month, int(match["day"]))
+    except ValueError:  # a day that no calendar has
+        return None
 
 
 def _month(name: str) -> int:

@@ -40,7 +40,8 @@ def only(line: str, zone: tuple[ViewMessage, ...] = ZONE, **given_: object) -> C
         ("A block [m12.1]", "A block", [(12, 12)]),
         ("cut [m12", "cut", []),
         ("cut [m12-", "cut", []),
-        ("cut [m12, m", "cut", []),
+        ("cut [m12, m", "cut", [(12, 12)]),
+        ("cut [m4-6, m7; m1", "cut", [(4, 6), (7, 7)]),
         ("cut [m", "cut", []),
         ("elsewhere [conv_ab12:m3]", "elsewhere", []),
         ("rows[m12] are read first", "rows[m12] are read first", []),
@@ -81,6 +82,40 @@ def test_a_citation_on_a_line_of_its_own_belongs_to_the_line_before() -> None:
 def test_a_line_is_held_against_what_it_cites(line: str, seqs: tuple[int, ...], support: str) -> None:
     claim = only(f"- {line}")
     assert (claim.seqs, claim.support) == (seqs, support)
+
+
+OFFICES = (
+    ViewMessage("user", "We open the Hamburg office. The budget is 99120 EUR.", 4),
+    ViewMessage("assistant", "Noted: the ship leaves Rotterdam on 2031-05-04.", 5),
+    ViewMessage("user", "Invoice 99120 goes to Hamburg, please file it.", 6),
+    ViewMessage("assistant", "Filed under KL-20417 by Anna's team.", 7),
+    ViewMessage("user", "Fine, and the pallets weigh 731 kilograms.", 8),
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "seqs"),
+    [
+        ("Invoice 9912 goes to filing [m6]", ()),
+        ("The cost is 9912 [m4-7]", ()),
+        ("The Ham office opens [m4]", ()),
+        ("Hamburg's office opens [m4]", (4,)),
+        ("Anna files under KL-20417 [m7]", (7,)),
+        ("The ship leaves Rotterdam on May 4, 2031 [m5]", (5,)),
+        ("The ship leaves Rotterdam on 4 May 2031 [m5]", (5,)),
+        ("The ship leaves Rotterdam on May 5, 2031 [m5]", ()),
+        ("The pallets weigh 731 kilograms [m0-2000]", (8,)),
+        ("Everything is in order [m0-2000]", ()),
+        ("The pallets weigh 731 kilograms [m8, m1", (8,)),
+        ("The pallets weigh 731 kilograms [8].", (8,)),
+        ("Hamburg has invoice 99120 [4, 6]", (4, 6)),
+        ("Invoice 99120 stands in Hamburg as [9]", ()),
+    ],
+)
+def test_parts_of_values_and_names_bear_nothing_out_and_dates_may_be_written_out(
+    line: str, seqs: tuple[int, ...]
+) -> None:
+    assert only(line, OFFICES).seqs == seqs
 
 
 def test_of_several_stretches_none_is_guessed() -> None:
