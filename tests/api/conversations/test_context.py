@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ def test_the_context_of_an_empty_conversation(service: Service) -> None:
         "snapshot": None,
         "last_seq": -1,
         "tokens": {"context": 0, "measured": None, "budget": 128_000},
+        "rules": {"ids": [], "sha256": hashlib.sha256(b"").hexdigest()},
         "warnings": [],
     }
 

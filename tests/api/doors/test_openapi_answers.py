@@ -262,6 +262,7 @@ def test_compaction_and_overflow(doors: Doors) -> None:
     assert client.post(f"{path}/overflow").json()["code"] == "overflow_exhausted"
     assert client.get(f"{path}/snapshots/1").status_code == 200
     assert client.get(f"{path}/snapshots/1/diff").status_code == 200
+    assert client.get(f"{path}/snapshots/1/claims").status_code == 200
     client.post(f"{path}/turns", json={**TURN, "replace_from": 0})
     assert client.post(f"{path}/restore", json={"version": 1}).json()["code"] == "superseded"
     assert client.post(f"{path}/restore", json={"version": 0}).status_code == 200

@@ -71,7 +71,7 @@ def test_the_extractive_summary_says_what_it_is_in_snapshot_and_run(chat: Chat) 
     assert (step.name, step.state, step.summarizer, step.model) == ("summary", "committed", "extractive", None)
     assert step.detail == (
         "Summarized 17 messages; Estimated 4,800 tokens, threshold 4,000; "
-        "claims: 13 cited, 0 re-attributed, 0 unsupported, 0 dropped"
+        "claims: 17 cited, 0 re-attributed, 0 unsupported, 0 dropped"
     )
     assert (step.messages_before, step.messages_after) == (24, 8)
     assert step.tokens_before == run.tokens_before == 4_800
@@ -395,14 +395,14 @@ def test_after_an_outage_a_summary_is_made_from_the_originals_and_once(asking: C
                 break
         (asked,) = back.requests
         assert TITLE not in asked.prompt
-        for number in (1, 5, 11, 20, 29):
+        for number in (1, 5, 11, 20, 27):
             assert request(f"request {number}", 200)["content"][:200] in asked.prompt
         taken = [step for run in asking.runs(conversation) for step in asking.steps(run.id)]
         step = next(each for each in taken if each.model_calls and each.state == "committed")
         assert (step.name, step.state, step.detail) == (
             "summary",
             "committed",
-            "From the originals of what extracts stood for",
+            "From the originals of what extracts stood for; claims: 0 cited, 0 re-attributed, 1 unsupported, 0 dropped",
         )
         served = asking.valid_context(conversation)
         assert TITLE not in served[0]["content"]
