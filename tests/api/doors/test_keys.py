@@ -133,7 +133,7 @@ class TestByHttp:
     )
     def test_what_is_refused(self, service: Service, fields: dict[str, Any], pointer: str) -> None:
         answer = service.client.post("/v1/keys", json={"name": "test", "scopes": ["admin"], **fields})
-        problem(answer, 422, "invalid", pointer)
+        assert problem(answer, 422, "invalid", pointer)
 
     @pytest.mark.parametrize(
         ("fields", "pointer"),

@@ -40,7 +40,7 @@ MISSING = "0123456789abcdef0123456789abcdef"
 
 
 def test_malformed_json(service: Service) -> None:
-    problem(service.client.post("/v1/conversations", content=b"{"), 400, "malformed_json")
+    assert problem(service.client.post("/v1/conversations", content=b"{"), 400, "malformed_json")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_no_key_in_force(service: Service, headers: dict[str, Any]) -> None:
 def test_the_right_id_with_another_secret(service: Service) -> None:
     key = service.client.headers["authorization"].removeprefix("Bearer ")
     with service.api.client(key[:-1] + ("a" if key[-1] != "a" else "b")) as client:
-        problem(client.get("/v1/conversations"), 401, "unauthenticated")
+        assert problem(client.get("/v1/conversations"), 401, "unauthenticated")
 
 
 def key_with(service: Service, scopes: Sequence[str]) -> str:
@@ -111,7 +111,7 @@ def test_a_key_that_may_not(service: Service) -> None:
 
 @pytest.mark.parametrize("url", ["/", "/v1", "/v2/conversations", "/v1/conversations/x/y/z", "/v1/%00", "/docs/x.json"])
 def test_no_such_route(service: Service, url: str) -> None:
-    problem(service.client.get(url), 404, "not_found")
+    assert problem(service.client.get(url), 404, "not_found")
 
 
 def test_what_is_anothers_answers_like_what_is_not(service: Service) -> None:

@@ -200,7 +200,7 @@ ACCEPTED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_what_only_looks_odd_is_stored_as_it_came(service: Service, name: str) -> None:
-    accepts(service, ACCEPTED[name])
+    assert accepts(service, ACCEPTED[name])
 
 
 def test_unknown_blocks_pass_through_untouched(service: Service) -> None:

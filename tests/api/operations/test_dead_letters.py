@@ -213,7 +213,7 @@ def test_many_at_once_oldest_first_and_by_reason(product: Product) -> None:
     ],
 )
 def test_what_is_asked_has_to_be_clear(product: Product, body: dict[str, Any], pointer: str) -> None:
-    problem(product.client.post("/v1/runs/retry", json=body), 422, "invalid", pointer)
+    assert problem(product.client.post("/v1/runs/retry", json=body), 422, "invalid", pointer)
 
 
 def test_a_run_that_retention_takes_meanwhile_is_missing(product: Product, capsys: pytest.CaptureFixture[str]) -> None:

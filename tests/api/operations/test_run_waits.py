@@ -113,5 +113,5 @@ def test_a_database_that_goes_away_is_told_to_who_waits(
         waiting = pool.submit(service.client.get, run, params={"wait": 60})
         eventually(lambda: "active_among" in reads)
         monkeypatch.setattr(run_waits, "active_among", away)
-        problem(waiting.result(), 503, "unavailable")
+        assert problem(waiting.result(), 503, "unavailable")
     set_ended(service)

@@ -95,5 +95,5 @@ def test_usage_is_for_auditors(service: Service) -> None:
         act_for(connection, service.tenant_id)
         _, key = api_keys.create(connection, service.tenant_id, "writer", scopes=["turns:write"])
     with service.api.client(key) as client:
-        problem(client.get("/v1/tenant/usage"), 403, "forbidden")
-    problem(service.client.get("/v1/tenant/usage", params={"days": 0}), 422, "invalid", "days")
+        assert problem(client.get("/v1/tenant/usage"), 403, "forbidden")
+    assert problem(service.client.get("/v1/tenant/usage", params={"days": 0}), 422, "invalid", "days")

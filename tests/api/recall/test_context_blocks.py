@@ -142,7 +142,7 @@ def test_what_is_asked_back_is_listed_and_no_step_is_blamed_for_it(service: Serv
 def test_a_block_that_is_not_there(service: Service, ref: str) -> None:
     path = service.conversation(policy=ON)
     service.append(path, request("Read it."), answer("I did."), context=[LARGE])
-    problem(service.client.post(f"{path}/recall", json={"ref": ref}), 422, "invalid", "/ref")
+    assert problem(service.client.post(f"{path}/recall", json={"ref": ref}), 422, "invalid", "/ref")
 
 
 def test_a_superseded_block_is_not_given_back_and_anothers_neither(service: Service) -> None:

@@ -292,7 +292,7 @@ def test_no_key_has_the_scope_unless_it_was_given_by_name(service: Service, user
     ],
 )
 def test_what_cannot_be_asked(asking: httpx2.Client, asked: dict[str, Any], pointer: str) -> None:
-    problem(asking.post("/v1/users/anna/recall", json=asked), 422, "invalid", pointer)
+    assert problem(asking.post("/v1/users/anna/recall", json=asked), 422, "invalid", pointer)
 
 
 def test_what_is_beyond_the_bounds_is_said(

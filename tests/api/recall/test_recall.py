@@ -222,7 +222,7 @@ def test_what_recall_gave_is_not_found_again(service: Service, path: str) -> Non
 def test_bad_input_is_a_problem_with_its_place(
     service: Service, path: str, asked: dict[str, Any], pointer: str
 ) -> None:
-    problem(service.client.post(f"{path}/recall", json=asked), 422, "invalid", pointer)
+    assert problem(service.client.post(f"{path}/recall", json=asked), 422, "invalid", pointer)
 
 
 def test_nothing_of_what_is_asked_is_logged(

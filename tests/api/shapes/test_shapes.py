@@ -209,7 +209,7 @@ def test_a_long_chat_is_compacted_and_stays_one(service: Service) -> None:
 )
 def test_what_the_api_would_refuse_is_refused(service: Service, shape: str, message: Any, pointer: str) -> None:
     answer = append(service, service.conversation(), (json.dumps(message),), shape=shape)
-    problem(answer, 422, "invalid", pointer)
+    assert problem(answer, 422, "invalid", pointer)
 
 
 def test_what_only_the_provider_stores_is_refused(service: Service) -> None:

@@ -345,7 +345,7 @@ def test_webhooks_over_http(service: Service) -> None:
     ],
 )
 def test_a_webhook_that_cannot_be_is_refused(service: Service, body: dict[str, Any], pointer: str) -> None:
-    problem(service.client.post("/v1/webhooks", json=body), 422, "invalid", pointer)
+    assert problem(service.client.post("/v1/webhooks", json=body), 422, "invalid", pointer)
 
 
 def test_webhooks_that_are_made_at_once_are_counted_one_after_the_other(chat: Chat) -> None:
