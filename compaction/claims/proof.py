@@ -35,7 +35,7 @@ _FEW_WORDS: Final = 3
 """Stems; a share of fewer says nothing."""
 
 
-class _Found(NamedTuple):
+class _Basis(NamedTuple):
     """What a line rests on, and how firmly."""
 
     seqs: tuple[int, ...]
@@ -63,7 +63,7 @@ def prove(
     kept: list[str] = []
     claims: list[Claim] = []
     cited = reattributed = unsupported = dropped = refusable = 0
-    for line in read(in_form(summary, sources.place_of.keys())):
+    for line in read(in_form(summary, sources.seqs)):
         if line.places is None:
             kept.append(line.text)
             continue
@@ -89,19 +89,19 @@ class _Proof:
         self._sources = sources
         self._earlier = {claim.text: claim for claim in earlier}
 
-    def of(self, line: CitedLine) -> tuple[_Found | None, bool]:
+    def of(self, line: CitedLine) -> tuple[_Basis | None, bool]:
         """Return what a line rests on, None for nothing, and whether that is what it cites."""
         same = self._earlier.get(line.text.strip())
         if same is not None and same.support != "unsupported":
-            return _Found(same.seqs, same.support), True
+            return _Basis(same.seqs, same.support), True
         facts = facts_of(line.text)
         places = line.places or ()
-        found = self._cited(facts, places) if places else None
-        if found is not None:
-            return found, True
+        basis = self._cited(facts, places) if places else None
+        if basis is not None:
+            return basis, True
         return self._attributed(facts), False
 
-    def _cited(self, facts: LineFacts, places: Sequence[CitedSpan]) -> _Found | None:
+    def _cited(self, facts: LineFacts, places: Sequence[CitedSpan]) -> _Basis | None:
         """Return what a line cites, if that bears it out: what is not there, or too much of it, bears out nothing."""
         originals = [
             source
@@ -123,8 +123,8 @@ class _Proof:
         if not seqs or len(seqs) > MOST_CITED:
             return None
         if _quoted(facts, originals):
-            return _Found(seqs, "verbatim")
-        return _Found(seqs, "values") if _bears(facts, chosen, self._sources.beside) else None
+            return _Basis(seqs, "verbatim")
+        return _Basis(seqs, "values") if _bears(facts, chosen, self._sources.beside) else None
 
     def _needed(
         self, facts: LineFacts, originals: Sequence[ClaimSource], earlier: Sequence[ClaimSource]
@@ -137,11 +137,11 @@ class _Proof:
                 needed += [source for source in ranked if source.has(fact)][:1]
         return needed or ([] if originals else ranked[:1])
 
-    def _attributed(self, facts: LineFacts) -> _Found | None:
+    def _attributed(self, facts: LineFacts) -> _Basis | None:
         """Return the only stretch that bears a line out; of several that have its very words, the newest."""
         quoting = [source for source in (*self._sources.earlier, *self._sources.zone) if _quoted(facts, [source])]
         if quoting:
-            return _Found(quoting[-1].seqs, "verbatim")
+            return _Basis(quoting[-1].seqs, "verbatim")
         wanted = [fact for fact in facts.facts if not self._sources.beside(fact)]
         share = _WORDS_WITH_FACTS if wanted else _WORDS_UNCITED
         if not wanted and len(facts.words) < _FEW_WORDS:
@@ -155,7 +155,7 @@ class _Proof:
         if len(stretches) + len({source.seqs for source in by_earlier}) != 1:
             return None
         seqs = by_earlier[0].seqs if by_earlier else tuple(self._sources.zone[place].seqs[0] for place in stretches[0])
-        return _Found(seqs, "values")
+        return _Basis(seqs, "values")
 
     def _stretches(self, facts: LineFacts, wanted: Sequence[str], share: float) -> list[range]:
         """Return the smallest stretches of the zone that bear a line out, those that touch each other as one."""

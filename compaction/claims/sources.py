@@ -158,7 +158,7 @@ class Sources:
                 said = [text for each in mentions(message) for text in (each.tool, each.text) if text]
                 by_seq.setdefault(message.seq, [times[message.seq]] if message.seq in times else []).extend(said)
         self.zone = [ClaimSource("\n".join(texts), (seq,)) for seq, texts in sorted(by_seq.items())]
-        self.place_of = {source.seqs[0]: place for place, source in enumerate(self.zone)}
+        self.seqs = by_seq.keys()
         self._beside = ClaimSource("\n".join(beside), ())
 
     def beside(self, fact: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.claims.citations import cited_as, with_citations
 from compaction.claims.claim import counted
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compaction.claims.claim import Proved
     from worker.summarizers.base import Summary, SummaryRequest
 
-NAMED_LINES = 10
+_NAMED_LINES: Final = 10
 """Lines that a corrective prompt names."""
 
 
@@ -60,7 +60,7 @@ def objections_to(text: str, request: SummaryRequest) -> list[str]:
     if request.policy.unsupported_claims != "refuse":
         return []
     proof = _proof(text, request)
-    lines = [claim.text for claim in proof.claims if claim.support == "unsupported"][:NAMED_LINES]
+    lines = [claim.text for claim in proof.claims if claim.support == "unsupported"][:_NAMED_LINES]
     if not proof.refusable:
         return []
     return [f"No message bears these lines out, cite those that do or leave them out: {' / '.join(lines)}"]
