@@ -1,4 +1,4 @@
--- The whole schema at revision 0112, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0113, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -1445,7 +1445,11 @@ end $$;
 
 create function as_sent(p_role text, p_content json, p_sent json) returns text
 language sql stable as $$
-    select coalesce(p_sent::text, '{"role":"' || p_role || '","content":' || p_content::text || '}')
+    select case
+        when p_sent is null then '{"role":"' || p_role || '","content":' || p_content::text || '}'
+        when json_typeof(p_sent) = 'array' then (p_sent ->> 0) || p_content::text || (p_sent ->> 1)
+        else p_sent::text
+    end
 $$;
 
 create function backlog() returns TABLE(due_checks bigint, oldest_due_check_seconds double precision, queued_runs bigint, running_runs bigint, expired_leases bigint, dead_runs bigint)

@@ -327,7 +327,7 @@ async def append_turn(
             total_token_budget=policy.total_token_budget if policy else None,
             reserved_output_tokens=policy.reserved_output_tokens if policy else None,
         ),
-        *((sent.shape, _unlike_messages(sent, facts, contents)) if sent else (None, None)),
+        *((sent.shape, _beside_contents(sent, facts, contents)) if sent else (None, None)),
     )
     call = _APPEND
     if entries:
@@ -399,10 +399,21 @@ async def find_tenant(pool: Pool, *, tenant_id: UUID | None, name: str | None) -
     return TenantRow(*row) if row else None
 
 
-def _unlike_messages(sent: SentTurn, facts: TurnFacts, contents: Sequence[str]) -> list[str | None]:
-    """Return what each message was sent as, None for one that is no more than its role and its content."""
-    plain = (f'{{"role":"{each.role}","content":{text}}}' for each, text in zip(facts.messages, contents, strict=True))
-    return [None if text == same else text for text, same in zip(sent.messages, plain, strict=True)]
+def _beside_contents(sent: SentTurn, facts: TurnFacts, contents: Sequence[str]) -> list[str | None]:
+    """Return what is stored of each message as it was sent, besides its content."""
+    every = zip(sent.messages, facts.messages, contents, strict=True)
+    return [_beside_content(text, message.role, content) for text, message, content in every]
+
+
+def _beside_content(text: str, role: str, content: str) -> str | None:
+    """Return nothing for a message that is no more than its role and its content, else what is around the content.
+
+    One whose content is not in it as it is stored is returned whole; see the database function `as_sent`.
+    """
+    if text == f'{{"role":"{role}","content":{content}}}':
+        return None
+    before, same, after = text.partition(content)
+    return msgspec.json.encode((before, after)).decode() if same else text
 
 
 def _entries(entries: Sequence[TurnEntry]) -> str:
