@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from sqlalchemy import Connection, Text, cast, func, literal, select
+from sqlalchemy import Connection, Text, case, cast, func, literal, select
 
 from store.bytes_held import page_of_sizes
 from store.tables import (
@@ -45,7 +45,7 @@ _SOURCES: Final[Mapping[Kind, _Source]] = {
     "message": _Source(
         messages,
         messages.c.seq,
-        messages.c.bytes + func.coalesce(func.octet_length(cast(messages.c.sent, Text)), 0),
+        messages.c.bytes + func.coalesce(func.octet_length(cast(messages.c.sent, Text)) + messages.c.bytes, 0),
     ),
     "snapshot": _Source(snapshots, snapshots.c.version, snapshots.c.bytes),
     "context_block": _Source(context_blocks, context_blocks.c.id, func.octet_length(context_blocks.c.text)),
@@ -62,6 +62,12 @@ _SOURCES: Final[Mapping[Kind, _Source]] = {
 }
 KINDS: Final[tuple[Kind, ...]] = tuple(_SOURCES)
 """What a conversation has; the steps of a run come with it."""
+_WHOLE: Final[Mapping[ColumnElement[Any], ColumnElement[Any]]] = {
+    messages.c.sent: case(
+        (messages.c.sent.is_not(None), func.as_sent(messages.c.role, messages.c.content, messages.c.sent))
+    ).label("sent")
+}
+"""What is stored in part, and how it is read whole."""
 _OF_THE_SERVICE: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker", "process_id", "rules"})
 """Columns that say nothing of the user."""
 
@@ -118,4 +124,4 @@ def portion(connection: Connection, tenant_id: UUID, conversation_id: UUID, kind
 
 
 def _columns(table: Table) -> list[ColumnElement[Any]]:
-    return [column for column in table.c if column.name not in _OF_THE_SERVICE]
+    return [_WHOLE.get(column, column) for column in table.c if column.name not in _OF_THE_SERVICE]

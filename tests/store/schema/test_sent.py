@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pytest
 from psycopg.errors import RestrictViolation
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from compaction.shapes import codecs
 from migrations.run import downgrade, upgrade
 from store.conversations import messages
 from store.engine import transaction
@@ -44,18 +47,36 @@ def test_what_was_sent_is_read_back(calls: HotCalls) -> None:
     assert originals(calls, conversation) == EVERY
 
 
-def test_what_is_no_more_than_role_and_content_is_stored_once(calls: HotCalls) -> None:
-    conversation = calls.conversation()
-    sent = '{"role":"user","content":"Hello."}'
-    calls.at_once(
-        [{**calls.turn(conversation, {"role": "user", "content": "Hello."}), "sent": SentTurn("chat", [sent])}]
-    )
-    assert calls.owner("select sent from messages where conversation_id = %s", conversation) == [{"sent": None}]
-    assert originals(calls, conversation) == [(0, "chat", sent)]
+ITEM: Final = '{"type":"message","role":"user","content":[{"type":"input_text","text":%s}]}'
+
+
+@pytest.mark.parametrize(
+    ("shape", "sent", "stored"),
+    [
+        ("chat", '{"role":"user","content":"Hello."}', None),
+        ("chat", '{"content":"Hello.","role":"user"}', ['{"content":', ',"role":"user"}']),
+        ("responses", ITEM % '"Hello."', ITEM.split("%s")),
+        # The first of several such places is as good as any.
+        ("responses", ITEM % '"role"', ['{"type":"message",', ITEM.partition('"role"')[2] % '"role"']),
+        ("responses", ITEM % r'"\u0048ello"', ITEM % r'"\u0048ello"'),
+    ],
+)
+def test_a_text_is_stored_once(calls: HotCalls, shape: str, sent: str, stored: object) -> None:
+    conversation, decoded = calls.conversation(), codecs.decode(shape, json.loads(sent))
+    calls.at_once([{**calls.turn(conversation, decoded._asdict()), "sent": SentTurn(shape, [sent])}])
+    (row,) = calls.owner("select sent::text as sent from messages where conversation_id = %s", conversation)
+    expected = stored if stored is None or isinstance(stored, str) else msgspec.json.encode(stored).decode()
+    assert row["sent"] == expected
+    assert originals(calls, conversation) == [(0, shape, sent)]
 
 
 def test_down_and_up_again_keeps_every_byte(calls: HotCalls, database_url: str) -> None:
     conversation = three_shapes(calls)
+    downgrade(database_url, "0112")
+    whole = calls.owner(
+        "select sent::text as sent from messages where conversation_id = %s and sent is not null", conversation
+    )
+    assert {row["sent"] for row in whole} < {sent for _, _, sent in EVERY}
     downgrade(database_url, "0107")
     table = [tuple(row.values()) for row in calls.owner(AS_SENT, conversation)]
     assert table == [row for row in EVERY if row[1]]
