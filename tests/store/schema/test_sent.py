@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
+    from compaction.shapes.inner import Shape
     from runtime.settings import Settings
     from tests.conftest import Tenant
     from tests.support.service.hot_calls import HotCalls
@@ -61,7 +62,7 @@ ITEM: Final = '{"type":"message","role":"user","content":[{"type":"input_text","
         ("responses", ITEM % r'"\u0048ello"', ITEM % r'"\u0048ello"'),
     ],
 )
-def test_a_text_is_stored_once(calls: HotCalls, shape: str, sent: str, stored: object) -> None:
+def test_a_text_is_stored_once(calls: HotCalls, shape: Shape, sent: str, stored: object) -> None:
     conversation, decoded = calls.conversation(), codecs.decode(shape, json.loads(sent))
     calls.at_once([{**calls.turn(conversation, decoded._asdict()), "sent": SentTurn(shape, [sent])}])
     (row,) = calls.owner("select sent::text as sent from messages where conversation_id = %s", conversation)
