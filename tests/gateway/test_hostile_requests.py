@@ -65,9 +65,9 @@ def test_compressed_request_is_read_and_goes_on_without_its_encoding(room: Room,
         ("br", b"\x8b\x03\x80{}\x03"),
         ("zstd", b"\x28\xb5\x2f\xfd\x00"),
         ("gzip", b"no gzip"),
-        ("gzip", gzip.compress(b"{}")[:-3]),
-        ("gzip", gzip.compress(b"{}") + b"and more"),
-        ("gzip, gzip", gzip.compress(gzip.compress(b"{}"))),
+        ("gzip", gzip.compress(b"{}", mtime=0)[:-3]),
+        ("gzip", gzip.compress(b"{}", mtime=0) + b"and more"),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0)),
     ],
 )
 def test_what_cannot_be_read_of_an_encoding_goes_on_as_it_came(room: Room, encoding: str, body: bytes) -> None:
