@@ -122,8 +122,17 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
 
 def _noted_chars(text: str) -> int:
     """Return how many characters at the end of `text` say that it was cut before."""
-    noted = _NOTE.search(text[-_NOTE_CHARS:]) if text.endswith("]") else None
+    noted = _note(text)
     return len(noted[0]) if noted else 0
+
+
+def _note(text: str) -> re.Match[str] | None:
+    """Return what at the end of `text` says that it was cut before; only two places are tried, not every one."""
+    if not text.endswith("]"):
+        return None
+    start = text.rfind("\n[", -_NOTE_CHARS)
+    noted = _NOTE.match(text, start) if start >= 0 else None
+    return noted or (_NOTE.match(text, len(text) - len(MARKER)) if text.endswith(MARKER) else None)
 
 
 def shorten_result(
@@ -152,8 +161,7 @@ def shorten_result(
 
 def _earlier_hidden(block: dict[str, Any]) -> int:
     """Return the characters that the note at the end of a result says are missing, less its own."""
-    tail = result_tail(block)
-    noted = _NOTE.search(tail) if tail.endswith("]") else None
+    noted = _note(result_tail(block))
     figure = noted and (noted["capped"] or noted["cut"])
     return int(figure.replace(",", "")) - len(noted[0]) if noted and figure else 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from compaction.messages import has_tool_results
+from compaction.messages import CALLS, has_tool_results
 from compaction.recall import tool
-from compaction.recall.parts import call_names, text_of
+from compaction.recall.parts import text_of
 from compaction.view import MARKER, ViewMessage
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ Place = tuple[int, int]
 def recall_calls(view: Sequence[ViewMessage]) -> frozenset[str]:
     """Return the ids of the calls of recall."""
     return frozenset(
-        identifier
-        for message in view
-        if message.role == "assistant"
-        for identifier, name in call_names(message.content).items()
-        if name == tool.NAME
+        [
+            str(block.get("id"))
+            for message in view
+            if message.role == "assistant" and not isinstance(message.content, str)
+            for block in message.content
+            if block.get("type") in CALLS and tool.is_call(block)
+        ]
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_seqs
-from compaction.messages import acceptable, is_instruction, is_request
+from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
 from compaction.repair import Repairs, mend, repair
@@ -261,8 +261,12 @@ def settle(
     are those of `summary`, `pins` those that are in its frame.
     """
     cut, covers = _covered(working, after)
-    # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
-    kept = without_marks(strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after)))
+    kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
+    messages_json = dump_messages(kept)
+    if CACHE_MARK in messages_json:
+        # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
+        kept = without_marks(kept)
+        messages_json = dump_messages(kept)
     kept_seqs = {message.seq for message in (*kept, *after[cut:])}
     new_rows = [row for row in working.tail if row.seq <= covers]
     # What was gone before is not gone through again: a long conversation has far more of that than of the view.
@@ -270,7 +274,6 @@ def settle(
     fates: dict[int, Fate] = {seq: removed for seq in known if seq not in kept_seqs}
     fates.update({row.seq: "dropped" for row in new_rows if row.content == UNREAD})
     fates.update({seq: "truncated" for seq in truncated if seq <= covers})
-    messages_json = dump_messages(kept)
     return NewSnapshot(
         messages_json=messages_json,
         seqs=tuple(message.seq for message in kept),
