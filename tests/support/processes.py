@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 START_SECONDS = 120  # a bound for a loaded machine
 STOP_SECONDS = 20  # a bound for a loaded machine, well under that of the product
+READ_AT_START = ("LD_PRELOAD", "PYTHONPATH", "TZ")
+"""What a process is told before it runs: a fork is what its parent was told."""
 
 
 class Product:
@@ -93,7 +95,8 @@ def _started(argv: list[str], env: dict[str, str], output: IO[bytes]) -> Program
 
     The command as it is comes from a fork server, as `serve` has its parts from one: hundreds of them start in a run.
     """
-    if argv[: len(COMMAND)] == COMMAND:
+    is_as_here = all((env.get(name) or None) == (os.environ.get(name) or None) for name in READ_AT_START)
+    if argv[: len(COMMAND)] == COMMAND and is_as_here:
         return _forks().start(argv, env, output)
     return subprocess.Popen(argv, stdout=output, stderr=output, env=env, process_group=0)
 
