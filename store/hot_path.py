@@ -46,6 +46,9 @@ class Pool(Protocol):
     async def fetchrow(self, query: str, *arguments: Any) -> Any:
         """Return the first row of a query's answer, None for none."""
 
+    async def write(self, query: str, *arguments: Any) -> Any:
+        """Do the same with a query that writes."""
+
 
 class Usage(NamedTuple):
     """Token counts of the model call that a turn came from; `version` is the snapshot it was made with."""
@@ -333,17 +336,17 @@ async def append_turn(
     if entries:
         call, arguments = _APPEND_ENTRIES, (*arguments, _entries(entries))
     try:
-        done = Appended(*await pool.fetchrow(call, *arguments))
+        done = Appended(*await pool.write(call, *arguments))
     except asyncpg.UniqueViolationError:
         may_be_stored = True
     else:
         may_be_stored = idempotency_key is not None and done.outcome == "out_of_order"
     if may_be_stored:
         # A request with the same idempotency key may have committed in between: this time its answer is found.
-        done = Appended(*await pool.fetchrow(call, *arguments))
+        done = Appended(*await pool.write(call, *arguments))
     if done.outcome == "replayed":
         # What gave up waiting for a synchronous standby is here, and may not be there: this waits for it again.
-        await pool.fetchrow(_REPLICATED)
+        await pool.write(_REPLICATED)
     return done
 
 

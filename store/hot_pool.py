@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
+from store.hot_writes import Writes
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -46,6 +48,7 @@ class HotPool:
     ) -> None:
         """Take at most `size` connections; a call waits `patience` seconds for one, opening included.
 
+        Those on which a write waits that the server does not answer do not count: as many again may be opened.
         is_over: tells of a connection that has just been used whether it is to be used no more.
         """
         self._connect = connect
@@ -56,6 +59,7 @@ class HotPool:
         self._idle: list[_Lane] = []
         self._waiting: deque[asyncio.Future[_Lane | None]] = deque()
         self._open = 0
+        self._writes = Writes(size, self._loop.time)
         self._closed = False
         self.waits = 0
         """Calls that found every connection in use."""
@@ -99,6 +103,25 @@ class HotPool:
             await asyncio.sleep(0)
         return row
 
+    async def write(self, query: str, *arguments: Any) -> asyncpg.Record | None:
+        """Make a call that writes; see `fetchrow`.
+
+        Raises TimeoutError at once where others wait already that the server does not answer.
+        """
+        self._writes.begin()
+        try:
+            row = await self.fetchrow(query, *arguments)
+        except TimeoutError:
+            self._writes.unanswered()
+            raise
+        except asyncpg.PostgresError:
+            self._writes.answered()
+            raise
+        finally:
+            self._writes.end()
+        self._writes.answered()
+        return row
+
     @property
     def size(self) -> int:
         """Most connections there may be."""
@@ -125,6 +148,11 @@ class HotPool:
         if self._open:
             await self._ended.wait()
 
+    @property
+    def _room(self) -> int:
+        """How many connections there may be just now."""
+        return self._size + self._writes.stuck
+
     async def _take(self) -> _Lane:
         while self._idle:
             lane = self._idle.pop()
@@ -133,7 +161,7 @@ class HotPool:
             self._count_out()
         deadline = self._loop.time() + self._patience
         while not self._closed:
-            if self._open < self._size:
+            if self._open < self._room:
                 return await self._new(deadline)
             lent = await self._wait(deadline)
             if lent is not None:
@@ -178,6 +206,9 @@ class HotPool:
             return self._wake(None)
         if self._wake(lane):
             return True
+        if self._open > self._room:
+            self._discard(lane)
+            return False
         lane.used = self._loop.time()
         self._idle.append(lane)
         return False

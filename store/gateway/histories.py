@@ -186,7 +186,7 @@ async def begin(pool: Pool, tenant_id: UUID, begun: Begun) -> UUID:
 
 
 async def _begin(pool: Pool, tenant_id: UUID, begun: Begun) -> UUID:
-    row = await pool.fetchrow(
+    row = await pool.write(
         _BEGIN,
         tenant_id,
         begun.conversation_id,
@@ -216,9 +216,9 @@ async def note(
 ) -> None:
     """Write down by which keys messages are recognized, and what became of the request that ended with `last_seq`."""
     within = msgspec.json.encode([each[:-1] for each in recalls]).decode()
-    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, last_seq, *noted, within)
+    await pool.write(_NOTE, tenant_id, conversation_id, seqs, keys, last_seq, *noted, within)
 
 
 async def name(pool: Pool, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int], keys: Sequence[bytes]) -> None:
     """Write down keys by which messages are found, or will be: no request has ended with them."""
-    await pool.fetchrow(_NOTE, tenant_id, conversation_id, seqs, keys, None, None, None, None, None, None, None)
+    await pool.write(_NOTE, tenant_id, conversation_id, seqs, keys, None, None, None, None, None, None, None)

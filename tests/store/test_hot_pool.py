@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from cli.local.embedded import free_port
-from store import hot_pool
+from store import hot_pool, hot_writes
 from store.hot_pool import HotPool
+from store.hot_writes import Writes
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -123,6 +124,68 @@ def test_a_call_that_gets_no_connection_gives_up(database_url: str) -> None:
         assert await pid(pool)
 
     pooled(database_url, test, patience=0.3)
+
+
+def test_what_is_read_does_not_wait_for_writes_that_are_not_answered(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have taken every connection: others are opened for it, none for more writes, and closed once it is over."""
+
+    async def test(pool: HotPool, signals: Signals) -> None:
+        with psycopg.connect(database_url, autocommit=True) as holder:
+            holder.execute("select pg_advisory_lock(1)")
+            calls = [asyncio.create_task(pool.write(HOLD)) for _ in range(2)]
+            await signals.begun(2)
+            monkeypatch.setattr(hot_writes, "SILENT_SECONDS", 0.0)
+            with pytest.raises(TimeoutError, match="not answered"):
+                await pool.write(PID)
+            assert len({await pid(pool) for _ in range(3)}) == 1
+            assert pool.get_size() == 3
+            holder.execute("select pg_advisory_unlock(1)")
+            await asyncio.gather(*calls)
+        await asyncio.gather(*(pid(pool) for _ in range(6)))
+        assert pool.get_size() == pool.get_idle_size() == 2
+        assert await pool.write(PID)
+
+    pooled(database_url, test)
+
+
+def test_few_writes_are_tried_while_none_is_answered() -> None:
+    now = 0.0
+    writes = Writes(8, lambda: now)
+    for _ in range(8):
+        writes.begin()
+    assert writes.stuck == 0  # it may be about to answer
+    writes.begin()
+    now += hot_writes.SILENT_SECONDS + 0.1
+    assert writes.stuck == 8
+    for tried in (3, 2, 2):  # fewer with each that is given up, down to two
+        writes.unanswered()
+        while writes.stuck:
+            writes.end()
+        for _ in range(tried):
+            writes.begin()
+        with pytest.raises(TimeoutError):
+            writes.begin()
+    writes.answered()
+    assert writes.stuck == 0
+    for _ in range(20):
+        writes.begin()
+
+
+def test_a_write_that_waits_alone_keeps_no_other_away() -> None:
+    """As one for a row that somebody else has locked: the server answers the others."""
+    now = 0.0
+    writes = Writes(8, lambda: now)
+    for _ in range(9):
+        writes.begin()
+        now += hot_writes.SILENT_SECONDS + 0.1
+        writes.unanswered()
+        writes.begin()
+        writes.answered()
+        writes.end()
+        writes.end()
+    assert writes.stuck == 0
 
 
 def test_a_refused_statement_keeps_its_connection(database_url: str) -> None:

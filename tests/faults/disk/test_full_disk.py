@@ -1,6 +1,6 @@
 """Postgres' disk is so full that its log has no room either, which ends the server: what was acknowledged is there.
 
-A disk with room left in the log, where the server goes on and refuses what it cannot store: tests/faults/test_database.py.
+A disk whose log has room, so that the server goes on and refuses what it cannot store: tests/faults/test_database.py.
 """
 
 from __future__ import annotations
