@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from compaction.messages import blocks, is_instruction, is_request
 from compaction.pins.pinned import message_text
-from compaction.pins.standing import RULES_CHARS, ends_of, lasting_rules, standing_instructions, withdrawals
+from compaction.pins.standing import (
+    RULES_CHARS,
+    ends_of,
+    lasting_rules,
+    may_state_any,
+    standing_instructions,
+    withdrawals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +57,7 @@ def turn_entries(messages: Sequence[tuple[str, Any]], *, may_be_first: bool = Tr
 
 
 def _of_request(place: int, content: Any, *, may_be_first: bool, is_later: bool) -> Iterator[TurnEntry]:
-    for text in (part for whole in said(content) for part in ends_of(whole)):
+    for text in (part for whole in said(content) for part in ends_of(whole) if may_state_any(part)):
         if may_be_first:
             yield from (TurnEntry(place, rule, "detected", if_first=True) for rule in standing_instructions(text))
         later = None if is_later else False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from compaction.pins.cues import Cues
 from compaction.pins.wording import LASTING, LASTING_CUES, LASTING_START, WITHDRAWAL_CUES, WITHDRAWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 RULES_CHARS: Final = 4_000
 """Characters of standing instructions that are taken from one message."""
@@ -32,8 +33,7 @@ _SENTENCE: Final = re.compile(
 _HEADING: Final = re.compile(
     r"\W*(?:(?:my|our|the|some|general|important|house|ground|hard)\s+)*"
     r"(?:rules?|constraints?|guidelines|instructions|requirements|conventions|restrictions|regeln|r\u00e8gles|reglas|regole"
-    r"|\u89c4\u5219|\u30eb\u30fc\u30eb)\b[^\n]{0,40}$",
-    re.IGNORECASE,
+    r"|\u89c4\u5219|\u30eb\u30fc\u30eb)\b[^\n]{0,40}$"
 )
 _TOLD: Final = re.compile(
     r"\b(?:i|he|she|they|it|we|there|who|which|that|you)(?:['\u2019](?:ve|d|s))?\s+"
@@ -66,10 +66,38 @@ _AT_START: Final = re.compile(
 )
 _UNSPACED: Final = re.compile(
     # Chinese, Japanese, Korean
-    "\u5fc5\u987b|\u5fc5\u9808|\u52a1\u5fc5|\u4e0d\u8981|\u4e0d\u5f97|\u4e0d\u8bb8|\u4e0d\u51c6|\u7981\u6b62|\u6c38\u8fdc\u4e0d|"
-    "\u59cb\u7ec8|\u603b\u662f|\u4ece\u73b0\u5728\u8d77|\u8bb0\u4f4f|\u5fc5\u305a|\u5e38\u306b|\u7d76\u5bfe\u306b|\u4eca\u5f8c|"
-    "\u3057\u306a\u3044\u3067|\ud56d\uc0c1|\uc808\ub300|\ubc18\ub4dc\uc2dc|\uc55e\uc73c\ub85c"
+    "\u5fc5\u987b|\u5fc5\u9808|\u52a1\u5fc5|\u4e0d\u8981|\u4e0d\u5f97|\u4e0d\u8bb8|\u4e0d\u51c6|\u7981\u6b62|"
+    "\u6c38\u8fdc\u4e0d|\u59cb\u7ec8|\u603b\u662f|\u4ece\u73b0\u5728\u8d77|\u8bb0\u4f4f|\u5fc5\u305a|\u5e38\u306b|"
+    "\u7d76\u5bfe\u306b|\u4eca\u5f8c|\u3057\u306a\u3044\u3067|\ud56d\uc0c1|\uc808\ub300|\ubc18\ub4dc\uc2dc|"
+    "\uc55e\uc73c\ub85c"
 )
+
+
+_STANDING_CUES: Final = Cues(
+    # Of what heads a list of rules
+    "rule|constraint|guidelines|instructions|requirements|conventions|restrictions|regeln|r\u00e8gles|reglas|regole|"
+    # Of what says anywhere in a sentence, and at its beginning, that it is one
+    "always|never|must|from now on|going forward|at all times|every time|each time|no matter what|under no circum|"
+    "are not allowed|is not allowed|do not|don't|don\u2019t|remember t|keep |immer|niemals|auf keinen|ab jetzt|"
+    "ab sofort|unbedingt|du darfst|du d\u00fcrfen|du musst|du m\u00fcssen|sie darfst|sie d\u00fcrfen|sie musst|"
+    "sie m\u00fcssen|toujours|jamais|d\u00e9sormais|dor\u00e9navant|\u00e0 partir de|il faut|tu dois|vous devez|"
+    "siempre|nunca|a partir de|debes|tienes que|sempre|d'ora in|d\u2019ora in|devi|altijd|nooit|vanaf nu|"
+    "\u0432\u0441\u0435\u0433\u0434\u0430|\u043d\u0438\u043a\u043e\u0433\u0434\u0430|"
+    "\u043e\u0431\u044f\u0437\u0430\u0442\u0435\u043b\u044c\u043d\u043e|\u043d\u0435\u043b\u044c\u0437\u044f|only|"
+    "avoid|refrain from|make sure|ensure|be sure to|stick to|unless i|whenever|nur|verwende nur|achte darauf|"
+    "utilise uni|assure-toi|assurez-vous|s\u00f3lo|aseg\u00farate|no uses|no hagas|no escribas|no digas|"
+    "n\u00e3o use|n\u00e3o fa|non usare|non fare|non scrivere",
+    f"\u89c4\u5219|\u30eb\u30fc\u30eb|{_UNSPACED.pattern}",
+)
+
+
+class _Kind(NamedTuple):
+    """A kind of rule."""
+
+    states: Callable[[str], bool]
+    """Tells whether a sentence states one."""
+    cues: Cues
+    """Of these one is in every such sentence."""
 
 
 def standing_instructions(text: str) -> tuple[str, ...]:
@@ -78,7 +106,7 @@ def standing_instructions(text: str) -> tuple[str, ...]:
     A list under a heading such as "Never do any of this:" is one rule. Questions and mere narration are left out.
     At most `RULES_CHARS` characters in all.
     """
-    return _taken(text, _states_rule)
+    return _taken(text, _STANDING)
 
 
 def lasting_rules(text: str) -> tuple[str, ...]:
@@ -86,7 +114,7 @@ def lasting_rules(text: str) -> tuple[str, ...]:
 
     What is asked in the words of a rule alone ("don't change the tests") mostly is for what is done at the moment.
     """
-    return tuple(rule for part in _parts(text, LASTING_CUES) for rule in _taken(part, _states_lasting_rule))
+    return tuple(rule for part in _parts(text, LASTING_CUES) for rule in _taken(part, _LASTING))
 
 
 def withdrawals(text: str) -> tuple[str, ...]:
@@ -105,18 +133,24 @@ def ends_of(text: str) -> list[str]:
     return [head[: head.rfind("\n") + 1] or head, tail[tail.find("\n") + 1 :]]
 
 
-def _parts(text: str, cues: Sequence[str]) -> list[str]:
-    """Return the paragraphs of a text that have one of the cues, which are in small letters."""
-    said = text.lower()
-    if not any(cue in said for cue in cues):
+def may_state_any(text: str) -> bool:
+    """Tell whether a text may state a rule of either kind, or ask for one to be forgotten: nearly none without cues."""
+    return _ANY_CUES.are_in(text.lower())
+
+
+def _parts(text: str, cues: Cues) -> list[str]:
+    """Return the paragraphs of a text that have one of the cues."""
+    if not cues.are_in(text.lower()):
         return []
-    return [part for part in text.split("\n\n") if (lower := part.lower()) and any(cue in lower for cue in cues)]
+    return [part for part in text.split("\n\n") if cues.are_in(part.lower())]
 
 
-def _taken(text: str, states: Callable[[str], bool]) -> tuple[str, ...]:
+def _taken(text: str, kind: _Kind) -> tuple[str, ...]:
+    if not kind.cues.are_in(text.lower()):
+        return ()
     rules: list[str] = []
     room = RULES_CHARS
-    for start, end in _rules(text, states):
+    for start, end in _rules(text, kind):
         rule = text[start:end].strip()
         if rule and len(rule) <= room and rule not in rules:
             room -= len(rule)
@@ -124,13 +158,13 @@ def _taken(text: str, states: Callable[[str], bool]) -> tuple[str, ...]:
     return tuple(rules)
 
 
-def _rules(text: str, states: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
+def _rules(text: str, kind: _Kind) -> Iterator[tuple[int, int]]:
     lines = [match.span() for match in _LINE.finditer(text) if not match[0].isspace()]
     index = 0
     while index < len(lines):
         start, end = lines[index]
         index += 1
-        if _heads_rules(text[start:end], states):
+        if _heads_rules(text[start:end], kind):
             last = end
             while (
                 index < len(lines) and _LIST_MARK.match(text, *lines[index]) and lines[index][1] - start <= RULE_CHARS
@@ -143,14 +177,15 @@ def _rules(text: str, states: Callable[[str], bool]) -> Iterator[tuple[int, int]
         while index < len(lines) and _goes_on(text, lines[index - 1], lines[index]):
             end = lines[index][1]
             index += 1
-        mark = _LIST_MARK.match(text, start, end)
-        yield from _sentences(text, mark.end() if mark else start, end, states)
+        if kind.cues.are_in(text[start:end].lower()):
+            mark = _LIST_MARK.match(text, start, end)
+            yield from _sentences(text, mark.end() if mark else start, end, kind)
 
 
-def _heads_rules(line: str, states: Callable[[str], bool]) -> bool:
+def _heads_rules(line: str, kind: _Kind) -> bool:
     if len(line) > RULE_CHARS or not line.rstrip().endswith((":", "\uff1a")):
         return False
-    return states(line) or _HEADING.match(line) is not None
+    return kind.states(line) or _HEADING.match(line.lower()) is not None
 
 
 def _goes_on(text: str, line: tuple[int, int], following: tuple[int, int]) -> bool:
@@ -161,11 +196,11 @@ def _goes_on(text: str, line: tuple[int, int], following: tuple[int, int]) -> bo
     return len(said) >= _WRAPPED_CHARS or text[slice(*following)].lstrip()[:1].islower()
 
 
-def _sentences(text: str, start: int, end: int, states: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
+def _sentences(text: str, start: int, end: int, kind: _Kind) -> Iterator[tuple[int, int]]:
     for match in _SENTENCE.finditer(text, start, end):
         sentence = match[0]
         asks = sentence[-RULE_CHARS:].rstrip(_CLOSERS).endswith(("?", "\uff1f"))
-        if len(sentence) <= RULE_CHARS and not asks and states(sentence) and not _TOLD.search(sentence):
+        if len(sentence) <= RULE_CHARS and not asks and kind.states(sentence) and not _TOLD.search(sentence):
             yield match.span()
 
 
@@ -180,3 +215,8 @@ def _states_lasting_rule(sentence: str) -> bool:
     """Tell whether a sentence, a withdrawal excepted, has the words of a rule that holds from now on."""
     said = sentence.lower()
     return bool((LASTING.search(said) or LASTING_START.match(said)) and not WITHDRAWS.search(said))
+
+
+_STANDING: Final = _Kind(_states_rule, _STANDING_CUES)
+_LASTING: Final = _Kind(_states_lasting_rule, LASTING_CUES)
+_ANY_CUES: Final = _STANDING_CUES | LASTING_CUES | WITHDRAWAL_CUES

@@ -1,13 +1,15 @@
 """The words by which users make a request a rule for all that follows, and by which they ask for one to be forgotten.
 
-All patterns are in small letters, and so is what they are held against. Each has cues, plain pieces of text of which
-one is in whatever the pattern matches: most texts have none, and are looked at no further.
+All patterns are in small letters, and so is what they are held against. Each has cues, of which one is in whatever the
+pattern matches.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from compaction.pins.cues import Cues
 
 LASTING: Final = re.compile(
     r"\b(?:from (?:now|here|this point) on(?:wards?)?|from this point forward|going forward|henceforth|at all times|"
@@ -39,19 +41,18 @@ LASTING_START: Final = re.compile(
     r"(?!\s+(?:been|had|knew|saw|went|got|mind|the case|so|(?!need|feed|embed|proceed|exceed)\w+ed)\b)"
 )
 """How a sentence begins that is a rule by itself."""
-_LASTING_CUES: Final = (
-    "always|never|from now|from here|from this|going forward|henceforth|at all times|no matter|no circumstances| ever|"
-    "until i |until we |the rest of|rule|immer|nie|ab jetzt|ab sofort|von nun|k\u00fcnftig|keinen fall|keinen umst|"
-    "toujours|"
-    "d\u00e9sormais|dor\u00e9navant|maintenant|aucun cas|siempre|nunca|a partir de|adelante|em diante|circunst|sempre|"
-    "ora in poi|nessun caso|altijd|nooit|vanaf|geen geval|\u0432\u0441\u0435\u0433\u0434\u0430|"
-    "\u043d\u0438\u043a\u043e\u0433\u0434\u0430|\u0441 \u044d\u0442\u043e\u0433\u043e|"
-    "\u043e\u0442\u043d\u044b\u043d\u0435|"
+LASTING_CUES: Final = Cues(
+    # A list under a heading counts where that speaks of rules: "Requirements:" heads those of a task.
+    "always|never|from now|from here|from this|going forward|henceforth|at all times|no matter|under no c|ever|"
+    "until i |until we |for the rest of|throughout the rest of|rule|new rule|standing rule|permanent rule|"
+    "house rule|ground rule|hard rule|immer|nie|ab jetzt|ab sofort|von nun|k\u00fcnftig|auf keinen|unter keinen|"
+    "toujours|d\u00e9sormais|dor\u00e9navant|\u00e0 partir de|en aucun|siempre|nunca|a partir de|de ahora|de agora|"
+    "bajo ninguna|em nenhuma|sempre|d'ora in|d\u2019ora in|in nessun|altijd|nooit|vanaf nu|in geen geval|"
+    "\u0432\u0441\u0435\u0433\u0434\u0430|\u043d\u0438\u043a\u043e\u0433\u0434\u0430|"
+    "\u0441 \u044d\u0442\u043e\u0433\u043e|\u043e\u0442\u043d\u044b\u043d\u0435",
     "\u4ece\u73b0\u5728\u8d77|\u4eca\u540e|\u6c38\u8fdc\u4e0d|\u7edd\u5bf9\u4e0d|\u4eca\u5f8c|"
-    "\u3053\u308c\u304b\u3089\u306f|"
-    "\u7d76\u5bfe\u306b|\uc55e\uc73c\ub85c|\uc808\ub300"
+    "\u3053\u308c\u304b\u3089\u306f|\u7d76\u5bfe\u306b|\uc55e\uc73c\ub85c|\uc808\ub300",
 )
-LASTING_CUES: Final = tuple(_LASTING_CUES.split("|"))
 
 _RULE_NOUN: Final = (
     r"(?:rules?|instructions?|constraints?|restrictions?|requirements?|guidelines?|conventions?|regeln?|"
@@ -72,9 +73,7 @@ WITHDRAWS: Final = re.compile(
     rf"(?:\w+\s+){{0,4}}?{_RULE_NOUN}\b"
 )
 """What asks anywhere in a sentence for a rule to be forgotten."""
-_WITHDRAWAL_CUES: Final = (
+WITHDRAWAL_CUES: Final = Cues(
     "rule|instruction|constraint|restriction|requirement|guideline|convention|regel|anweisung|vorgabe|r\u00e8gle|"
-    "consigne|"
-    "regla|norma|regol|regra|forget"
+    "consigne|regla|norma|regol|regra|forget"
 )
-WITHDRAWAL_CUES: Final = tuple(_WITHDRAWAL_CUES.split("|"))

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.messages import INSTRUCTION
+from compaction.pins import ledger, standing, wording
 from compaction.pins.agreement import Disagreement, disagreements, proposals
+from compaction.pins.cues import Cues
 from compaction.pins.ledger import TurnEntry, turn_entries
 from compaction.pins.pinned import Pin, missing_pins
 from compaction.pins.serving import check, fit_with_rules
-from compaction.pins.standing import WINDOW_CHARS, lasting_rules, standing_instructions, withdrawals
+from compaction.pins.standing import WINDOW_CHARS, lasting_rules, may_state_any, standing_instructions, withdrawals
 from compaction.shorten.fitting import fit_history
 from compaction.view import ViewMessage
 from tests.support.messages_api import problems
 from tests.support.strategies import valid_conversations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def rule(identifier: str, text: str, seq: int = 0) -> Pin:
@@ -214,3 +219,44 @@ def test_no_room_is_too_small_for_the_rules(messages: list[Any], data: st.DataOb
     assert fit_with_rules(fit, room, view, (), factor=1.0, max_tokens=100_000) == bare
     if bare.view == view:
         assert fitted == bare
+
+
+RULES = (standing._ANYWHERE, standing._AT_START, standing._UNSPACED, wording.LASTING, wording.LASTING_START)
+SAID = st.one_of(
+    *map(st.from_regex, RULES),
+    st.from_regex(wording.WITHDRAWS),
+    st.from_regex(standing._HEADING).map("{}:\n- one\n- two".format),
+    st.just("My rules:\n- one\n- two"),
+    st.text(max_size=40),
+)
+BETWEEN = st.sampled_from((" ", ". ", "!\n", "\u3002", "\n\n", ":\n- ", "\n1. ", ", "))
+TEXTS = st.lists(st.tuples(SAID, BETWEEN), min_size=1, max_size=4).map(lambda pairs: "".join(map("".join, pairs)))
+CASES = st.sampled_from((str, str.upper, str.capitalize))
+
+
+@settings(max_examples=200)
+@given(TEXTS, CASES)
+def test_cues_hide_no_rule(text: str, case: Callable[[str], str]) -> None:
+    said = case(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cues, "are_in", lambda *_: True)
+        every = standing_instructions(said), withdrawals(said)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "may_state_any", lambda _: True)
+        entries = turn_entries([("user", said)])
+    assert (standing_instructions(said), withdrawals(said)) == every
+    assert turn_entries([("user", said)]) == entries
+
+
+@settings(max_examples=200)
+@given(st.one_of(*map(st.from_regex, RULES[3:])), CASES)
+def test_cues_hide_no_rule_that_holds_from_now_on(text: str, case: Callable[[str], str]) -> None:
+    said = case(text)
+    assert wording.LASTING_CUES.are_in(said.lower())
+
+
+def test_most_texts_have_no_cue() -> None:
+    assert not may_state_any(
+        "The train leaves at ten, so we meet at the station. Whoever comes by the swimmers' gate is late, however."
+    )
+    assert may_state_any("This is NEVER to be done.")
