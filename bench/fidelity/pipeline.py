@@ -6,24 +6,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from compaction.claims.citations import with_citations
+from compaction.messages import blocks
 from compaction.pieces import newest
+from compaction.pins.left_out import with_note
 from compaction.pins.pinned import pin, without_pins
+from compaction.recall.ranges import note
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.ladder import saves_enough
-from compaction.steps.snapshot import Original, Snapshot, build, load_view, settle
+from compaction.steps.snapshot import Original, Snapshot, build, left_out, load_view, settle
 from compaction.summary.zone import find_zone, rebuild
 from compaction.view import view_tokens
+from worker.claims.proving import proved
 from worker.summarizers.base import SummaryRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot, Working
     from compaction.summary.zone import Zone
-    from compaction.view import View
+    from compaction.view import View, ViewMessage
     from worker.summarizers.base import Summarizer, Summary
 
 Message = dict[str, Any]
@@ -55,7 +60,22 @@ class Memory:
 
     def context(self, policy: Policy) -> list[Message]:
         """Return the messages that a model would be sent."""
-        return [message.as_message() for message in self.working(policy).view]
+        return [message.as_message() for message in self.view(policy)]
+
+    def view(self, policy: Policy) -> View:
+        """Return the same as a view."""
+        return self.working(policy).view
+
+    def recalling_view(self, policy: Policy) -> View:
+        """Return the view with the names by which what it does not show can be had back, as recall handles are."""
+        working = self.working(policy)
+        text, claims = self.snapshot.summary, self.snapshot.claims
+        view = working.view
+        if text is not None and claims:
+            cited = with_citations(text, claims)
+            view = tuple(_replaced(message, text, cited) for message in view)
+        left = note(left_out(working, view), {})
+        return with_note(view, left) if left else view
 
     def cut_tool_results(self, policy: Policy) -> bool:
         """Cut older tool results; return whether any was."""
@@ -78,11 +98,15 @@ class Memory:
             return None
         previous = self.snapshot.summary
         replaced = bare[zone.start : zone.stop]
-        summary = summarizer.summarize(SummaryRequest(replaced, previous, policy, in_pieces=self._in_pieces))
+        request = SummaryRequest(replaced, previous, policy, claims=self.snapshot.claims, in_pieces=self._in_pieces)
+        summary = proved(summarizer.summarize(request), request)
         pinned = pin(rebuild(bare, zone, summary.text, previous=previous), pins, max_tokens=PINS_MAX_TOKENS)
         if not saves_enough(view_tokens(working.view), view_tokens(pinned.view), policy):
             return None
-        self._keep(settle(working, pinned.view, run_id="", removed="summarized", summary=summary.text))
+        settled = settle(
+            working, pinned.view, run_id="", removed="summarized", summary=summary.text, claims=summary.claims
+        )
+        self._keep(settled)
         self._framed = pinned.framed
         return summary
 
@@ -116,4 +140,19 @@ class Memory:
             summary=new.summary,
             coverage=new.coverage,
             prefix_hash=new.prefix_hash,
+            claims=new.claims,
         )
+
+
+def _replaced(message: ViewMessage, text: str, by: str) -> ViewMessage:
+    """Return a message with a text in it replaced, itself where it has none."""
+    parts = [dict(block) for block in blocks(message.content)]
+    if not any(_has(part, text) for part in parts):
+        return message
+    return message.with_content(
+        [{**part, "text": part["text"].replace(text, by)} if _has(part, text) else part for part in parts]
+    )
+
+
+def _has(block: Mapping[str, Any], text: str) -> bool:
+    return block.get("type") == "text" and text in str(block.get("text"))

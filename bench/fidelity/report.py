@@ -9,7 +9,9 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from decimal import Decimal
 
+    from bench.answers.scores import AnswerScore
     from bench.fidelity.chained import Chain
     from bench.fidelity.look_ahead import Score
     from bench.fidelity.speed import Timing
@@ -20,6 +22,15 @@ _SHOWN: Final = (1, 2, 5, 10)
 """Compactions of a chain that the table shows; the plot has all."""
 
 
+class Answered(NamedTuple):
+    """What a model answered about talk; `stopped` says that the limit was reached before all was asked."""
+
+    scores: Sequence[AnswerScore]
+    spent: Decimal
+    """USD of this run; answers that were kept from an earlier one cost nothing again."""
+    stopped: bool
+
+
 class Findings(NamedTuple):
     """Everything that was measured."""
 
@@ -27,6 +38,7 @@ class Findings(NamedTuple):
     chains: Sequence[Chain] = ()
     timings: Sequence[Timing] = ()
     talk: Sequence[TalkScore] = ()
+    answered: Answered | None = None
     model: str | None = None
     """The model that was asked; None: none was."""
 
@@ -40,6 +52,7 @@ def print_findings(findings: Findings) -> None:
         _recall_table(findings.scores),
         _chain_table(findings.chains),
         _talk_table(findings.talk),
+        _answers_table(findings.answered.scores if findings.answered else ()),
         _speed_table(findings.timings),
     )
     for table in tables:
@@ -48,7 +61,7 @@ def print_findings(findings: Findings) -> None:
     console.print(
         f"Model: {findings.model}."
         if findings.model
-        else "Model: skipped; set ANTHROPIC_BASE_URL or ANTHROPIC_API_KEY."
+        else "Model: none was asked; set ANTHROPIC_BASE_URL or ANTHROPIC_API_KEY, OPENAI_BASE_URL or OPENAI_API_KEY."
     )
 
 
@@ -67,6 +80,13 @@ def document(findings: Findings) -> dict[str, Any]:
             for score in findings.scores
         ],
         "talk": [{**row._asdict(), "ratio": round(row.ratio, 3)} for row in findings.talk],
+        "answers": None
+        if findings.answered is None
+        else {
+            "spent_usd": float(round(findings.answered.spent, 6)),
+            "stopped_at_limit": findings.answered.stopped,
+            "rows": [row.as_json() for row in findings.answered.scores],
+        },
         "chains": [chain._asdict() for chain in findings.chains],
         "extractive_speed": [timing._asdict() for timing in findings.timings],
     }
@@ -151,6 +171,33 @@ def _talk_table(scores: Sequence[TalkScore]) -> Table:
             f"{score.characters / max(1, score.past):.3f}",
             f"{score.runs:,}",
             f"{score.seconds / max(1, score.runs) * 1e3:,.0f}",
+        )
+    return table
+
+
+def _answers_table(scores: Sequence[AnswerScore]) -> Table:
+    table = Table(
+        title="Questions about talk: what a model answers by the context at the end",
+        caption="right: of all answers, lowest and highest replicate; judged: by rules / by the model / by neither",
+    )
+    for name in ("conversations", "context", "recall"):
+        table.add_column(name)
+    for name in ("characters", "questions", "right", "judged", "failed", "recalls", "USD"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for before, score in zip([None, *scores], scores, strict=False):
+        if before and before.source != score.source:
+            table.add_section()
+        table.add_row(
+            f"{score.source} ({score.conversations})",
+            score.context,
+            "once" if score.may_recall else "-",
+            f"{score.characters:,}",
+            f"{score.questions:,} x {score.replicates}",
+            f"[bold]{score.right:.3f}[/bold] ({score.lowest:.2f}-{score.highest:.2f})",
+            f"{score.by_rules} / {score.by_model} / {score.undecided}",
+            f"{score.failed + score.stopped:,}",
+            f"{score.recalls:,}",
+            "?" if score.usd is None else f"{score.usd:.2f}",
         )
     return table
 

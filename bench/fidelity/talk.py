@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bench.fidelity.recall import Message
     from bench.reach.talks import Talk
+    from compaction.view import View
     from worker.summarizers.base import Summarizer
 
 NEAR_CHARS: Final = 400
@@ -60,9 +61,16 @@ class TalkScore(NamedTuple):
 class Served(NamedTuple):
     """The context that is served at the end of a conversation, and what its summaries took."""
 
-    context: list[Message]
+    plain: View
+    recalling: View
+    """The same where recall handles are on."""
     runs: int
     seconds: float
+
+    @property
+    def context(self) -> list[Message]:
+        """The messages that a model is sent."""
+        return [message.as_message() for message in self.plain]
 
 
 def near(text: str, keywords: Sequence[str]) -> bool:
@@ -92,7 +100,7 @@ def served(messages: Sequence[Message], threshold: int, summarizer: Summarizer |
             started = time.perf_counter()
             runs += memory.summarize(policy, summarizer or ExtractiveSummarizer()) is not None
             seconds += time.perf_counter() - started
-    return Served(memory.context(policy), runs, seconds)
+    return Served(memory.view(policy), memory.recalling_view(policy), runs, seconds)
 
 
 def measure(name: str, talks: Sequence[Talk], threshold: int) -> TalkScore:

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from bench.fidelity.chained import FIRST_RULES, LATER_RULES, chains_of, compact_ten_times
 from bench.fidelity.look_ahead import cuts_of, score
+from bench.fidelity.model import VARIABLES
 from bench.fidelity.pipeline import Memory
 from bench.fidelity.recall import characters, cut, find, text_of
-from bench.fidelity.run import MODEL_VARIABLES, main
+from bench.fidelity.run import main
 from bench.fidelity.sources import ROOT, Source, scenario, sources, transcripts_folder
 from bench.fidelity.strategies import LEAST_SUMMARY_TOKENS, POLICY, Left, Strategy, keep_last, summarized
 from bench.reach.talks import made_up
@@ -250,7 +251,7 @@ def test_a_pin_stands_in_the_context_once() -> None:
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    for name in (*MODEL_VARIABLES, "PALIMPSEST_SUMMARIZER"):
+    for name in (*(each for names in VARIABLES.values() for each in names), "PALIMPSEST_SUMMARIZER"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -89,7 +89,7 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
 
     def lesson(self, text: str) -> str | None:
         """Return what a refusal of a request, in small letters, says to do without; None where that is nothing."""
-        if self._limit_name in text and _UNKNOWN_NAME.search(text):
+        if self.limit_name in text and _UNKNOWN_NAME.search(text):
             return OTHER_LIMIT
         if "system role" in text or ("system" in text and "template" in text):
             return NO_SYSTEM
@@ -108,7 +108,7 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
                 model=self.model,
                 messages=self._messages(system, prompt),
                 temperature=openai.omit if self.temperature is None else self.temperature,
-                extra_body={self._limit_name: self._room(max_tokens)},
+                extra_body={self.limit_name: self._room(max_tokens)},
             )
 
         def read(answer: object, calls: int) -> Answer:
@@ -125,7 +125,8 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
         return [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
 
     @property
-    def _limit_name(self) -> str:
+    def limit_name(self) -> str:
+        """What the answer's limit is called in a request to this model."""
         names = ["max_completion_tokens", "max_tokens"]
         host = urlsplit(self.base_url or "").hostname
         is_own = host is None or _OWN_HOSTS.fullmatch(host) is not None

@@ -57,6 +57,9 @@ def completion(message: Mapping[str, Any], request: Mapping[str, Any], index: in
     thought = "".join(block["thinking"] for block in message["content"] if block.get("type") == "thinking")
     if thought:
         answered["reasoning_content"] = thought
+    calls = [_call(block) for block in message["content"] if block.get("type") == "tool_use"]
+    if calls:
+        answered["tool_calls"] = calls
     finished = _FINISHED.get(stop, stop) if isinstance(stop, str) else stop
     own = {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "stop_details", "usage"}
     return {
@@ -67,6 +70,11 @@ def completion(message: Mapping[str, Any], request: Mapping[str, Any], index: in
         "choices": [{"index": 0, "message": answered, "logprobs": None, "finish_reason": finished}],
         "usage": _usage(usage),
     } | {name: value for name, value in message.items() if name not in own}
+
+
+def _call(block: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": block["name"], "arguments": json.dumps(block["input"])}
+    return {"id": block["id"], "type": "function", "function": function}
 
 
 def _usage(told: Any) -> Any:

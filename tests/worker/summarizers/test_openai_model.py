@@ -172,7 +172,7 @@ def test_the_limit_goes_by_the_name_that_a_server_knows() -> None:
 )
 def test_openai_itself_is_asked_by_the_newer_name(url: str | None, name: str) -> None:
     asked = OpenAIModel(Settings(OPENAI_BASE_URL=url))  # type: ignore[call-arg] # the SDK's own name
-    assert asked._limit_name == name
+    assert asked.limit_name == name
 
 
 def test_a_model_that_takes_no_temperature_is_asked_without() -> None:
