@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from compaction.messages import CACHE_MARK, count_marks
+from compaction.messages import CACHE_MARK, count_marks, is_blank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MAX_MARKS: Final = 4
 """Marks that the API takes in tools, system prompt and messages together (API documentation, prompt caching)."""
+
+_MARKABLE: Final = frozenset({"text", "tool_use", "tool_result", "image", "document"})
+"""Blocks that may carry a mark for the cache; thinking may not."""
 
 
 class Marked(NamedTuple):
@@ -46,6 +49,28 @@ def keep_last(marked: Marked, room: int = MAX_MARKS) -> Marked:
 def without_marks(view: Sequence[ViewMessage]) -> View:
     """Return `view` without a mark."""
     return keep_last(Marked(None, None, tuple(view)), 0).messages
+
+
+def markable(content: Any) -> int | None:
+    """Return which block of a content is the last that may carry a mark, None for none; a text is one block."""
+    if isinstance(content, str):
+        return 0 if content.strip() else None
+    if not isinstance(content, list):
+        return None
+    blocks = (at for at in reversed(range(len(content))) if _may_carry_mark(content[at]))
+    return next(blocks, None)
+
+
+def with_mark(content: Any, mark: Any) -> Any:
+    """Return a content with a mark on the last block that may carry one."""
+    if (place := markable(content)) is None:
+        return content
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [*parts[:place], {**parts[place], CACHE_MARK: mark}, *parts[place + 1 :]]
+
+
+def _may_carry_mark(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") in _MARKABLE and not is_blank(block)
 
 
 def _without_first(content: Any, excess: int) -> tuple[Any, int]:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from compaction.cache_marks import MAX_MARKS
+from compaction.cache_marks import MAX_MARKS, with_mark
 from compaction.messages import CACHE_MARK, count_marks
 from compaction.repair import repair
 from compaction.shapes import codecs
 from compaction.shapes.inner import SentMessage
 from compaction.steps.snapshot import load_view
 from compaction.view import ViewMessage, strip_thinking
-from gateway.conversations.marks import MARK, mark_of, with_mark
+from gateway.conversations.marks import MARK, mark_of
 from gateway.conversations.put_back import live_before
 from gateway.conversations.recognition import decoded
 

@@ -11,8 +11,9 @@ import msgspec
 
 from api.http.bodies import aside
 from api.http.problems import or_not_found
-from api.schema.types import ContextTokens, RulesOut, SnapshotRef
-from compaction.cache_marks import MAX_MARKS, Marked, keep_last
+from api.schema.types import CacheBreakpointOut, ContextTokens, RulesOut, SnapshotRef
+from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
+from compaction.cost import breakpoints
 from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
 from compaction.pins.agreement import proposal_warning, proposals
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from api.actions.caller import Caller
+    from compaction.cost.breakpoints import Breakpoint
     from compaction.policy import Policy
     from compaction.shapes.inner import Shape
     from compaction.shorten.fitting import Fitted
@@ -66,13 +68,19 @@ class ContextAnswer(NamedTuple):
 
 
 async def read_context(
-    caller: Caller, conversation: UUID, etags: Sequence[str] = (), *, shape: Shape | None = None
+    caller: Caller,
+    conversation: UUID,
+    etags: Sequence[str] = (),
+    *,
+    shape: Shape | None = None,
+    breakpoint_room: int | None = None,
 ) -> ContextAnswer:
     """Return the context; raise the problem that there is no such conversation. `etags` are those the caller has.
 
-    `shape` is the one to serve; None = that of the conversation.
+    `shape` is the one to serve; None = that of the conversation. `breakpoint_room` is how many breakpoints of the
+    prompt cache are said at the most; None = nothing is said of them, and what clients marked keeps its marks.
     """
-    suffix = f"-{shape}" if shape else ""
+    suffix = (f"-{shape}" if shape else "") + (f"-{breakpoint_room}" if breakpoint_room else "")
     etags = [each.removesuffix(suffix) for each in etags if each == "*" or each.endswith(suffix)]
     services, principal = caller.services, caller.principal
     read = partial(
@@ -96,8 +104,10 @@ async def read_context(
         # The database has reckoned with overrides that are not in force.
         stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
     size = 0 if stored.plain else len(stored.head or "") + len(stored.tail or "")
-    marks = 0 if stored.plain else await _fixed_marks(caller, conversation, stored)
-    served = await aside(size, partial(serve, fixed_marks=marks, shape=shape), stored, policy, ignored)
+    marks = 0 if stored.plain or breakpoint_room else await _fixed_marks(caller, conversation, stored)
+    as_asked = partial(serve, fixed_marks=marks, shape=shape, breakpoint_room=breakpoint_room)
+    size = size if breakpoint_room is None else stored.context_bytes
+    served = await aside(size, as_asked, stored, policy, ignored)
     if (fitted := served.fitted) is not None and fitted.gave_way:
         record = _record(caller.tenant_id, conversation, stored.head_version, policy, fitted, served.warnings)
         services.assemblies.add(record, caller.request_id)
@@ -172,12 +182,14 @@ def serve(
     *,
     fixed_marks: int = 0,
     shape: Shape | None = None,
+    breakpoint_room: int | None = None,
 ) -> Served:
     """Return the answer; what is stored sound is passed on without being parsed.
 
     `ignored` tells what of the conversation's policy is not in force, `fixed_marks` how many marks for the prompt cache
-    system prompt and tools have.
+    system prompt and tools have. For `breakpoint_room` see `read_context`.
     """
+    head_length = len(stored.head_seqs or ())
     fitted = None if stored.plain else _fit(stored, policy)
     served = shape_served(stored, shape)
     warnings: list[Any] = []
@@ -189,13 +201,16 @@ def serve(
         tokens_served = fitted.fixed + fitted.history.tokens
         warnings += fitted.warnings
         view = fitted.history.view
-        if served == "messages":
+        if breakpoint_room is not None:
+            view, head_length = without_marks(view), head_length_of(view, stored)
+        elif served == "messages":
             view = keep_last(Marked(None, None, view), MAX_MARKS - fixed_marks).messages
         if served == "messages" and stored.shapes.is_whole:
             messages = dump_messages(view)
         else:
             encoded = serving.in_shape(view, served, stored.sent)
             messages = _encode(encoded.messages).decode()
+            head_length = head_length if len(encoded.messages) == len(view) else 0
             warnings += serving.warnings_of(encoded)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
     encoded_messages = messages.encode()
@@ -209,12 +224,36 @@ def serve(
         )
     head = SnapshotRef(stored.head_version, stored.covers_through) if stored.head_version else None
     tokens = ContextTokens(tokens_served, stored.measured_input_tokens, policy.total_token_budget)
-    rest = _encode(
-        {"snapshot": head, "last_seq": stored.last_seq, "tokens": tokens, "rules": stand.named, "warnings": warnings}
-    )
+    about = {
+        "snapshot": head,
+        "last_seq": stored.last_seq,
+        "tokens": tokens,
+        "rules": stand.named,
+        "warnings": warnings,
+    }
+    if breakpoint_room is not None:
+        places = []
+        if served == "messages" and not stored.gap and not (fitted and fitted.gave_way):
+            places = breakpoints.in_messages(breakpoints.of_json(encoded_messages, head_length), breakpoint_room)
+        about["cache_breakpoints"] = breakpoints_out(places, served, policy)
+    rest = _encode(about)
     key = serving.KEYS[served].encode()
     body = b'{"' + key + b'":' + encoded_messages + b"," + rest[1:]
     return Served(body, len(warnings), fitted, stand.named.sha256)
+
+
+def head_length_of(view: View, stored: ContextRead) -> int:
+    """Return how many messages of a view are the snapshot's: all before the first that came after it."""
+    after = (at for at, message in enumerate(view) if message.seq > stored.covers_through)
+    return next(after, len(view)) if stored.head_version else 0
+
+
+def breakpoints_out(places: Sequence[Breakpoint], shape: Shape, policy: Policy) -> list[CacheBreakpointOut] | None:
+    """Return what an answer says of breakpoints: None for a shape without, none where the model caches nothing."""
+    if shape != "messages":
+        return None
+    mark = breakpoints.mark(policy.prompt_cache_seconds)
+    return [] if mark is None else [CacheBreakpointOut(*each, mark) for each in places]
 
 
 class Stand(NamedTuple):

@@ -9,15 +9,25 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
+from msgspec import UNSET
 
-from api.actions.contexts import RULES_HEADER, dropped_before, history_of, standing_rules, working_view
+from api.actions.contexts import (
+    RULES_HEADER,
+    breakpoints_out,
+    dropped_before,
+    head_length_of,
+    history_of,
+    standing_rules,
+    working_view,
+)
 from api.http.bodies import aside, check_size
 from api.http.problems import invalid, or_not_found, step_into
 from api.http.turn_bodies import check_content
 from api.schema.types import PayloadHistory, PayloadLayers, PayloadOut
-from compaction.cache_marks import MAX_MARKS, Marked, keep_last
+from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
+from compaction.cost.breakpoints import SentMessages, in_payload
 from compaction.messages import blocks, count_marks, is_blank, is_request
-from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens
+from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens, place_of_context
 from compaction.shapes import codecs, serving
 from compaction.shapes.inner import SentMessage, Shape, ShapeError, opaque
 from compaction.text.outline import ContextBlock
@@ -31,9 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from msgspec import UnsetType
+
     from api.actions.caller import Caller
     from api.http.strict_json import Limits
-    from api.schema.types import ContextBlockIn, PayloadIn
+    from api.schema.types import CacheBreakpointOut, ContextBlockIn, PayloadIn
     from compaction.policy import Policy
     from store.hot_path import ContextRead
     from store.tables import AnyRow
@@ -77,7 +89,11 @@ async def assemble_payload(
     count = len(warnings) + len(assembly.warnings)
     record = _record(caller.tenant_id, identifier, stored.head_version, assembly, count)
     caller.services.assemblies.add(record, caller.request_id)
+    if wanted.cache_breakpoints is not None:
+        assembly = assembly._replace(messages=await aside(size, without_marks, assembly.messages))
     payload = await aside(size, _payload, layers, assembly, shape, stored, asked.sent)
+    if wanted.cache_breakpoints is not None:
+        payload = _with_breakpoints(payload, layers, assembly, stored, policy, wanted.cache_breakpoints)
     return await aside(size, _answer, payload, assembly, stored, (*warnings, *ignored))
 
 
@@ -189,6 +205,25 @@ def _payload(
     return _Payload(marked.system, encoded.messages, shape, serving.warnings_of(encoded))
 
 
+def _with_breakpoints(
+    payload: _Payload, layers: Layers, assembly: Assembly, stored: ContextRead, policy: Policy, room: int
+) -> _Payload:
+    """Return a payload that says where breakpoints of the prompt cache belong; the messages have none."""
+    if payload.shape != "messages":
+        return payload._replace(breakpoints=None)
+    messages = payload.messages
+    sent = SentMessages([each["role"] for each in messages], lambda at: messages[at]["content"])
+    fitted = assembly.fitted
+    if stored.gap or assembly.exchanges_dropped or fitted.rounds_dropped or fitted.cut:
+        # What had to give way changes from call to call.
+        sent = sent._replace(roles=())
+    elif len(messages) == len(assembly.messages):
+        varying = place_of_context(assembly.messages) if assembly.prior_tokens or assembly.turn_tokens else None
+        sent = sent._replace(head=head_length_of(fitted.view, stored), varying=varying)
+    places = in_payload(sent, payload.system, layers.tools, room)
+    return payload._replace(breakpoints=breakpoints_out(places, payload.shape, policy))
+
+
 def _answer(payload: _Payload, assembly: Assembly, stored: ContextRead, warnings: Sequence[str]) -> PayloadAnswer:
     fitted = assembly.fitted
     messages = _encode(payload.messages)
@@ -215,6 +250,7 @@ def _answer(payload: _Payload, assembly: Assembly, stored: ContextRead, warnings
             ),
             rules=stand.named,
             warnings=[*warnings, *assembly.warnings, *stand.warnings, *payload.warnings],
+            cache_breakpoints=payload.breakpoints,
         )
     )
     return PayloadAnswer(body, {RULES_HEADER: stand.named.sha256})
@@ -241,6 +277,7 @@ class _Payload(NamedTuple):
     messages: list[Any]
     shape: Shape
     warnings: list[Any]
+    breakpoints: list[CacheBreakpointOut] | UnsetType | None = UNSET
 
 
 def _asked(given: Any, shape: Shape, limits: Limits) -> _Asked:

@@ -18,6 +18,7 @@ from api.http.problems import id_or_not_found, invalid
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
 from api.schema.types import ContextOut, PayloadIn, PayloadOut
+from compaction.cache_marks import MAX_MARKS
 from compaction.shapes.codecs import SHAPES
 from compaction.shapes.inner import Shape
 from runtime import ids
@@ -29,9 +30,20 @@ ContextShape = Annotated[
     Shape | None,
     QueryParameter(description="The API whose messages are served; by default that of the conversation's first turn."),
 ]
+CacheBreakpoints = Annotated[
+    int | None,
+    QueryParameter(
+        ge=1,
+        le=MAX_MARKS,
+        description="Say where `cache_control` belongs, in so many places at the most: four, less those that your "
+        "system prompt and tools have. Marks that are stored are left out then.",
+    ),
+]
 IF_NONE_MATCH: Final = Schema(
     type=OpenAPIType.STRING, description="The `ETag` of the context that the caller has, or several."
 )
+
+_ROOMS: Final = frozenset(map(str, range(1, MAX_MARKS + 1)))
 
 
 @get(
@@ -48,12 +60,15 @@ IF_NONE_MATCH: Final = Schema(
     },
 )
 async def read_context(
-    request: Request[Principal, Any, Any], conversation_id: ConversationId, shape: ContextShape = None
+    request: Request[Principal, Any, Any],
+    conversation_id: ConversationId,
+    shape: ContextShape = None,
+    cache_breakpoints: CacheBreakpoints = None,
 ) -> Response[bytes]:
     """Answer with the head snapshot and the tail; no model, worker or broker has a part in it."""
     etags = _etags(request.headers.getall("if-none-match", []))
-    conversation, wanted = id_or_not_found("conv", conversation_id), _known(shape)
-    answer = await contexts.read_context(caller_of(request), conversation, etags, shape=wanted)
+    conversation, wanted, room = id_or_not_found("conv", conversation_id), _known(shape), _room(cache_breakpoints)
+    answer = await contexts.read_context(caller_of(request), conversation, etags, shape=wanted, breakpoint_room=room)
     if answer.body is None:
         return Response(b"", status_code=304, headers=answer.headers)
     return Response(answer.body, media_type="application/json", headers=answer.headers)
@@ -88,6 +103,15 @@ def _known(shape: str | None) -> Shape | None:
         if shape == known:
             return known
     raise invalid(f"Expected one of {', '.join(SHAPES)}.", "shape")
+
+
+def _room(given: str | int | None) -> int | None:
+    """Return how many breakpoints are asked for; raise the problem that it is no such number."""
+    if given is None:
+        return None
+    if (text := str(given)) in _ROOMS:
+        return int(text)
+    raise invalid(f"Expected a number from 1 to {MAX_MARKS}.", "cache_breakpoints")
 
 
 def _etags(headers: Sequence[str]) -> list[str]:

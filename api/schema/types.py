@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from compaction.cache_marks import MAX_MARKS
+from compaction.cost.breakpoints import CacheControl
 from compaction.shapes.inner import Shape
 from compaction.shapes.usage import TokenCount
 
@@ -221,6 +223,7 @@ class PayloadIn(Strict):
     user_message: str | list[dict[str, Any]] | dict[str, Any] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     shape: Shape | None = None
+    cache_breakpoints: Annotated[int, Meta(ge=1, le=MAX_MARKS)] | None = None
 
 
 class LeftOutOut(Struct):
@@ -250,6 +253,18 @@ class PayloadHistory(Struct):
     responses_truncated: int
 
 
+class CacheBreakpointOut(Struct):
+    """A block that `cache_control` belongs on: one of a message, of the system prompt, or of the list of tools.
+
+    A `block` of null stands for a content that is a text, which has to become a list of one text block.
+    """
+
+    field: Literal["tools", "system", "messages"]
+    message: int | None
+    block: int | None
+    cache_control: CacheControl
+
+
 class RulesOut(Struct):
     """The rules in force that stand word for word in `messages`, and one hash over their texts in that order.
 
@@ -277,6 +292,7 @@ class PayloadOut(Struct, kw_only=True):
     history: PayloadHistory
     rules: RulesOut
     warnings: list[str | LeftOutOut]
+    cache_breakpoints: list[CacheBreakpointOut] | UnsetType | None = UNSET
 
 
 class TurnOut(Struct):
@@ -372,6 +388,7 @@ class ContextOut(Struct, kw_only=True):
     tokens: ContextTokens
     rules: RulesOut
     warnings: list[str | LeftOutOut]
+    cache_breakpoints: list[CacheBreakpointOut] | UnsetType | None = UNSET
 
 
 class Lineage(Struct):

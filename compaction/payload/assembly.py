@@ -294,9 +294,7 @@ def _join(history: View, context: Sequence[ContextBlock], user: ViewMessage | No
     if not context:
         return messages
     parts = [{"type": "text", "text": render_block(block)} for block in context]
-    place = _last_request(messages)
-    if place is None and messages and messages[-1].role == "user":
-        place = len(messages) - 1
+    place = place_of_context(messages)
     if place is None:
         return (*messages, ViewMessage("user", parts, WRITTEN))
     request = messages[place]
@@ -305,6 +303,12 @@ def _join(history: View, context: Sequence[ContextBlock], user: ViewMessage | No
     results = [block for block in given if block.get("type") == "tool_result"]
     rest = [block for block in given if block.get("type") != "tool_result"]
     return (*messages[:place], request.with_content([*results, *parts, *rest]), *messages[place + 1 :])
+
+
+def place_of_context(messages: View) -> int | None:
+    """Return the message that context blocks stand in, None where they are one of their own, at the end."""
+    place = _last_request(messages)
+    return len(messages) - 1 if place is None and messages and messages[-1].role == "user" else place
 
 
 def _last_request(view: View) -> int | None:

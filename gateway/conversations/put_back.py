@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gateway.conversations.marks import mark_of, with_mark
+from compaction.cache_marks import with_mark
+from gateway.conversations.marks import mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
