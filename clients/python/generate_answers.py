@@ -67,6 +67,10 @@ TYPES: Final[Mapping[str, Type]] = {
     "PayloadHistory": Type("PayloadHistory"),
     "StandingRules": Type("RulesOut"),
     "LeftOut": Type("LeftOutOut"),
+    "CacheControl": Type(
+        "CacheControl", "A mark for the prompt cache; `ttl` where the policy names its longer life.", optional=True
+    ),
+    "CacheBreakpoint": Type("CacheBreakpointOut"),
     "PayloadCounts": Type("PayloadOut", "What a payload weighs; `system` stands apart for the Messages API alone."),
     "Payload": Type(
         "PayloadOut",

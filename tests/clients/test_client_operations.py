@@ -306,7 +306,7 @@ def agree(document: Schema, hint: Any, schema: Schema, where: str) -> None:
         return
     kind = part.get("type")
     if get_origin(hint) is Literal:
-        assert list(get_args(hint)) == part["enum"], where
+        assert list(get_args(hint)) == part.get("enum", [part.get("const")]), where
     elif kind == "array":
         agree(document, get_args(hint)[0], part.get("items", {}), f"{where}[]")
     elif kind is not None:

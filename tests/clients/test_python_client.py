@@ -84,6 +84,24 @@ def test_the_two_calls(client: Client, conversation: str) -> None:
     assert context.tokens["measured"] == 11
 
 
+def test_a_context_is_marked_where_the_service_says(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    client.append(conversation, [*exchanges(2, 50), request("and then?")])
+    plain = client.context(conversation)
+    assert plain.cache_breakpoints is None
+    assert plain.marked() == plain.messages
+    for _ in range(2):
+        context = client.context(conversation, cache_breakpoints=2)
+        assert context.messages == plain.messages
+        ends = [message["content"][-1] for message in context.marked() if isinstance(message["content"], list)]
+        assert [block["text"] for block in ends] == [plain.messages[at]["content"] for at in (2, 4)]
+        assert all(block["cache_control"] == {"type": "ephemeral"} for block in ends)
+    # The second one was remembered, and not taken for the plain one.
+    assert "if-none-match" in proxy.seen[-1].headers
+    payload = client.payload(conversation, system="Be brief.", cache_breakpoints=3)
+    assert [each["field"] for each in payload["cache_breakpoints"] or ()] == ["system", "messages", "messages"]
+    assert client.context(conversation, shape="responses", cache_breakpoints=2).cache_breakpoints is None
+
+
 def test_a_context_that_has_not_changed_is_not_sent_again(
     client: Client, conversation: str, proxy: FaultyProxy
 ) -> None:

@@ -104,6 +104,25 @@ class LeftOut(TypedDict):
     what: str
 
 
+class CacheControl(TypedDict, total=False):
+    """A mark for the prompt cache; `ttl` where the policy names its longer life."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["1h"]
+
+
+class CacheBreakpoint(TypedDict):
+    """A block that `cache_control` belongs on: one of a message, of the system prompt, or of the list of tools.
+
+    A `block` of null stands for a content that is a text, which has to become a list of one text block.
+    """
+
+    field: Literal["tools", "system", "messages"]
+    message: int | None
+    block: int | None
+    cache_control: CacheControl
+
+
 class PayloadCounts(TypedDict):
     """What a payload weighs; `system` stands apart for the Messages API alone."""
 
@@ -122,6 +141,7 @@ class Payload(PayloadCounts, total=False):
 
     messages: list[Message]
     items: list[Message]
+    cache_breakpoints: list[CacheBreakpoint] | None
 
 
 class ContextBlockRef(TypedDict):

@@ -24,6 +24,7 @@ from palimpsest_client.steps import Acquire, Answer, Ask, Flow, Request
 
 if TYPE_CHECKING:
     from palimpsest_client.answers import Message, Shape
+    from palimpsest_client.remembered import Place
 
 R = TypeVar("R")
 Messages = Sequence[Mapping[str, Any]]
@@ -79,6 +80,7 @@ class Flows:
         fallback: Fallback | None = None,
         shape: Shape | None = None,
         timeout: float = CONTEXT_SECONDS,
+        cache_breakpoints: int | None = None,
     ) -> Flow[Context]:
         """Return what to send to the model as `messages`, or as `input`.
 
@@ -86,12 +88,14 @@ class Flows:
             reason; `is_fallback` is set then. Without it, and when it fails, errors are raised.
         shape: the one to serve, in which the caller's own history is as well. None: that of the conversation.
         timeout: seconds in all: for turns that wait to be sent, retries included.
+        cache_breakpoints: how many marks for the prompt cache `Context.marked` may set: four, less those that your
+            system prompt and tools have. None: what is stored keeps the marks that it came with.
         """
         try:
-            can_do_without = fallback is not None
+            can_do_without, place = fallback is not None, (conversation_id, shape, cache_breakpoints)
             if self.outbox.waiting(conversation_id):
-                return (yield from self._read_with_kept(conversation_id, shape, timeout, can_do_without=can_do_without))
-            return (yield from self._read_context(conversation_id, shape, timeout, can_do_without=can_do_without))
+                return (yield from self._read_with_kept(place, timeout, can_do_without=can_do_without))
+            return (yield from self._read_context(place, timeout, can_do_without=can_do_without))
         except PalimpsestError as error:
             if fallback is None:
                 raise
@@ -211,9 +215,7 @@ class Flows:
         if len(self._next_seqs) > NOTED_CONVERSATIONS:
             self._next_seqs.pop(next(iter(self._next_seqs)), None)
 
-    def _read_with_kept(
-        self, conversation_id: str, shape: Shape | None, timeout: float, *, can_do_without: bool
-    ) -> Flow[Context]:
+    def _read_with_kept(self, place: Place, timeout: float, *, can_do_without: bool) -> Flow[Context]:
         """Send what waits, and return the context with what still does; meanwhile nobody else sends it.
 
         Half of the time may pass until nobody else does, and half of the rest with sending: some is left to read.
@@ -221,31 +223,31 @@ class Flows:
         ends = self._caller.ends_in(timeout)
         if can_do_without:
             self._caller.check()
+        conversation_id = place[0]
         lock = yield Acquire(conversation_id, timeout / 2)
         try:
             yield from self._send_line(conversation_id, self._caller.left(ends) / 2)
-            context = yield from self._read_context(
-                conversation_id, shape, self._caller.left(ends), can_do_without=can_do_without
-            )
+            context = yield from self._read_context(place, self._caller.left(ends), can_do_without=can_do_without)
             return self._with_kept(context, conversation_id)
         finally:
             lock.release()
 
-    def _read_context(
-        self, conversation_id: str, shape: Shape | None, timeout: float, *, can_do_without: bool
-    ) -> Flow[Context]:
+    def _read_context(self, place: Place, timeout: float, *, can_do_without: bool) -> Flow[Context]:
         if can_do_without:
             self._caller.check()
-        known = self._memory.get((conversation_id, shape))
+        conversation_id, shape, cache_breakpoints = place
+        known = self._memory.get(place)
         headers = {"if-none-match": known.etag} if known else {}
         path = path_of("conversations", conversation_id, "context")
-        request = Request("GET", path, given(shape=shape), headers, deadline=timeout)
+        room = None if cache_breakpoints is None else str(cache_breakpoints)
+        query = given(shape=shape, cache_breakpoints=room)
+        request = Request("GET", path, query, headers, deadline=timeout)
         answer: Answer = yield from self._caller.send(request)
         if answer.status == HTTPStatus.NOT_MODIFIED and known:
             return self._context_of(conversation_id, known.body, shape)
         context = self._context_of(conversation_id, answer.body, shape)
         if etag := answer.headers.get("etag"):
-            self._memory.put((conversation_id, shape), Remembered(etag, answer.body))
+            self._memory.put(place, Remembered(etag, answer.body))
         return context
 
     def _context_of(self, conversation_id: str, body: bytes, shape: Shape | None) -> Context:
@@ -260,6 +262,7 @@ class Flows:
                 found["last_seq"],
                 found["tokens"],
                 found["warnings"],
+                cache_breakpoints=found.get("cache_breakpoints"),
                 shape="responses" if "items" in found else shape,
             )
 

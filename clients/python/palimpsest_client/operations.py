@@ -159,8 +159,12 @@ class Operations(Flows):
         user_message: str | Sequence[Mapping[str, Any]] | Message | None = None,
         max_output_tokens: int | None = None,
         shape: Shape | None = None,
+        cache_breakpoints: int | None = None,
     ) -> Flow[Payload]:
-        """Assemble the whole payload of a call under the total budget, in a shape: None = the conversation's."""
+        """Assemble the whole payload of a call under the total budget, in a shape: None = the conversation's.
+
+        cache_breakpoints: say where so many marks for the prompt cache at the most belong. None: nothing is said.
+        """
         body = given(
             system=system,
             prior_context=prior_context,
@@ -168,6 +172,7 @@ class Operations(Flows):
             user_message=plain(user_message),
             max_output_tokens=max_output_tokens,
             shape=shape,
+            cache_breakpoints=cache_breakpoints,
         )
         return self.call("POST", path_of("conversations", conversation_id, "context"), Payload, body=body)
 

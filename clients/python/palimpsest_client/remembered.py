@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
-Place = tuple[str, "str | None"]
-"""A conversation, and the shape that was asked for: None = its own."""
+Place = tuple[str, "str | None", "int | None"]
+"""A conversation, the shape that was asked for, None = its own, and how many breakpoints of the prompt cache."""
 
 
 class Remembered(NamedTuple):

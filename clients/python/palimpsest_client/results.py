@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from palimpsest_client.answers import ContextTokens, LeftOut, Message, Shape
+    from palimpsest_client.answers import CacheBreakpoint, ContextTokens, LeftOut, Message, Shape
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,6 +34,22 @@ class Context:
     error: Exception | None = None
     shape: Shape | None = None
     """The shape that was asked for, or that can be told: None = the conversation's own, messages of one of two APIs."""
+    cache_breakpoints: list[CacheBreakpoint] | None = None
+    """Where marks for the prompt cache belong, where that was asked for; None where the API knows no such marks."""
+
+    def marked(self) -> list[Message]:
+        """Return `messages` with `cache_control` where it belongs, to be sent to the Messages API."""
+        messages = list(self.messages)
+        for each in self.cache_breakpoints or ():
+            at, block = each["message"], each["block"]
+            if at is None or at >= len(messages):
+                continue
+            content = messages[at]["content"]
+            blocks = [{"type": "text", "text": content}] if block is None else list(content)
+            place = block or 0
+            blocks[place] = {**blocks[place], "cache_control": each["cache_control"]}
+            messages[at] = {**messages[at], "content": blocks}
+        return messages
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,17 @@
 // Written by generate_schema.py from the OpenAPI document; `make clients` writes it anew.
 
+export interface CacheBreakpointOut {
+  block: number | null;
+  cache_control: CacheControl;
+  field: "tools" | "system" | "messages";
+  message: number | null;
+}
+
+export interface CacheControl {
+  ttl?: string;
+  type?: string;
+}
+
 export interface ClaimOut {
   seqs: number[];
   support: "verbatim" | "values" | "unsupported";
@@ -21,6 +33,7 @@ export interface ContextBlockRef {
 }
 
 export interface ContextOut {
+  cache_breakpoints?: CacheBreakpointOut[] | null;
   items?: Record<string, unknown>[];
   last_seq: number;
   messages?: Record<string, unknown>[];
@@ -166,6 +179,7 @@ export interface PayloadLayers {
 
 export interface PayloadOut {
   budget: number;
+  cache_breakpoints?: CacheBreakpointOut[] | null;
   history: PayloadHistory;
   items?: unknown[];
   layers: PayloadLayers;
@@ -568,6 +582,7 @@ export interface Operations {
   };
   "GET /v1/conversations/{conversation_id}/context": {
     query: {
+      cache_breakpoints?: number | null;
       shape?: "messages" | "chat" | "responses" | null;
     };
     body: undefined;
@@ -578,6 +593,7 @@ export interface Operations {
   "POST /v1/conversations/{conversation_id}/context": {
     query: Record<string, never>;
     body: {
+      cache_breakpoints?: number | null;
       max_output_tokens?: number | null;
       prior_context?: {
         source: string;
