@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import IO, TYPE_CHECKING, ClassVar, Final, Self
 
 from cli.local.fork_server import FORK, REHEARSE
 from cli.local.processes import end_program, guard, start_killed, start_program
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 COMMAND: Final = [sys.executable, "-P", "-m", "cli.main"]  # -P: an `api` or `store` in the caller's folder is not ours
 ANSWER_BYTES: Final = 32
 """More than a process id or a status takes."""
-_SERVER: Final = [sys.executable, "-P", "-m", "cli.local.fork_server"]
 CAN_FORK: Final = sys.platform == "linux"
 """Elsewhere system libraries do not bear it."""
 
@@ -85,6 +84,8 @@ class ForkServer:
 
     A fork server that was ended is started again by the next start. Where there can be none, all are programs.
     """
+
+    program: ClassVar[Sequence[str]] = [sys.executable, "-P", "-m", "cli.local.fork_server"]
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = {**environment, "PYTHONUNBUFFERED": "1"}
@@ -155,7 +156,7 @@ class ForkServer:
                 self._control, its = socket.socketpair()
                 with its:
                     self._process = start_program(
-                        _SERVER,
+                        self.program,
                         env=self._environment,
                         death_signal=signal.SIGKILL,
                         stdin=its.fileno(),

@@ -101,10 +101,19 @@ def _started(argv: list[str], env: dict[str, str], output: IO[bytes]) -> Program
     return subprocess.Popen(argv, stdout=output, stderr=output, env=env, process_group=0)
 
 
+class _Forks(ForkServer):
+    """Has loaded the SDK, too, which takes a worker that asks a model longer than all else that it does in a test."""
+
+    program = (
+        *(sys.executable, "-P", "-c"),
+        "import worker.summarizers.anthropic; from cli.local.fork_server import main; main()",
+    )
+
+
 @cache
 def _forks() -> ForkServer:
     """Return the fork server of this test process, which ends with it."""
-    return ForkServer(environment())
+    return _Forks(environment())
 
 
 class Worker:
