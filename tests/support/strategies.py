@@ -6,8 +6,9 @@ and shrinks to a short one. Most texts carry a serial number, so that a test can
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from itertools import count, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
     from tests.support.blocks import Block, Message
+
+T = TypeVar("T")
 
 MARKER: Final = "[truncated for context management]"
 """What the product appends to a tool result it has cut (requirement T6); some clients send it back."""
@@ -41,17 +44,31 @@ UNITS: Final = (
 
 TOOL_NAMES: Final = ("search_jobs", "read_file", "bash", "mcp__crm__lookup-customer")
 
+# To make a strategy takes longer than to draw from it, so each is made once.
+between = cache(st.integers)
+_EITHER: Final = st.booleans()
+_sampled_from = lru_cache(maxsize=None, typed=True)(lambda *options: st.sampled_from(options))
+_lists_of = cache(lambda options, most: st.lists(st.sampled_from(options), max_size=most))
 
+
+def one_of(*options: T) -> SearchStrategy[T]:
+    """Draw one of the options."""
+    strategy: SearchStrategy[T] = _sampled_from(*options)
+    return strategy
+
+
+@cache
 @st.composite
 def texts(draw: DrawFn, *, max_chars: int = 60_000) -> str:
     """Text with something to read in it, 1..`max_chars` characters: any script, tiny to huge."""
-    size = draw(st.sampled_from([size for size in SIZES if size <= max_chars]))
-    unit = draw(st.sampled_from(UNITS))
-    serial = draw(st.integers(0, 999))
+    size = draw(one_of(*(size for size in SIZES if size <= max_chars)))
+    unit = draw(one_of(*UNITS))
+    serial = draw(between(0, 999))
     text = f"#{serial} " + unit * (size // len(unit) + 1)
     return text[:size]
 
 
+@cache
 @st.composite
 def valid_conversations(
     draw: DrawFn,
@@ -67,14 +84,14 @@ def valid_conversations(
     """
     build = _Build(draw, max_chars=max_chars, thinking=thinking)
     messages: list[Message] = []
-    for _ in range(draw(st.integers(1, max_exchanges))):
-        messages += build.exchange(draw(st.integers(0, max_rounds)))
-    tail = draw(st.sampled_from(["as it is", "open call", "request"]))
+    for _ in range(draw(between(1, max_exchanges))):
+        messages += build.exchange(draw(between(0, max_rounds)))
+    tail = draw(one_of("as it is", "open call", "request"))
     if tail != "as it is":
         messages.append(build.request())
     if tail == "open call":
         messages.append(build.call()[0])
-    if draw(st.booleans()):
+    if draw(_EITHER):
         return [part for message in messages for part in _split(draw, message)]
     return messages
 
@@ -94,7 +111,7 @@ def any_conversations(
     messages = draw(
         valid_conversations(max_exchanges=max_exchanges, max_rounds=max_rounds, max_chars=max_chars, thinking=thinking)
     )
-    for fault in draw(st.lists(st.sampled_from(list(faults)), max_size=max_faults)):
+    for fault in draw(_lists_of(tuple(faults), max_faults)):
         inflict(fault, draw, messages)
     return messages
 
@@ -131,7 +148,7 @@ def policies() -> SearchStrategy[dict[str, Any]]:
 @st.composite
 def split_into_turns(draw: DrawFn, conversation: Sequence[Message]) -> list[list[Message]]:
     """Cut a conversation into non-empty turns, in order: all at once, one by one, or anywhere."""
-    style = draw(st.sampled_from(["one by one", "all at once", "anywhere"]))
+    style = draw(one_of("one by one", "all at once", "anywhere"))
     if style == "one by one":
         return [[message] for message in conversation]
     cuts: set[int] = set()
@@ -158,10 +175,10 @@ class _Build:
         self.prose = texts(max_chars=min(max_chars, 701))
         self.thinking = thinking
         self.serial = count()
-        self.restarting = draw(st.booleans())
+        self.restarting = draw(_EITHER)
 
     def pick(self, *options: str) -> str:
-        return self.draw(st.sampled_from(options))
+        return self.draw(one_of(*options))
 
     def exchange(self, rounds: int) -> list[Message]:
         messages = [self.request()]
@@ -179,7 +196,7 @@ class _Build:
         extra = {"image": image_block, "document": document_block, "unknown": unknown_block}
         content = [extra[shape]()] if shape in extra else []
         content.append(text_block(text))
-        if shape == "blocks" and self.draw(st.booleans()):
+        if shape == "blocks" and self.draw(_EITHER):
             content.append(text_block(self.draw(self.prose)) | {"cache_control": {"type": "ephemeral"}})
         return {"role": "user", "content": content}
 
@@ -198,7 +215,7 @@ class _Build:
         return {"role": "assistant", "content": content}
 
     def thought(self) -> Block:
-        if self.draw(st.booleans()):
+        if self.draw(_EITHER):
             return {"type": "redacted_thinking", "data": f"opaque{next(self.serial)}"}
         return {"type": "thinking", "thinking": self.draw(self.prose), "signature": f"sig{next(self.serial)}"}
 
@@ -218,16 +235,16 @@ class _Build:
     def call(self) -> list[Message]:
         """Draw one round: an assistant message with 1..4 tool calls, and the results that answer it."""
         content: list[Block] = []
-        if self.thinking and self.draw(st.booleans()):
+        if self.thinking and self.draw(_EITHER):
             content.append(self.thought())
-        if self.draw(st.booleans()):
+        if self.draw(_EITHER):
             content.append(text_block(self.draw(self.prose)))
-        ids = [self.call_id(place) for place in range(self.draw(st.integers(1, 4)))]
+        ids = [self.call_id(place) for place in range(self.draw(between(1, 4)))]
         for call_id in ids:
             name = self.pick(*TOOL_NAMES)
             given: dict[str, Any] = {"query": self.draw(self.prose)} if name == "search_jobs" else {}
             content.append({"type": "tool_use", "id": call_id, "name": name, "input": given})
-        if self.draw(st.booleans()):
+        if self.draw(_EITHER):
             ids.reverse()
         results = [self.result(call_id) for call_id in ids]
         if self.pick("results only", "with a remark") == "with a remark":
@@ -257,8 +274,8 @@ class _Build:
 
 def _split(draw: DrawFn, message: Message) -> Iterator[Message]:
     content = message["content"]
-    if isinstance(content, list) and len(content) > 1 and draw(st.booleans()):
-        at = draw(st.integers(1, len(content) - 1))
+    if isinstance(content, list) and len(content) > 1 and draw(_EITHER):
+        at = draw(between(1, len(content) - 1))
         yield message | {"content": content[:at]}
         yield message | {"content": content[at:]}
     else:
