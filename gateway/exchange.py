@@ -8,7 +8,6 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx2
 import structlog
 
 from api.actions.caller import Caller
@@ -22,6 +21,7 @@ from gateway.conversations.storing import store
 from gateway.doors import DoorError, error_body, error_headers
 from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, outgoing, said
 from gateway.preparing import PreparedRequest, prepare, without_text
+from gateway.providers.answers import CutOffError, ReadAnswer, encoding_of, read_whole
 from gateway.recalls.asking import answer
 from gateway.recalls.recalling import RecallingAnswer
 from runtime import ids
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from gateway.callers import Known
     from gateway.doors import Door, Headers
+    from gateway.providers.answers import ProviderAnswer
     from gateway.services import GatewayServices
 
 log = structlog.get_logger()
@@ -119,7 +120,7 @@ class PassedRequest:
 
     async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:
         metrics = self._services.metrics
-        response: httpx2.Response | None = None
+        response: ProviderAnswer | None = None
         try:
             with metrics.under_way.track_inprogress():
                 prepared = await prepare(self._services, self._caller, self._door, self._named, body)
@@ -131,27 +132,27 @@ class PassedRequest:
                 if self._recalling is not None:
                     await self._answer_recalling(self._recalling, response, headers, send)
                 else:
-                    await self._answer(response.aiter_raw(), response.status_code, headers, send)
+                    await self._answer(response.pieces(), response.status, headers, send)
         except DoorError as error:
             await self._refuse(error, send)
-        except (httpx2.HTTPError, httpx2.StreamError, GoneError) as error:
+        except (CutOffError, GoneError) as error:
             # Its end is missing, so that nobody takes what came for the whole.
             log.info("gateway.cut_off", error=type(error).__name__, door=self._door.name)
         finally:
             self._learn(is_whole=False)
             if response is not None:
-                await asyncio.shield(response.aclose())
+                response.close()
 
-    async def _call(self, known: Known, prepared: PreparedRequest) -> tuple[httpx2.Response, PreparedRequest]:
+    async def _call(self, known: Known, prepared: PreparedRequest) -> tuple[ProviderAnswer, PreparedRequest]:
         """Return the answer to a request; where it is refused as too long, that to a smaller one."""
         response = await self._send(known, prepared)
         may_be_smaller = self._door.is_conversation and self._caller is not None and prepared.learned is not None
-        if may_be_smaller and response.status_code == _OK:
+        if may_be_smaller and response.status == _OK:
             return await self._unless_refused_within(known, prepared, response)
-        if response.status_code not in refusals.STATUSES or not may_be_smaller:
+        if response.status not in refusals.STATUSES or not may_be_smaller:
             return response, prepared
-        refusal = await _read_all(response)
-        error = refusals.said(refusal, response.headers.get("content-encoding", "").encode())
+        refusal = await read_whole(response)
+        error = refusals.said(refusal, encoding_of(response))
         if self._caller is not None and refusals.is_too_long(error):
             shorter = await refusals.smaller(self._services, self._caller, prepared, error)
             if shorter is not None:
@@ -160,12 +161,11 @@ class PassedRequest:
         elif prepared.as_it_came is not None and refusals.is_of_tools(error):
             plain = PreparedRequest(prepared.as_it_came, "unchanged", prepared.learned)
             return await self._send(known, plain), plain
-        read = httpx2.Response(response.status_code, headers=response.headers.raw, stream=_Whole(refusal))
-        return read, prepared
+        return ReadAnswer(response.status, response.headers, refusal), prepared
 
     async def _unless_refused_within(
-        self, known: Known, prepared: PreparedRequest, response: httpx2.Response
-    ) -> tuple[httpx2.Response, PreparedRequest]:
+        self, known: Known, prepared: PreparedRequest, response: ProviderAnswer
+    ) -> tuple[ProviderAnswer, PreparedRequest]:
         """Return an answer; where it begins with a refusal as too long, that to a smaller request."""
         if self._door.shape != "responses" or len(prepared.body) < _LEAST_REFUSED_BYTES or self._caller is None:
             return response, prepared
@@ -175,15 +175,15 @@ class PassedRequest:
         shorter = await refusals.smaller(self._services, self._caller, prepared, error)
         if shorter is None:
             return response, prepared
-        await response.aclose()
+        response.close()
         self._services.metrics.retries.inc()
         return await self._send(known, shorter), shorter
 
-    async def _send(self, known: Known, prepared: PreparedRequest) -> httpx2.Response:
+    async def _send(self, known: Known, prepared: PreparedRequest) -> ProviderAnswer:
         self._services.metrics.added_seconds.observe(time.perf_counter() - self._began)
         return await self._ask(known, prepared.body)
 
-    async def _ask(self, known: Known, body: bytes) -> httpx2.Response:
+    async def _ask(self, known: Known, body: bytes) -> ProviderAnswer:
         services = self._services
         tenant_id = known.principal.tenant_id if known.principal else None
         provider = services.providers.of(tenant_id, self._door.shape)
@@ -196,14 +196,14 @@ class PassedRequest:
         )
         return await services.calls.send(self._method, provider, self._door, self._query, headers, body)
 
-    def _begin(self, known: Known, response: httpx2.Response, prepared: PreparedRequest) -> Headers:
+    def _begin(self, known: Known, response: ProviderAnswer, prepared: PreparedRequest) -> Headers:
         """Note what is to be learned of an answer; return its headers."""
         metrics = self._services.metrics
         metrics.requests.labels(self._door.name, prepared.outcome).inc()
         metrics.saved_tokens.inc(prepared.saved_tokens)
-        headers = incoming(response.headers.raw)
+        headers = incoming(response.headers)
         self._hold.give_back()
-        if response.status_code == _OK and prepared.learned is not None and self._door.is_conversation:
+        if response.status == _OK and prepared.learned is not None and self._door.is_conversation:
             if prepared.as_it_came is not None and self._caller is not None:
                 self._recalling = self._recalls(known, self._caller, prepared)
             self._reader = self._recalling or AnswerReader(self._door.shape, dict(headers))
@@ -228,21 +228,21 @@ class PassedRequest:
         )
 
     async def _answer_recalling(
-        self, recalling: RecallingAnswer, response: httpx2.Response, headers: Headers, send: Send
+        self, recalling: RecallingAnswer, response: ProviderAnswer, headers: Headers, send: Send
     ) -> None:
         """Pass on an answer without the calls of recall within it."""
         if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
             kept = [(name, value) for name, value in headers if name not in CODED]
             async with aclosing(recalling.stream(response)) as pieces:
-                return await self._answer(pieces, response.status_code, kept, send)
+                return await self._answer(pieces, response.status, kept, send)
         last, body, is_other = await recalling.whole(response)
         if last is not response:
             own = [(name, value) for name, value in headers if name.startswith(OURS)]
-            headers = [*incoming(last.headers.raw), *own]
+            headers = [*incoming(last.headers), *own]
         if is_other:
             headers = [(name, value) for name, value in headers if name not in CODED]
             headers.append((b"content-length", b"%d" % len(body)))
-        return await self._answer(_once(body), last.status_code, headers, send)
+        return await self._answer(_once(body), last.status, headers, send)
 
     async def _answer(self, pieces: AsyncIterator[bytes], status: int, headers: Headers, send: Send) -> None:
         self.status = status
@@ -293,29 +293,11 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-class _Whole(httpx2.AsyncByteStream):
-    """A body that was read before."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> Any:
-        yield self._body
-
-
 class _Counted:
     """A request as the rate limits count it."""
 
     def __init__(self) -> None:
         self.scope: dict[str, Any] = {"state": {}}
-
-
-async def _read_all(response: httpx2.Response) -> bytes:
-    """Return a refusal's body, as it came."""
-    try:
-        return b"".join([chunk async for chunk in response.aiter_raw()])
-    finally:
-        await response.aclose()
 
 
 async def _gone(receive: Receive) -> None:

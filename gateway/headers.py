@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from compaction.shapes.inner import Shape
     from gateway.doors import Headers
@@ -64,11 +64,10 @@ def outgoing(headers: Headers, *, shape: Shape, provider_key: str | None, size: 
     return sent
 
 
-def incoming(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def incoming(headers: Headers) -> Headers:
     """Return what of the provider's headers goes on to the client."""
-    every = [(name.lower(), value) for name, value in headers]
-    dropped = _HOP_BY_HOP | _named(every, b"connection")
-    return [(name, value) for name, value in every if name not in dropped and not name.startswith(OURS)]
+    dropped = _HOP_BY_HOP | _named(headers, b"connection")
+    return [(name, value) for name, value in headers if name not in dropped and not name.startswith(OURS)]
 
 
 def said(conversation: str | None, outcome: str, saved_tokens: int) -> Headers:

@@ -16,7 +16,8 @@ from gateway.callers import Callers
 from gateway.conversations.histories import RowDigests
 from gateway.metrics import GatewayMetrics
 from gateway.patience import Patience
-from gateway.upstreams import ProviderCalls, Providers
+from gateway.providers.calls import ProviderCalls
+from gateway.providers.upstreams import Providers
 from store.gateway import histories as stored
 
 if TYPE_CHECKING:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx2
 import msgspec
 
 from gateway.answers.events import EventSplitter
 from gateway.answers.reading import decompressor
+from gateway.providers.answers import encoding_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from gateway.providers.answers import ProviderAnswer
 
 SECONDS: Final = 2.0
 """Seconds for which a beginning is kept back at most; a refusal comes at once, an answer may be thought of for long."""
@@ -21,13 +23,13 @@ _REFUSALS: Final = frozenset({"response.failed", "error"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
-async def look_at(response: httpx2.Response) -> tuple[str, httpx2.Response]:
+async def look_at(response: ProviderAnswer) -> tuple[str, ProviderAnswer]:
     """Return a refusal that a stream begins with, "" for none, and the stream whole."""
-    headers = response.headers
-    decompress = decompressor(headers.get("content-encoding", "identity").strip().lower().encode())
-    if decompress is None or not headers.get("content-type", "").lower().startswith("text/event-stream"):
+    decompress = decompressor(encoding_of(response))
+    media_type = dict(response.headers).get(b"content-type", b"").lower()
+    if decompress is None or not media_type.startswith(b"text/event-stream"):
         return "", response
-    chunks = response.aiter_raw()
+    chunks = response.pieces()
     following: asyncio.Task[bytes | None] | None = None
     kept: list[bytes] = []
     refusal: str | None = None
@@ -46,8 +48,7 @@ async def look_at(response: httpx2.Response) -> tuple[str, httpx2.Response]:
         pass
     except Exception:  # noqa: BLE001 - what cannot be read here the client may, and what breaks breaks again
         following = following if following is not None and following.done() else None
-    whole = _Kept(response, kept, following, chunks)
-    return refusal or "", httpx2.Response(response.status_code, headers=headers.raw, stream=whole)
+    return refusal or "", _Kept(response, kept, following, chunks)
 
 
 def _refusal(events: EventSplitter, chunk: bytes) -> str | None:
@@ -65,22 +66,24 @@ def _refusal(events: EventSplitter, chunk: bytes) -> str | None:
     return None
 
 
-class _Kept(httpx2.AsyncByteStream):
+class _Kept:
     """A stream from its beginning on, of which some was read before."""
 
     def __init__(
         self,
-        response: httpx2.Response,
+        response: ProviderAnswer,
         kept: list[bytes],
         following: asyncio.Task[bytes | None] | None,
         chunks: AsyncIterator[bytes],
     ) -> None:
+        self.status, self.headers = response.status, response.headers
         self._response = response
         self._kept = kept
         self._following = following
         self._chunks = chunks
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield what was read, then what comes."""
         for chunk in self._kept:
             yield chunk
         self._kept = []
@@ -93,7 +96,8 @@ class _Kept(httpx2.AsyncByteStream):
         async for chunk in self._chunks:
             yield chunk
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """End the call."""
         if self._following is not None:
             self._following.cancel()
-        await self._response.aclose()
+        self._response.close()

@@ -11,6 +11,7 @@ from gateway.answers.events import EventSplitter
 from gateway.answers.reading import LAST, MOST_BYTES, Answered, decompressor
 from gateway.conversations.histories import LISTS
 from gateway.doors import DoorError, error_body
+from gateway.providers.answers import encoding_of, read_whole
 from gateway.recalls.asking import TOO_MANY, answer_without
 from gateway.recalls.calls import calls_in, result_rows
 from gateway.recalls.splice_chat import ChatSplice
@@ -20,10 +21,9 @@ from gateway.recalls.splice_responses import ResponsesSplice
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    import httpx2
-
     from compaction.shapes.inner import Shape
     from gateway.answers.events import StreamEvent
+    from gateway.providers.answers import ProviderAnswer
     from gateway.recalls.calls import AnsweredCall, RecallCall
     from gateway.recalls.splice import Splice
 
@@ -53,7 +53,7 @@ class RecallingAnswer:
         self,
         shape: Shape,
         body: bytes,
-        ask: Callable[[bytes], Awaitable[httpx2.Response]],
+        ask: Callable[[bytes], Awaitable[ProviderAnswer]],
         recall: Callable[[Sequence[RecallCall]], Awaitable[list[AnsweredCall]]],
         *,
         as_thinking: bool,
@@ -71,19 +71,19 @@ class RecallingAnswer:
         self._is_closed = False
         self.is_complete = False
 
-    async def stream(self, response: httpx2.Response) -> AsyncGenerator[bytes]:
+    async def stream(self, response: ProviderAnswer) -> AsyncGenerator[bytes]:
         """Yield what the client gets of a stream, and of those that follow; raise what reading from a provider does."""
-        current: httpx2.Response | None = response
+        current: ProviderAnswer | None = response
         try:
             while current is not None:
                 events = EventSplitter()
-                decompress = decompressor(current.headers.get("content-encoding", "identity").strip().lower().encode())
-                async for chunk in current.aiter_raw():
+                decompress = decompressor(encoding_of(current))
+                async for chunk in current.pieces():
                     if piece := self._take(events, decompress(chunk) if decompress is not None else chunk):
                         yield piece
                 if rest := events.end():
                     yield rest
-                await current.aclose()
+                current.close()
                 current = None
                 if self._is_readable and self._splice.goes_on:
                     piece, current = await self._next()
@@ -91,9 +91,9 @@ class RecallingAnswer:
                         yield piece
         finally:
             if current is not None:
-                await current.aclose()
+                current.close()
 
-    async def whole(self, response: httpx2.Response) -> tuple[httpx2.Response, bytes, bool]:
+    async def whole(self, response: ProviderAnswer) -> tuple[ProviderAnswer, bytes, bool]:
         """Return the last answer of the provider, what the client gets as its body, and whether that is another.
 
         Raises DoorError, and what reading from the provider does.
@@ -106,7 +106,7 @@ class RecallingAnswer:
                 break
             response = following
             raw, body = await _read(response)
-            if response.status_code != _OK:
+            if response.status != _OK:
                 self._is_readable = False
         self.is_complete = True
         if not self._is_readable or not (self._splice.round or self._splice.hidden):
@@ -175,7 +175,7 @@ class RecallingAnswer:
         log.info("gateway.not_read", error=type(error).__name__)
         self._is_readable = False
 
-    async def _go_on(self) -> tuple[str, httpx2.Response | None]:
+    async def _go_on(self) -> tuple[str, ProviderAnswer | None]:
         """Answer what was called; return it in words, and what the model says to it, None if it is not asked again."""
         splice = self._splice
         if splice.round > MOST_ROUNDS:
@@ -191,7 +191,7 @@ class RecallingAnswer:
         self._body = _with_more(self._shape, self._body, more)
         return words, await self._ask(self._body)
 
-    async def _next(self) -> tuple[bytes, httpx2.Response | None]:
+    async def _next(self) -> tuple[bytes, ProviderAnswer | None]:
         """Return what the client gets before the next stream, and that stream; None where it has come to its end."""
         try:
             words, following = await self._go_on()
@@ -200,11 +200,11 @@ class RecallingAnswer:
             refusal = error_body(self._shape, error.status, error.detail, error.code)
             return self._splice.failed(_value(refusal)), None
         piece = self._splice.thinks(words) if words else b""
-        if following is None or following.status_code != _OK:
+        if following is None or following.status != _OK:
             return piece + await self._end_of(following), None
         return piece, following
 
-    async def _end_of(self, refusal: httpx2.Response | None) -> bytes:
+    async def _end_of(self, refusal: ProviderAnswer | None) -> bytes:
         """Return how a stream ends that cannot go on."""
         self.is_complete = True
         if refusal is None:
@@ -228,11 +228,8 @@ def _with_more(shape: Shape, body: bytes, rows: Sequence[Any]) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-async def _read(response: httpx2.Response) -> tuple[bytes, bytes]:
+async def _read(response: ProviderAnswer) -> tuple[bytes, bytes]:
     """Return a body as it came, and as it reads."""
-    try:
-        raw = b"".join([chunk async for chunk in response.aiter_raw()])
-    finally:
-        await response.aclose()
-    decompress = decompressor(response.headers.get("content-encoding", "identity").strip().lower().encode())
+    raw = await read_whole(response)
+    decompress = decompressor(encoding_of(response))
     return raw, decompress(raw) if decompress is not None else raw

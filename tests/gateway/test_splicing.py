@@ -6,12 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.recall.tool import NAME
+from gateway.providers.answers import ReadAnswer
 from gateway.recalls.calls import AnsweredCall
 from gateway.recalls.recalling import MOST_ROUNDS, RecallingAnswer
 from tests.gateway.test_compacting import PROBLEMS
@@ -35,11 +35,12 @@ ROUNDS: Final = st.lists(st.tuples(TEXTS, st.integers(1, 3), TEXTS), max_size=MO
 LAST: Final = st.tuples(TEXTS, st.lists(st.sampled_from([NAME, "look"]), max_size=3), TEXTS)
 
 
-class _Pieces(httpx2.AsyncByteStream):
+class _Pieces(ReadAnswer):
     def __init__(self, body: bytes, size: int) -> None:
-        self._body, self._size = body, size
+        super().__init__(200, [], body)
+        self._size = size
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncIterator[bytes]:
         for start in range(0, len(self._body), self._size):
             yield self._body[start : start + self._size]
 
@@ -53,13 +54,13 @@ class _Provider:
         self.sizes: list[int] = []
         self.answered = b""
 
-    async def ask(self, body: bytes) -> httpx2.Response:
+    async def ask(self, body: bytes) -> ReadAnswer:
         self.bodies.append(json.loads(body))
         self.sizes.append(len(body))
         asked = Asked("POST", PATHS[self._shape], "", {}, body, self.bodies[-1])
         whole, events = SHAPES[PATHS[self._shape]](asked, next(self._script), len(self.bodies))
         self.answered = b"".join(events) if self._is_stream else json.dumps(whole).encode()
-        return httpx2.Response(200, stream=_Pieces(self.answered, self._size))
+        return _Pieces(self.answered, self._size)
 
 
 async def recall(calls: Sequence[RecallCall]) -> list[AnsweredCall]:
