@@ -53,7 +53,9 @@ class Callers:
             raise _unknown()
         digest = hashlib.sha256(key.encode()).digest()
         try:
-            principal = await self._authenticate(key, digest, is_beside=beside is not None)
+            principal = self._authenticator.remembered(digest)
+            if principal is None:
+                principal = await self._authenticate(key, digest, is_beside=beside is not None)
         except AwayError:
             principal = self._seen_lately(digest)
             if principal is None and beside is None:

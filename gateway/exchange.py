@@ -23,6 +23,7 @@ from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, outgoing, sa
 from gateway.preparing import PreparedRequest, prepare, without_text
 from gateway.providers.answers import CutOffError, ReadAnswer, encoding_of, read_whole
 from gateway.recalls.asking import answer
+from gateway.recalls.lineage import asker_of
 from gateway.recalls.recalling import RecallingAnswer
 from runtime import ids
 
@@ -223,7 +224,7 @@ class PassedRequest:
             self._door.shape,
             prepared.body,
             partial(self._ask, known),
-            partial(answer, caller, prepared.learned.place.conversation_id),
+            partial(answer, caller, asker_of(prepared.learned)),
             as_thinking=self._services.settings.gateway_recall_as_thinking,
         )
 

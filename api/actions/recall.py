@@ -63,6 +63,12 @@ class Recalled(NamedTuple):
 
 async def recall(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin: Origin = "api") -> RecallOut | None:
     """Return what was asked for, None where there is no such conversation; raise the problem of what was asked."""
+    recalled = await look_up(caller, conversation_id, wanted, origin)
+    return None if recalled is None else _answer(recalled, wanted)
+
+
+async def look_up(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin: Origin = "api") -> Recalled | None:
+    """Return what `recall` answers, as it was found, and write down that it was."""
     asked = _checked(wanted, origin)
     services, tenant_id = caller.services, caller.tenant_id
     by = {"query": _by_query, "ref": by_ref, "pattern": _by_pattern}[asked.kind]
@@ -74,7 +80,7 @@ async def recall(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin
     if recalled is None:
         return None
     await note(caller, asked, [_returned(conversation_id, recalled)])
-    return _answer(recalled, wanted)
+    return recalled
 
 
 def kind_of(wanted: RecallIn | UserRecallIn) -> Kind:

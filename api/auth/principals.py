@@ -75,11 +75,10 @@ class Authenticator:
     async def authenticate(self, key: str) -> Principal | None:
         """Return the principal of a key or token in force, or None."""
         digest = hashlib.sha256(key.encode()).digest()
-        known = self._known.get(digest)
+        if (known := self.remembered(digest)) is not None:
+            return known
         # The moment of the look-up, which is before that of the answer: what expires is never remembered too long.
         now = time.monotonic()
-        if known is not None and known[0] > now:
-            return known[1]
         parts, times_forgotten = split(key), self._times_forgotten
         authenticated = await (self._of_key(*parts) if parts else self._of_token(key))
         if authenticated is None:
@@ -91,6 +90,11 @@ class Authenticator:
         if times_forgotten == self._times_forgotten:
             self._known[digest] = (now + min(REMEMBERED_SECONDS, seconds_left), principal)
         return principal
+
+    def remembered(self, digest: bytes) -> Principal | None:
+        """Return the principal of a key or token that was looked up in the last seconds, by its SHA-256."""
+        known = self._known.get(digest)
+        return known[1] if known is not None and known[0] > time.monotonic() else None
 
     async def _of_key(self, key_id: UUID, secret: str) -> tuple[Principal, float] | None:
         """Return the principal of a key, and for how many seconds it is one."""

@@ -11,6 +11,7 @@ from api.http.problems import ProblemError
 from gateway.conversations.turns import LostTurnError, learn
 from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
 from gateway.recalls.calls import results
+from gateway.recalls.lineage import asker_of
 
 if TYPE_CHECKING:
     from api.actions.caller import Caller
@@ -59,7 +60,7 @@ async def _with_results(caller: Caller, learned: Learned, answered: Answered) ->
     if not answered.calls:
         return answered
     if answered.is_whole:
-        done = await answer(caller, learned.place.conversation_id, answered.calls)
+        done = await answer(caller, asker_of(learned), answered.calls)
     else:
         done = answer_without(answered.calls, BROKEN_OFF)
     return answered._replace(results=results(learned.shape, done))

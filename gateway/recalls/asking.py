@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
 
-from api.actions.recall import recall
+from api.actions.recall import look_up, reference_of
 from api.http.bodies import read
-from api.http.problems import ProblemError
+from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecallIn
+from compaction.recall.framing import framed, framed_with_past
 from gateway.recalls.calls import AnsweredCall
+from gateway.recalls.lineage import past_of
+from runtime import ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
     from api.actions.caller import Caller
     from gateway.recalls.calls import RecallCall
+    from gateway.recalls.lineage import Asker, Past
 
 log = structlog.get_logger()
 
@@ -29,11 +34,12 @@ _IN_VIEW: Final = "Nothing of this conversation is out of view."
 _AWAY: Final = "Recall can't be had just now. Answer with what you have."
 TOO_MANY: Final = "That was asked often enough within one answer. Answer with what you have."
 BROKEN_OFF: Final = "The answer was broken off before this was looked up."
+_ELSEWHERE: Final = re.compile(r"\s*\[?(?P<conversation>conv_\w+)\s?[:/]\s?(?P<place>.*)", re.DOTALL)
 
 
-async def answer(caller: Caller, conversation_id: UUID, calls: Sequence[RecallCall]) -> list[AnsweredCall]:
+async def answer(caller: Caller, asker: Asker, calls: Sequence[RecallCall]) -> list[AnsweredCall]:
     """Answer calls of the tool, one after the other. It never raises."""
-    return [await _answer(caller, conversation_id, call) for call in calls]
+    return [await _answer(caller, asker, call) for call in calls]
 
 
 def answer_without(calls: Sequence[RecallCall], why: str) -> list[AnsweredCall]:
@@ -41,16 +47,58 @@ def answer_without(calls: Sequence[RecallCall], why: str) -> list[AnsweredCall]:
     return [AnsweredCall(call.id, why, is_error=True) for call in calls]
 
 
-async def _answer(caller: Caller, conversation_id: UUID, call: RecallCall) -> AnsweredCall:
+async def _answer(caller: Caller, asker: Asker, call: RecallCall) -> AnsweredCall:
     # By way of JSON, so that it is held to what the body of a recall request is held to.
-    body = msgspec.json.encode({**call.asked, "framed": True})
+    body = msgspec.json.encode(call.asked)
     try:
         async with asyncio.timeout(SECONDS):
-            recalled = await recall(caller, conversation_id, read(body, RecallIn, caller.services.strict))
+            wanted = read(body, RecallIn, caller.services.strict)
+            past = await caller.run(past_of, asker)
+            text = await _recalled(caller, asker.conversation_id, past, wanted)
     except ProblemError as problem:
         at = f" (at {problem.pointer})" if problem.pointer else ""
         return AnsweredCall(call.id, f"{problem.detail}{at}", is_error=True)
     except Exception as error:  # noqa: BLE001 - the database is away, or whatever else: the request is not held up by it
         log.warning("gateway.not_recalled", why=type(error).__name__)
         return AnsweredCall(call.id, _AWAY, is_error=True)
-    return AnsweredCall(call.id, _IN_VIEW if recalled is None else str(recalled.framed), is_error=False)
+    return AnsweredCall(call.id, text, is_error=False)
+
+
+async def _recalled(caller: Caller, conversation_id: UUID, past: Sequence[Past], wanted: RecallIn) -> str:
+    """Return what is recalled of a conversation and of what it went on from. Raises ProblemError."""
+    if wanted.ref is not None:
+        return await _of_place(caller, conversation_id, past, wanted, wanted.ref)
+    share = msgspec.structs.replace(wanted, max_tokens=max(1, wanted.max_tokens // (1 + len(past))))
+    own = await look_up(caller, conversation_id, share)
+    if not past:
+        return framed(own.packed) if own is not None else _IN_VIEW
+    earlier = []
+    for conversation, through in past:
+        before = await look_up(caller, conversation, msgspec.structs.replace(share, through_seq=through))
+        if before is not None:
+            earlier.append((ids.external("conv", conversation), before.packed))
+    return framed_with_past(own.packed if own is not None else None, earlier)
+
+
+async def _of_place(caller: Caller, conversation_id: UUID, past: Sequence[Past], wanted: RecallIn, ref: str) -> str:
+    """Return a place: the conversation's own, else one that stands in what it went on from."""
+    elsewhere = _ELSEWHERE.fullmatch(ref)
+    named = ids.parse("conv", elsewhere["conversation"]) if elsewhere is not None else None
+    place = elsewhere["place"] if elsewhere is not None else ref
+    wanted = msgspec.structs.replace(wanted, ref=place)
+    problem = invalid("There is nothing of this reference to be recalled.", "/ref")
+    if elsewhere is None or named == conversation_id:
+        try:
+            own = await look_up(caller, conversation_id, wanted)
+        except ProblemError as error:
+            problem = error
+        else:
+            if own is not None or not past:
+                return framed(own.packed) if own is not None else _IN_VIEW
+    last = reference_of(place).last
+    for conversation, through in past:
+        if last <= through and (elsewhere is None or named == conversation):
+            before = await look_up(caller, conversation, wanted)
+            if before is not None:
+                return framed_with_past(None, [(ids.external("conv", conversation), before.packed)])
+    raise problem
