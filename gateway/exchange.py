@@ -17,6 +17,7 @@ from gateway import refusals
 from gateway.answers.beginnings import look_at
 from gateway.answers.reading import Answered, AnswerReader
 from gateway.bodies import GoneError, read_body
+from gateway.conversations.increments import response_key
 from gateway.conversations.storing import store
 from gateway.doors import DoorError, error_body, error_headers
 from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, outgoing, said
@@ -278,7 +279,8 @@ class PassedRequest:
         if not answered.is_whole:
             self._services.metrics.aborted.inc()
         storing = store(self._services, caller, prepared, answered)
-        self._services.learning.begin_turn(caller.tenant_id, prepared.learned, storing)
+        names = [response_key(answered.response_ids.shown)] if answered.response_ids is not None else []
+        self._services.learning.begin_turn(caller.tenant_id, prepared.learned, storing, names=names)
 
     async def _refuse(self, error: DoorError, send: Send) -> None:
         if self._has_begun:

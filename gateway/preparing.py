@@ -21,6 +21,7 @@ from gateway.conversations.histories import (
     read_history,
     refuse_unreadable,
 )
+from gateway.conversations.increments import as_the_provider_has_it, previous_in, response_key
 from gateway.conversations.put_back import put_back
 from gateway.conversations.recognition import may_go_on, new_place, pending_place, recognize
 from gateway.conversations.sessions import MOST_NAME_CHARS, session_of
@@ -90,7 +91,7 @@ async def prepare(
     except NotJsonError as error:
         raise DoorError(400, f"The body is no JSON: {error}") from None
     if read is None:
-        return PreparedRequest(body, "unchanged")
+        return PreparedRequest(await _increment(services, caller, door, body), "unchanged")
     history, links, body = read
     if caller is None:
         return PreparedRequest(body, "failed_open")
@@ -98,6 +99,22 @@ async def prepare(
         return await _in_place(services, caller, headers, body, history, links)
     except AwayError:
         return PreparedRequest(body, "failed_open")
+
+
+async def _increment(services: GatewayServices, caller: Caller | None, door: Door, body: bytes) -> bytes:
+    """Return a request whose history the provider has, with the id by which it has that."""
+    previous = previous_in(body) if door.shape == "responses" and caller is not None else None
+    if previous is None or caller is None:
+        return body
+    try:
+        return await services.patience.within(_increment_of(services, caller, body, previous))
+    except AwayError:
+        return body
+
+
+async def _increment_of(services: GatewayServices, caller: Caller, body: bytes, previous: str) -> bytes:
+    await services.learning.settled(caller.tenant_id, [response_key(previous)])
+    return await as_the_provider_has_it(services.core.pool, caller.tenant_id, body, previous)
 
 
 def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes], bytes] | None:

@@ -97,8 +97,10 @@ class Learning:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def begin_turn(self, tenant_id: UUID, learned: Learned, storing: Coroutine[Any, Any, Any]) -> None:
-        """Store a turn beside the requests, after the one that it goes on from."""
+    def begin_turn(
+        self, tenant_id: UUID, learned: Learned, storing: Coroutine[Any, Any, Any], *, names: Sequence[bytes] = ()
+    ) -> None:
+        """Store a turn beside the requests, after the one that it goes on from; `names` stand for its answer."""
         keys = learned.keys
         earlier = self.under_way(tenant_id, keys)
         task = self.begin(_after(earlier.task, storing) if earlier is not None else storing)
@@ -110,6 +112,8 @@ class Learning:
             (tenant_id, key): Storing(task, learned.place.conversation_id, rows, is_long)
             for rows, key in enumerate(keys[first:], start=first + 1)
         }
+        here, rows = learned.place.conversation_id, len(keys)
+        newest |= {(tenant_id, name): Storing(task, here, rows, is_long) for name in names}
         self._by_key.update(newest)
 
         def forget(_: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
--- The whole schema at revision 0113, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0114, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -333,9 +333,13 @@ create table gateway_recalls (
     resent integer,
     shown json not null,
     results json not null,
+    response_id text,
+    last_response_id text,
     constraint pk_gateway_recalls PRIMARY KEY (conversation_id, seq),
     constraint fk_gateway_recalls_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
 );
+alter table gateway_recalls alter column response_id set statistics 0, alter column last_response_id set statistics 0;
+CREATE INDEX ix_gateway_recalls_response ON public.gateway_recalls USING btree (tenant_id, response_id) WHERE (response_id IS NOT NULL);
 alter table gateway_recalls enable row level security;
 alter table gateway_recalls force row level security;
 create policy background_erases on gateway_recalls for all to palimpsest_background using (true) with check (true);
@@ -2047,9 +2051,10 @@ begin
     set outcome = p_outcome, saved_tokens = p_saved, head_version = p_version, retried = p_retried, aborted = p_aborted,
         answered_at = now()
     where p.conversation_id = p_conversation and p.seq = p_last;
-    insert into public.gateway_recalls (tenant_id, conversation_id, seq, through_seq, resent, shown, results)
+    insert into public.gateway_recalls (tenant_id, conversation_id, seq, through_seq, resent, shown, results,
+        response_id, last_response_id)
     select p_tenant, p_conversation, (r.value ->> 0)::integer, (r.value ->> 1)::integer, (r.value ->> 2)::integer,
-           r.value -> 3, r.value -> 4
+           r.value -> 3, r.value -> 4, r.value ->> 5, r.value ->> 6
     from json_array_elements(p_recalls) as r
     on conflict on constraint pk_gateway_recalls do update set resent = excluded.resent;
 end $$;
@@ -2071,6 +2076,15 @@ begin
                 from public.messages as m
                 where m.conversation_id = r.conversation_id and m.seq between r.seq and r.through_seq) as e
         where r.conversation_id = p_conversation and not e.superseded);
+end $$;
+
+create function gateway_response(p_tenant uuid, p_id text, OUT last_response_id text, OUT results text)
+language plpgsql stable as $$
+begin
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select r.last_response_id, r.results::text into last_response_id, results from public.gateway_recalls as r
+        where r.tenant_id = p_tenant and r.response_id = p_id
+        order by r.conversation_id desc, r.seq desc limit 1;
 end $$;
 
 create function guard_erased() returns trigger

@@ -270,7 +270,10 @@ gateway_recalls = Table(
     Column("resent", Integer),
     Column("shown", JSONText, nullable=False),
     Column("results", JSONText, nullable=False),
+    Column("response_id", Text),
+    Column("last_response_id", Text),
     PrimaryKeyConstraint("conversation_id", "seq"),
+    Index("ix_gateway_recalls_response", "tenant_id", "response_id", postgresql_where=text("response_id is not null")),
 )
 
 idempotency_keys = Table(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from compaction.shapes.inner import Shape
     from gateway.recalls.calls import RecallCall
+    from store.gateway.histories import ResponseIds
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an answer that are read; of a longer one nothing is, and the client's next request tells what it was."""
@@ -38,6 +39,8 @@ class Answered(NamedTuple):
     """Blocks that the next message has to begin with, and that the client does not have."""
     calls: Sequence[RecallCall] = ()
     """Calls of recall that are still to be answered."""
+    response_ids: ResponseIds | None = None
+    """By which client and provider have an answer within which recall was answered; None where they have none."""
 
 
 class AnswerOfShape(Protocol):

@@ -226,11 +226,13 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
     )
     equal = {seq for seq, _ in place.equal}
     recalls = [each for each in place.recalls if each.through_seq in equal]
+    response_ids = None
     if before:
         recalls.append(AnsweredRecall(seqs[0], seqs[before - 1], 0, [], []))
     if answered is not None and answered.shown is not None and said:
         visible = [_value(row) for row in answered.shown]
         recalls.append(AnsweredRecall(said[0], said[-1], None, visible, answered.results))
+        response_ids = answered.response_ids
     await stored.note(
         caller.services.pool,
         caller.tenant_id,
@@ -240,4 +242,5 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
         last_seq=ends[-1][0] if ends else place.last_seq,
         noted=noted,
         recalls=recalls,
+        response_ids=response_ids,
     )

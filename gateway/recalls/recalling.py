@@ -147,6 +147,7 @@ class RecallingAnswer:
             [_encode(row) for row in visible],
             results,
             calls_in(self._shape, rows),
+            splice.response_ids,
         )
 
     def _take(self, events: EventSplitter, chunk: bytes) -> bytes:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from gateway.answers.events import StreamEvent
     from gateway.answers.reading import AnswerOfShape
+    from store.gateway.histories import ResponseIds
 
 
 def summed(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -73,6 +74,11 @@ class Splice(ABC):
         if event.value is None:
             return b"" if event.is_done and self.goes_on else event.raw
         return self.changed(event, event.value)
+
+    @property
+    def response_ids(self) -> ResponseIds | None:
+        """By which client and provider have the answer; None where nobody goes on from that."""
+        return None
 
     @abstractmethod
     def changed(self, event: StreamEvent, value: dict[str, Any]) -> bytes:

@@ -9,6 +9,7 @@ from gateway.answers.responses import ResponsesAnswer
 from gateway.recalls.calls import is_recall
 from gateway.recalls.splice import Splice, summed
 from gateway.recalls.thoughts import ITEM
+from store.gateway.histories import ResponseIds
 
 if TYPE_CHECKING:
     from gateway.answers.events import StreamEvent
@@ -41,6 +42,12 @@ class ResponsesSplice(Splice):
         """Shown in the rounds before this one."""
         self._last: dict[str, Any] = {}
         self._sequence = 0
+
+    @property
+    def response_ids(self) -> ResponseIds | None:
+        """By which client and provider have the answer."""
+        last = self._last.get("id")
+        return ResponseIds(self._id, last) if isinstance(self._id, str) and isinstance(last, str) else None
 
     def changed(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
         """Return what the client gets of an event."""

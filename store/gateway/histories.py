@@ -21,6 +21,7 @@ _FIND: Final = "select * from gateway_find($1, $2, $3, $4, $5)"
 _HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
 _NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_RESPONSE: Final = "select * from gateway_response($1, $2)"
 _RECALLS: Final = "select gateway_recalls_of($1, $2, $3, $4) as recalls"
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, Any]]).decode
 
@@ -38,6 +39,23 @@ class AnsweredRecall(NamedTuple):
     """Blocks that the message after them begins with, and that the client does not have."""
     messages: list[msgspec.Raw] = []  # noqa: RUF012 - of a tuple, never changed
     """As the model is sent them; `null` where the head stands for one."""
+
+
+class ResponseIds(NamedTuple):
+    """Ids of an answer of the Responses API within which recall was answered."""
+
+    shown: str
+    """The one that the client has."""
+    last: str
+    """The one by which the provider has the whole of it."""
+
+
+class GoneOnFrom(NamedTuple):
+    """What a client's id of an answer stands for."""
+
+    response_id: str
+    results: list[dict[str, Any]]
+    """Of calls of recall beside the client's own."""
 
 
 class Head(NamedTuple):
@@ -213,10 +231,25 @@ async def note(
     last_seq: int,
     noted: Noted,
     recalls: Sequence[AnsweredRecall] = (),
+    response_ids: ResponseIds | None = None,
 ) -> None:
-    """Write down by which keys messages are recognized, and what became of the request that ended with `last_seq`."""
-    within = msgspec.json.encode([each[:-1] for each in recalls]).decode()
+    """Write down by which keys messages are recognized, and what became of the request that ended with `last_seq`.
+
+    `response_ids` are those of the last of these recalls.
+    """
+    every: list[Sequence[Any]] = [each[:-1] for each in recalls]
+    if every and response_ids is not None:
+        every[-1] = (*every[-1], *response_ids)
+    within = msgspec.json.encode(every).decode()
     await pool.write(_NOTE, tenant_id, conversation_id, seqs, keys, last_seq, *noted, within)
+
+
+async def gone_on_from(pool: Pool, tenant_id: UUID, response_id: str) -> GoneOnFrom | None:
+    """Return what an id that a client has of an answer stands for, None where it is the provider's own."""
+    row = await pool.fetchrow(_RESPONSE, tenant_id, response_id)
+    if row is None or row["last_response_id"] is None:
+        return None
+    return GoneOnFrom(row["last_response_id"], msgspec.json.decode(row["results"]))
 
 
 async def name(pool: Pool, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int], keys: Sequence[bytes]) -> None:
