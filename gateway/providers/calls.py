@@ -3,58 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 import httpx2
+from multidict import CIMultiDict
+from yarl import URL
 
 from gateway.doors import DoorError
 from gateway.providers.answers import CutOffError
-from gateway.providers.connection import Connection
-from gateway.providers.proxied import ProxiedCalls, is_proxied
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import AsyncIterator
 
     from gateway.doors import Door, Headers
-    from gateway.providers.answers import ProviderAnswer
     from gateway.providers.upstreams import Provider
     from runtime.settings import Settings
 
 CONNECT_SECONDS: Final = 10.0
 """Seconds for a connection to a provider."""
-ADDRESS_SECONDS: Final = 1.0
-"""Of these for one address of several: there are networks in which those of IPv6 lead nowhere."""
 KEPT_SECONDS: Final = 4.5
 """Seconds that a connection is kept for the next call; servers of models close theirs after 5."""
-MOST_KEPT: Final = 200
-"""Connections to one provider that are kept."""
-
-
-class Target(NamedTuple):
-    """Where a call goes."""
-
-    url: str
-    host: str
-    port: int
-    is_tls: bool
-    netloc: bytes
-    path: bytes
-    """With the query."""
-    is_proxied: bool
-
-
-@lru_cache(maxsize=256)
-def target_of(url: str) -> Target:
-    """Return where a URL leads, written as it is sent."""
-    parsed = httpx2.URL(url)
-    is_tls = parsed.scheme == "https"
-    port = parsed.port or (443 if is_tls else 80)
-    host = parsed.raw_host.decode()
-    # Credentials in a URL are the general client's too.
-    apart = bool(parsed.userinfo) or is_proxied(parsed.scheme, host)
-    return Target(url, host, port, is_tls, parsed.netloc, parsed.raw_path, apart)
+PIECE_BYTES: Final = 256 * 1024
+"""Bytes of a request that are sent at a time: encrypting megabytes would keep everybody waiting."""
+MOST_HEADER_BYTES: Final = 256 * 1024
+"""Bytes of one header of an answer."""
+MOST_WAITING_BYTES: Final = 64 * 1024
+"""Bytes of an answer that wait for their client before less is read from the provider."""
+_OF_THE_CLIENT: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that the HTTP client would add."""
 
 
 class ProviderCalls:
@@ -62,122 +42,95 @@ class ProviderCalls:
 
     def __init__(self, settings: Settings) -> None:
         self._seconds = settings.gateway_upstream_seconds
-        self._proxied = ProxiedCalls(self._seconds, CONNECT_SECONDS)
-        self._kept: dict[tuple[str, int, bool], list[Connection]] = {}
+        # Those of the environment: `HTTPS_PROXY`, `ALL_PROXY`.
+        self._proxies = getproxies()
+        self._session: aiohttp.ClientSession | None = None
         self._authorities: ssl.SSLContext | None = None
 
     async def send(
         self, method: str, provider: Provider, door: Door, query: bytes, headers: Headers, body: bytes
-    ) -> ProviderAnswer:
+    ) -> CalledProvider:
         """Return the answer of a provider, its body still to come. Raises DoorError if there is none."""
-        target = target_of(provider.url + door.end + (f"?{query.decode('latin-1')}" if query else ""))
-        headers = [(b"host", target.netloc), *headers]
+        url = _url(provider.url + door.end, query)
         try:
-            if target.is_proxied:
-                return await self._proxied.send(method, target.url, headers, body)
-            connection = self._kept_one(target) or await self._connected(target)
-            head = _head(method, target.path, headers)
-            sent = body if method == "POST" else b""
-            return await connection.ask(head, sent, is_head=method == "HEAD", seconds=self._seconds)
+            # A connection has its own bound; else nothing is waited for longer than for an answer to begin.
+            async with asyncio.timeout(self._seconds):
+                response = await self._opened().request(
+                    method,
+                    url,
+                    headers=CIMultiDict((name.decode(), value.decode("latin-1")) for name, value in headers),
+                    data=(body if len(body) <= PIECE_BYTES else _pieces(body)) if body else None,
+                    allow_redirects=False,
+                    proxy=self._proxy(url),
+                    ssl=await self._context() if url.scheme == "https" else True,
+                )
         except TimeoutError:
             raise DoorError(504, "The provider did not answer in time.") from None
-        except OSError as error:
-            raise _not_reached(type(error).__name__) from None
-        except CutOffError as error:
-            raise _not_reached(str(error)) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise DoorError(502, f"The provider can't be reached: {_why(error)}.") from None
+        return CalledProvider(response)
 
     async def close(self) -> None:
-        """Close every connection that is kept."""
-        for connections in self._kept.values():
-            while connections:
-                _take(connections).close()
-        await self._proxied.close()
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
 
-    def _kept_one(self, target: Target) -> Connection | None:
-        connections = self._kept.get(target[1:4])
-        while connections:
-            connection = _take(connections)
-            if connection.is_open:
-                return connection
-        return None
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS),
+                timeout=aiohttp.ClientTimeout(connect=CONNECT_SECONDS, sock_read=self._seconds),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                skip_auto_headers=_OF_THE_CLIENT,
+                read_bufsize=MOST_WAITING_BYTES,
+                max_line_size=MOST_HEADER_BYTES,
+                max_field_size=MOST_HEADER_BYTES,
+            )
+        return self._session
 
-    async def _connected(self, target: Target) -> Connection:
-        origin = target[1:4]
-        context = await self._context() if target.is_tls else None
-        async with asyncio.timeout(CONNECT_SECONDS):
-            connected = await _connected_socket(target.host, target.port)
-            try:
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(lambda ended: self._keep(origin, ended)),
-                    sock=connected,
-                    ssl=context,
-                    server_hostname=target.host if context is not None else None,
-                )
-            except BaseException:
-                connected.close()
-                raise
-        return connection
-
-    def _keep(self, origin: tuple[str, int, bool], connection: Connection) -> None:
-        connections = self._kept.setdefault(origin, [])
-        if len(connections) >= MOST_KEPT:
-            return connection.close()
-        connections.append(connection)
-        connection.expiry = asyncio.get_running_loop().call_later(KEPT_SECONDS, _expire, connections, connection)
-        return None
+    def _proxy(self, url: URL) -> str | None:
+        proxy = self._proxies.get(url.scheme) or self._proxies.get("all")
+        return None if proxy is None or proxy_bypass(url.host or "") else proxy
 
     async def _context(self) -> ssl.SSLContext:
         if self._authorities is None:
-            context = await asyncio.to_thread(httpx2.create_ssl_context)
-            context.set_alpn_protocols(["http/1.1"])
-            self._authorities = context
+            self._authorities = await asyncio.to_thread(httpx2.create_ssl_context)
         return self._authorities
 
 
-def _take(connections: list[Connection]) -> Connection:
-    """Return the connection that was used last."""
-    connection = connections.pop()
-    if connection.expiry is not None:
-        connection.expiry.cancel()
-        connection.expiry = None
-    return connection
+class CalledProvider:
+    """What a provider answers."""
 
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers: Headers = [(name.lower(), value) for name, value in response.raw_headers]
+        self._response = response
 
-def _expire(connections: list[Connection], connection: Connection) -> None:
-    connections.remove(connection)
-    connection.close()
-
-
-async def _connected_socket(host: str, port: int) -> socket.socket:
-    """Return a connection to the first address of a host that takes one. Raises OSError, and TimeoutError."""
-    loop = asyncio.get_running_loop()
-    every = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for number, (family, kind, protocol, _, address) in enumerate(every, start=1):
-        connecting = socket.socket(family, kind, protocol)
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes; raise CutOffError where its end is missing."""
         try:
-            connecting.setblocking(False)
-            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(ADDRESS_SECONDS if number < len(every) else None):
-                await loop.sock_connect(connecting, address)
-        except OSError:
-            connecting.close()
-            if number == len(every):
-                raise
-        except BaseException:
-            connecting.close()
-            raise
-        else:
-            return connecting
-    raise OSError("no address")
+            async for piece in self._response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise CutOffError(type(error).__name__) from None
+
+    def close(self) -> None:
+        """End the call."""
+        self._response.close()
 
 
-def _head(method: str, path: bytes, headers: Headers) -> bytes:
-    lines = [b"%b %b HTTP/1.1" % (method.encode(), path), *(b"%b: %b" % header for header in headers)]
-    head = b"\r\n".join(lines)
-    if head.count(b"\n") >= len(lines) or head.count(b"\r") >= len(lines) or b"\0" in head:
-        raise CutOffError("a header of several lines")
-    return head + b"\r\n\r\n"
+@lru_cache(maxsize=256)
+def _url(base: str, query: bytes) -> URL:
+    """Return a URL whose query stays as it came."""
+    return URL(base + (f"?{query.decode('latin-1')}" if query else ""), encoded=True)
 
 
-def _not_reached(why: str) -> DoorError:
-    return DoorError(502, f"The provider can't be reached: {why}.")
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
+
+
+def _why(error: Exception) -> str:
+    """Return what went wrong by its name, that of the cause where the client only wraps it."""
+    return type(error.__cause__ or error).__name__
