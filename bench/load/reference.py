@@ -79,6 +79,8 @@ class _Recorder:
         self.query, self.arguments = query, arguments
         return self._row
 
+    write = fetchrow
+
 
 def append_statement(tenant_id: UUID, body: str) -> Statement:
     """Return what the API sends for a turn with this body and a key."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-Place = tuple[str, "str | None", "int | None"]
+if TYPE_CHECKING:
+    from palimpsest_client.answers import Shape
+
+Place = tuple[str, "Shape | None", "int | None"]
 """A conversation, the shape that was asked for, None = its own, and how many breakpoints of the prompt cache."""
 
 
