@@ -49,6 +49,7 @@ between = cache(st.integers)
 _EITHER: Final = st.booleans()
 _sampled_from = lru_cache(maxsize=None, typed=True)(lambda *options: st.sampled_from(options))
 _lists_of = cache(lambda options, most: st.lists(st.sampled_from(options), max_size=most))
+_cuts_of = cache(lambda messages: st.sets(st.integers(1, max(1, messages - 1)), max_size=12))
 
 
 def one_of(*options: T) -> SearchStrategy[T]:
@@ -116,6 +117,7 @@ def any_conversations(
     return messages
 
 
+@cache
 def policies() -> SearchStrategy[dict[str, Any]]:
     """Policy overrides, each key present or not, with limits so low that every rung triggers."""
     return st.fixed_dictionaries(
@@ -153,7 +155,7 @@ def split_into_turns(draw: DrawFn, conversation: Sequence[Message]) -> list[list
         return [[message] for message in conversation]
     cuts: set[int] = set()
     if style == "anywhere":
-        cuts = draw(st.sets(st.integers(1, max(1, len(conversation) - 1)), max_size=12))
+        cuts = draw(_cuts_of(len(conversation)))
     edges = [0, *sorted(cut for cut in cuts if cut < len(conversation)), len(conversation)]
     turns = [list(conversation[start:end]) for start, end in pairwise(edges)]
     return [turn for turn in turns if turn]

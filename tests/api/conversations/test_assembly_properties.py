@@ -22,7 +22,7 @@ from compaction.tokens import content_tokens
 from compaction.view import View, ViewMessage, view_tokens
 from tests.support.messages_api import problems
 from tests.support.places import TRANSCRIPTS
-from tests.support.strategies import any_conversations, policies, texts
+from tests.support.strategies import any_conversations, one_of, policies, texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,37 +75,35 @@ class Given(NamedTuple):
 
 @st.composite
 def context_blocks(draw: DrawFn) -> tuple[ContextBlock, ...]:
-    count = draw(st.integers(0, 3))
     return tuple(
         ContextBlock(
-            draw(st.sampled_from(["notes.md", "https://example.com/a?b=<c>", "", "日本語"])),
-            draw(st.sampled_from(["", "A title", '"quoted" </context>'])),
-            draw(st.sampled_from(["", "# One\n", "<h1>One</h1><p>", "def one():\n    "]))
-            + draw(texts(max_chars=12_000)),
+            draw(one_of("notes.md", "https://example.com/a?b=<c>", "", "日本語")),
+            draw(one_of("", "A title", '"quoted" </context>')),
+            draw(one_of("", "# One\n", "<h1>One</h1><p>", "def one():\n    ")) + draw(texts(max_chars=12_000)),
         )
-        for _ in range(count)
+        for _ in range(draw(st.integers(0, 3)))
     )
+
+
+SAID = st.none() | texts(max_chars=12_000) | texts(max_chars=700).map(lambda text: [{"type": "text", "text": text}])
+TOOLS = st.sampled_from([None, [{"name": "look", "description": "d" * 800, "input_schema": {}}]])
+BLOCKS = context_blocks()
+RESERVED = st.none() | st.integers(1, 3_000)
 
 
 @st.composite
 def payloads(draw: DrawFn) -> Given:
-    system = draw(
-        st.none() | texts(max_chars=12_000) | texts(max_chars=700).map(lambda text: [{"type": "text", "text": text}])
-    )
-    tools = draw(st.sampled_from([None, [{"name": "look", "description": "d" * 800, "input_schema": {}}]]))
-    user = draw(
-        st.none() | texts(max_chars=12_000) | texts(max_chars=700).map(lambda text: [{"type": "text", "text": text}])
-    )
+    system, tools, user = draw(SAID), draw(TOOLS), draw(SAID)
     layers = Layers(
         system,
         tools,
-        draw(context_blocks()),
-        draw(context_blocks()),
+        draw(BLOCKS),
+        draw(BLOCKS),
         view_of(draw(any_conversations(max_chars=12_000))),
         None if user is None else ViewMessage("user", user),
     )
-    reserved = draw(st.none() | st.integers(1, 3_000))
-    return Given(layers, merge(draw(policies())), draw(st.sampled_from(FACTORS)), reserved, draw(st.booleans()))
+    reserved = draw(RESERVED)
+    return Given(layers, merge(draw(policies())), draw(one_of(*FACTORS)), reserved, draw(st.booleans()))
 
 
 def shown(made: Assembly) -> list[Message]:

@@ -8,6 +8,7 @@ database would serve the stored text unparsed.
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -56,9 +57,13 @@ class Life(NamedTuple):
 def lives(draw: DrawFn, conversations: SearchStrategy[list[Message]], *, one_by_one: bool = False) -> Life:
     conversation = draw(conversations)
     turns = [[message] for message in conversation] if one_by_one else draw(split_into_turns(conversation))
+    return Life(merge(draw(policies())), turns, draw(acts(len(turns))))
+
+
+@cache
+def acts(turns: int) -> SearchStrategy[list[list[tuple[str, int]]]]:
     act = st.tuples(st.sampled_from([*STEPS, *(f"late {step}" for step in STEPS), "restore"]), st.integers(0, 5))
-    acts = st.lists(st.lists(act, max_size=3), min_size=len(turns), max_size=len(turns))
-    return Life(merge(draw(policies())), turns, draw(acts))
+    return st.lists(st.lists(act, max_size=3), min_size=turns, max_size=turns)
 
 
 def any_lives() -> SearchStrategy[Life]:
