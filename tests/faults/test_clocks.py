@@ -1,18 +1,21 @@
-"""Processes whose clocks are hours apart: what is timed between them is timed by the database."""
+"""Processes whose clocks are hours apart, or are moved: what is timed between them is timed by the database."""
 
 from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.installation import LEASE_SECONDS
+from tests.faults.test_database import Turn, once
 from tests.support.eventually import eventually
+from tests.support.moved_clock import Clock, moved_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from uuid import UUID
 
@@ -44,6 +47,12 @@ def shifted(tmp_path: Path) -> Callable[[int], dict[str, str]]:
         return {"PYTHONPATH": os.pathsep.join([str(folder), *([given] if given else [])]), "TZ": f"XXX{-hours}"}
 
     return environment
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Iterator[Clock]:
+    with moved_clock(tmp_path) as made:
+        yield made
 
 
 def made_at(identifier: UUID) -> datetime:
@@ -88,3 +97,82 @@ def test_a_lease_is_the_databases_to_time(installation: Installation, shifted: C
             talk.append(*talk.long())
             end = talk.end_state(runs=2)
             assert (end.outcome, end.calls, len(end.snapshots)) == (COMMITTED * 2, 3, 2)
+
+
+def held_on(installation: Installation, talk: Talk) -> None:
+    """Assert that whoever has the run keeps it for twice the length of its lease."""
+    run = installation.chat.run(talk.id)
+    later = run.lease_expires_at + timedelta(seconds=2 * LEASE_SECONDS)
+    eventually(lambda: installation.chat.run(talk.id).lease_expires_at > later, 60)
+    held = installation.chat.run(talk.id)
+    assert (held.state, held.attempts, held.lease_token) == ("running", 1, run.lease_token)
+
+
+def is_off(told: datetime, hours: int) -> bool:
+    """Tell whether a time that a process has just told is so many hours ahead."""
+    return abs(told - datetime.now(UTC) - timedelta(hours=hours)) < timedelta(minutes=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hours", [pytest.param(1, marks=pytest.mark.fault("F38")), pytest.param(-1, marks=pytest.mark.fault("F39"))]
+)
+def test_the_clock_of_a_worker_is_moved(installation: Installation, clock: Clock, hours: int) -> None:
+    """In the middle of a summary, beside a worker whose clock is right; what is due afterwards is done by either."""
+    with (
+        installation.running("sweeper"),
+        installation.running("checks,summaries", env=clock.env) as (worker,),
+    ):
+        talk = asked(installation)
+        clock.move(hours)
+        held_on(installation, talk)
+        with installation.running("checks,summaries"):
+            # To it, messages that the other one has not acknowledged are an hour older or younger.
+            held_on(installation, talk)
+            oldest = "select max(seen_at - oldest_task_at) as age from processes"
+            ((age,),) = installation.chat.query(oldest)
+            assert timedelta(seconds=LEASE_SECONDS) < age < timedelta(minutes=10)
+            installation.model.release()
+            once(talk.end_state(runs=1))
+        talk.append(*talk.long())
+        end = talk.end_state(runs=2)
+        assert (end.outcome, end.calls, len(end.snapshots)) == (COMMITTED * 2, 2, 2)
+        written = eventually(lambda: [each for each in worker.events if each["event"] == "run.ended"])
+        assert is_off(datetime.fromisoformat(written[-1]["timestamp"]), hours)
+        clock.move(0)
+        talk.append(*talk.long())
+        end = talk.end_state(runs=3)
+        assert (end.outcome, end.calls, len(end.snapshots)) == (COMMITTED * 3, 3, 3)
+        assert worker.process.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F40")
+@pytest.mark.parametrize("hours", [1, -1])
+def test_the_clocks_of_api_and_sweeper_are_moved(installation: Installation, clock: Clock, hours: int) -> None:
+    """While a summary is made and turns come in: no lease is taken, no turn refused or stored twice, none is missed."""
+    with (
+        installation.api(env=clock.env),
+        installation.running("sweeper", env=clock.env),
+        installation.running("checks,summaries"),
+    ):
+        talk = asked(installation)
+        etag = installation.client.get(f"{talk.path}/context").headers["etag"]
+        clock.move(hours)
+        held_on(installation, talk)
+        served = installation.client.get(f"{talk.path}/context", headers={"if-none-match": etag})
+        assert served.status_code == 304
+        assert is_off(parsedate_to_datetime(served.headers["date"]), hours)
+        turn = Turn(talk, installation.client)
+        assert turn.send_until_stored().status_code == 201
+        assert turn.send().headers["idempotency-replayed"] == "true"
+        later = installation.talk()
+        installation.chat.append(later.id, messages := later.long())  # nobody wakes a worker: the sweeper has to
+        later.sent.extend(messages)
+        installation.model.release()
+        once(talk.end_state(runs=1))
+        once(later.end_state(runs=1))
+        clock.move(0)
+        assert turn.send().headers["idempotency-replayed"] == "true"
+        later.append(*later.long())
+        assert later.end_state(runs=2).outcome == COMMITTED * 2

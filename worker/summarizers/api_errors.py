@@ -123,8 +123,18 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             continue
         if not math.isnan(asked):
             return max(0.0, asked)
+    asked_until = _moment(headers.get("retry-after", ""))
+    if asked_until is None:
+        return None
+    # By the server's own clock where it tells: the one here may be another hour's.
+    now = _moment(headers.get("date", ""))
+    return max(0.0, asked_until - (time.time() if now is None else now))
+
+
+def _moment(date: str) -> float | None:
+    """Return the seconds since the epoch of an HTTP date, None for what is none."""
     try:
-        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+        return parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
         return None
 

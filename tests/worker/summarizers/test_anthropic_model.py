@@ -148,6 +148,9 @@ def test_forms_of_patience() -> None:
     assert retry_after({"retry-after": "-7"}) == 0
     assert 80 < (retry_after({"retry-after": soon}) or 0) <= 90
     assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0
+    by_its_clock = {"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT", "date": "Wed, 21 Oct 2015 07:27:48 GMT"}
+    assert retry_after(by_its_clock) == 12
+    assert retry_after(by_its_clock | {"date": "now"}) == 0
     for nothing in ("", "nan", "tomorrow", "Wed, 99 Oct 2015 07:28:00 GMT"):
         assert retry_after({"retry-after": nothing}) is None
     assert retry_after({}) is None
