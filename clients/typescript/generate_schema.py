@@ -41,6 +41,8 @@ OPERATIONS: Final = (
     "DELETE /v1/conversations/{conversation_id}/pins/{pin_id}",
     "GET /v1/conversations/{conversation_id}/rules",
     "PATCH /v1/conversations/{conversation_id}/rules/{rule_id}",
+    "POST /v1/conversations/{conversation_id}/comparisons",
+    "POST /v1/conversations/{conversation_id}/bisect",
     "GET /v1/runs/{run_id}",
 )
 _PRIMITIVES: Final = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}

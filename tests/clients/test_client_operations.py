@@ -33,6 +33,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "context": [{"source": "a page", "text": "what it says"}],
     "call": lambda context: context.version,
     "seconds": 1.0,
+    "versions": [0, 1],
     "timeout": 1.0,
     "metadata": {},
     "policy": {},

@@ -404,6 +404,14 @@ def test_everything_else(client: Client, service: Service) -> None:
     assert version is not None
     assert client.context(conversation).version == client.list_snapshots(conversation).data[0]["version"]
     assert client.get_snapshot(conversation, version)["coverage"][0]["fate"] == "dropped"
+    assert client.list_claims(conversation, version) == {"data": []}
+    bisected = client.bisect(conversation, "request 3")
+    assert (bisected["seqs"], bisected["in_context"]) == ([6], False)
+    assert bisected["loss"] is not None
+    assert (bisected["loss"]["version"], bisected["loss"]["run_id"]) == (version, run["run_id"])
+    compared = client.compare(conversation, (0, version), seq=59)
+    assert [each["version"] for each in compared["contexts"]] == [0, version]
+    assert 6 in compared["differences"]["messages"]["first"]
     assert client.restore(conversation, 0)["context_messages"] == 60
     assert client.fork(conversation, 9)["last_seq"] == 9
     assert client.erase_conversation(conversation)["conversation_id"] == conversation

@@ -330,6 +330,87 @@ class Claims(TypedDict):
     data: list[Claim]
 
 
+class ComparedContext(TypedDict):
+    """The context of the turn under a version, in the Messages API's shape, fitted to the budget as it is served."""
+
+    version: int
+    covers_through: int
+    tokens: int
+    messages: list[Message]
+    rules: StandingRules
+
+
+class OnlySeqs(TypedDict):
+    """Messages that one of the contexts shows and the other does not."""
+
+    first: list[int]
+    second: list[int]
+
+
+class OnlyTexts(TypedDict):
+    """What one of the contexts has and the other has not."""
+
+    first: list[str]
+    second: list[str]
+
+
+class OnlyClaims(TypedDict):
+    """Claims of one summary that the other does not make of the same messages."""
+
+    first: list[Claim]
+    second: list[Claim]
+
+
+class Differences(TypedDict):
+    """What the two contexts differ in: messages shown, ids of rules, exact values (200 of each at most), claims.
+
+    `claims` is null where those of one of the summaries are not known.
+    """
+
+    messages: OnlySeqs
+    rules: OnlyTexts
+    values: OnlyTexts
+    claims: OnlyClaims | None
+
+
+class Comparison(TypedDict):
+    """One turn's context under two versions, in the order that was asked for."""
+
+    seq: int
+    contexts: list[ComparedContext]
+    differences: Differences
+
+
+class FateOfOriginal(TypedDict):
+    """What became of an original that had the text."""
+
+    seq: int
+    fate: str
+
+
+class Loss(TypedDict):
+    """The first snapshot in which the text did not stand any more, the run and the step that made it, and why."""
+
+    version: int
+    parent_version: int
+    run_id: str
+    trigger: str | None
+    step: str | None
+    detail: str | None
+    summarizer: str | None
+    messages: list[Message]
+    back_in: int | None
+
+
+class Bisected(TypedDict):
+    """Where a text was said, whether the context has it now, and what took it out, null for nothing."""
+
+    seqs: list[int]
+    in_context: bool
+    searched_versions: list[int]
+    loss: Loss | None
+
+
 class StoredContent(TypedDict):
     """An original; `content` has it as every step works on it."""
 

@@ -161,6 +161,8 @@ class Client:
     unpin = _blocking(Operations.unpin)
     list_rules = _blocking(Operations.list_rules)
     decide_rule = _blocking(Operations.decide_rule)
+    compare = _blocking(Operations.compare)
+    bisect = _blocking(Operations.bisect)
 
     def call_model(
         self,
@@ -263,6 +265,8 @@ class AsyncClient:
     unpin = _awaited(Operations.unpin)
     list_rules = _awaited(Operations.list_rules)
     decide_rule = _awaited(Operations.decide_rule)
+    compare = _awaited(Operations.compare)
+    bisect = _awaited(Operations.bisect)
 
     async def call_model(
         self,

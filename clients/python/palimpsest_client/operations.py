@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from palimpsest_client.answers import (
+    Bisected,
     Claims,
+    Comparison,
     Conversation,
     Erasure,
     ListedConversation,
@@ -339,6 +341,15 @@ class Operations(Flows):
         """Withdraw a rule, put it in force again, or keep one that a user may have asked to forget."""
         path = path_of("conversations", conversation_id, "rules", rule_id)
         return self.call("PATCH", path, Rule, body=given(in_force=in_force))
+
+    def compare(self, conversation_id: str, versions: Sequence[int], *, seq: int) -> Flow[Comparison]:
+        """Render the context of the turn that ended with `seq` under two versions, 0 for no compaction."""
+        body = given(versions=list(versions), seq=seq)
+        return self.call("POST", path_of("conversations", conversation_id, "comparisons"), Comparison, body=body)
+
+    def bisect(self, conversation_id: str, text: str) -> Flow[Bisected]:
+        """Find the first snapshot in which a text or value did not stand any more, and the step that took it out."""
+        return self.call("POST", path_of("conversations", conversation_id, "bisect"), Bisected, body=given(text=text))
 
     def _page(self, path: str, _item: type[T], query: Mapping[str, Any]) -> Flow[Page[T]]:
         found = yield from self.call("GET", path, Page, query=query)

@@ -301,6 +301,17 @@ export class Client {
     return this.#call("PATCH /v1/conversations/{conversation_id}/rules/{rule_id}", [conversationId, ruleId], { body });
   }
 
+  /** Render the context of the turn that ended with `seq` under two versions, 0 for no compaction. */
+  compare(conversationId: string, versions: [number, number], seq: number) {
+    const body = { versions, seq };
+    return this.#call("POST /v1/conversations/{conversation_id}/comparisons", [conversationId], { body });
+  }
+
+  /** Find the first snapshot in which a text or value did not stand any more, and the step that took it out. */
+  bisect(conversationId: string, text: string) {
+    return this.#call("POST /v1/conversations/{conversation_id}/bisect", [conversationId], { body: { text } });
+  }
+
   async #call<K extends Operation>(
     operation: K,
     path: readonly (string | number)[],

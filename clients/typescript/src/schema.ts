@@ -1,5 +1,12 @@
 // Written by generate_schema.py from the OpenAPI document; `make clients` writes it anew.
 
+export interface BisectOut {
+  in_context: boolean;
+  loss: LossOut | null;
+  searched_versions: number[];
+  seqs: number[];
+}
+
 export interface CacheBreakpointOut {
   block: number | null;
   cache_control: CacheControl;
@@ -24,6 +31,20 @@ export interface ClaimsOut {
 
 export interface CompactionOut {
   run_id: string;
+}
+
+export interface ComparedContext {
+  covers_through: number;
+  messages: Record<string, unknown>[];
+  rules: RulesOut;
+  tokens: number;
+  version: number;
+}
+
+export interface ComparisonOut {
+  contexts: ComparedContext[];
+  differences: DifferencesOut;
+  seq: number;
 }
 
 export interface ContextBlockRef {
@@ -89,6 +110,13 @@ export interface ConversationPage {
   last_id: string | number | null;
 }
 
+export interface DifferencesOut {
+  claims: OnlyClaims | null;
+  messages: OnlySeqs;
+  rules: OnlyTexts;
+  values: OnlyTexts;
+}
+
 export interface ErasedOut {
   batches: number;
   context_blocks: number;
@@ -111,6 +139,11 @@ export interface ErasureOut {
   number: number;
   proof: string;
   request_id: string | null;
+}
+
+export interface FateOut {
+  fate: string;
+  seq: number;
 }
 
 export interface LastAssembly {
@@ -142,6 +175,18 @@ export interface Lineage {
   version: number | null;
 }
 
+export interface LossOut {
+  back_in: number | null;
+  detail: string | null;
+  messages: FateOut[];
+  parent_version: number;
+  run_id: string;
+  step: string | null;
+  summarizer: string | null;
+  trigger: string | null;
+  version: number;
+}
+
 export interface MessageOut {
   content: unknown;
   created_at: string;
@@ -160,6 +205,21 @@ export interface MessagePage {
   first_id: string | number | null;
   has_more: boolean;
   last_id: string | number | null;
+}
+
+export interface OnlyClaims {
+  first: ClaimOut[];
+  second: ClaimOut[];
+}
+
+export interface OnlySeqs {
+  first: number[];
+  second: number[];
+}
+
+export interface OnlyTexts {
+  first: string[];
+  second: string[];
 }
 
 export interface PayloadHistory {
@@ -782,6 +842,25 @@ export interface Operations {
       in_force: boolean;
     };
     answer: RuleOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
+  };
+  "POST /v1/conversations/{conversation_id}/comparisons": {
+    query: Record<string, never>;
+    body: {
+      seq: number;
+      versions: number[];
+    };
+    answer: ComparisonOut;
+    requestHeaders: never;
+    headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
+  };
+  "POST /v1/conversations/{conversation_id}/bisect": {
+    query: Record<string, never>;
+    body: {
+      text: string;
+    };
+    answer: BisectOut;
     requestHeaders: never;
     headers: "cache-control" | "ratelimit" | "ratelimit-policy" | "request-id";
   };

@@ -264,8 +264,14 @@ test("everything else", async () => {
   assert.equal((await client.getRun(run.run_id)).id, run.run_id);
   assert.equal((await client.listRuns(made.id)).data[0]!.id, run.run_id);
   assert.deepEqual((await client.listSnapshots(made.id)).data, []);
+  const bisected = await client.bisect(made.id, "hi");
+  assert.deepEqual([bisected.seqs, bisected.in_context, bisected.loss], [[0], true, null]);
+  const compared = await client.compare(made.id, [0, 0], 1);
+  assert.deepEqual(compared.contexts.map((each) => each.version), [0, 0]);
+  assert.deepEqual(compared.differences.messages, { first: [], second: [] });
   assert.equal((await client.fork(made.id, { through_seq: 1 })).last_seq, 1);
   assert.equal((await client.restore(made.id, 0)).head_version, 1);
   assert.equal((await client.getSnapshot(made.id, 1)).version, 1);
+  assert.deepEqual((await client.listClaims(made.id, 1)).data, []);
   assert.equal((await client.eraseConversation(made.id)).conversation_id, made.id);
 });
