@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -224,6 +224,8 @@ def without_text(learned: Learned) -> Learned:
 
 
 def _model(history: ResentHistory) -> str | None:
-    raw: Any = history.fields.get("model")
-    model = _value(raw) if raw is not None else None
+    try:
+        model = _value(history.fields.get("model", b"null"))
+    except msgspec.DecodeError:
+        return None
     return model if isinstance(model, str) and 0 < len(model) <= MOST_NAME_CHARS else None

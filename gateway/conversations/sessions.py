@@ -24,6 +24,7 @@ _HEADERS: Final = (
     b"x-litellm-session-id",
     b"x-litellm-trace-id",
     b"helicone-session-id",
+    b"x-openwebui-chat-id",
 )
 """What clients call a session, measured; LiteLLM passes the client's own on under its names."""
 _CLIENTS: Final = (
@@ -45,6 +46,7 @@ _BY_HEADER: Final = (
     (b"x-claude-code-session-id", "claude-code"),
     (b"x-litellm-session-id", "litellm"),
     (b"x-litellm-trace-id", "litellm"),
+    (b"x-openwebui-chat-id", "open-webui"),
 )
 """Session headers that one client alone has, for user-agents that do not say."""
 _PRODUCT: Final = re.compile(r"[a-z][a-z0-9._-]{0,39}(?=/|\Z)")
@@ -97,7 +99,13 @@ def _client(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def _value(raw: msgspec.Raw | None) -> Any:
-    return None if raw is None or len(bytes(raw)) > 10 * MOST_NAME_CHARS else _json(raw)
+    if raw is None or len(bytes(raw)) > 10 * MOST_NAME_CHARS:
+        return None
+    try:
+        return _json(raw)
+    except msgspec.DecodeError:
+        # A number that is none here, for one: the provider may read it.
+        return None
 
 
 def _name(value: Any) -> str | None:

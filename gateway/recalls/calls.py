@@ -52,7 +52,7 @@ def declared(history: ResentHistory) -> ResentHistory | None:
     if history.shape == "chat" and ("functions" in fields or bytes(fields.get("n", b"1")) not in {b"1", b"null"}):
         return None
     tools = bytes(fields.get("tools", b"null")).strip()
-    if tools in {b"null", b"[]"}:
+    if tools == b"null" or (tools.startswith(b"[") and not tools[1:-1].strip()):
         every = b"[" + _DEFINITIONS[history.shape] + b"]"
     elif not tools.startswith(b"[") or _has_its_own(tools):
         return None
@@ -64,10 +64,17 @@ def declared(history: ResentHistory) -> ResentHistory | None:
 def _has_its_own(tools: bytes) -> bool:
     if f'"{NAME}"'.encode() not in tools:
         return False
-    return any(
-        isinstance(tool, dict) and NAME in {tool.get("name"), (tool.get("function") or {}).get("name")}
-        for tool in _value(tools)
-    )
+    try:
+        every = _value(tools)
+    except msgspec.DecodeError:
+        # What cannot be read here is left as it is.
+        return True
+    return any(isinstance(tool, dict) and NAME in {tool.get("name"), _function(tool).get("name")} for tool in every)
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function")
+    return function if isinstance(function, dict) else {}
 
 
 def is_recall(shape: Shape, part: Mapping[str, Any]) -> bool:

@@ -59,10 +59,16 @@ class EveryApiModel:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def do_GET(self) -> None:
+                listed = {"object": "list", "data": [{"id": "gpt-5.6", "object": "model", "owned_by": "openai"}]}
+                self._send(200, "application/json", json.dumps(listed).encode())
+
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 path, _, query = self.path.partition("?")
-                status, kind, answer = outer.answer(path, body, query)
+                self._send(*outer.answer(path, body, query))
+
+            def _send(self, status: int, kind: str, answer: bytes) -> None:
                 self.send_response(status)
                 self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(answer)))

@@ -18,10 +18,31 @@ from tests.gateway.conftest import PROVIDER_KEY, room_on
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runtime.settings import Settings
     from tests.gateway.conftest import Room
 
 MOST: Final = 200_000
 SECONDS: Final = 20
+ODD: Final = (
+    '"\\ud83d"',
+    '{"user_id":"\\ud83d"}',
+    '[{"name":"recall\\ud83d"}]',
+    '[{"name":"recall","strict":1e999}]',
+    '[{"name":"recall","function":5}]',
+    "1e999",
+    "{}",
+    "5",
+)
+OF_REQUESTS: Final = ("user", "model", "metadata", "safety_identifier", "tools", "n", "litellm_session_id")
+
+
+@pytest.fixture(scope="module")
+def recalling(module_settings: Settings) -> Iterator[Room]:
+    tenant = make_tenant(module_settings.database_url.get_secret_value(), "hostile")
+    with room_on(module_settings, tenant, policy={"gateway_recall": True}) as room:
+        yield room
 
 
 def body_of(text: str, **fields: Any) -> bytes:
@@ -245,3 +266,47 @@ def test_prefix_of_another_tenant_is_nobodys_whatever_is_named(room: Room) -> No
             copy.ask("and now?")
             assert copy.name != chat.name
     assert len(room.stored(chat.name)) == 4
+
+
+@pytest.mark.parametrize(
+    "field", ["user", "model", "metadata", "safety_identifier", "tools", "n", "litellm_session_id"]
+)
+@pytest.mark.parametrize(
+    "value", ['"\\ud83d"', '{"user_id":"\\ud83d"}', '[{"name":"recall\\ud83d"}]', "1e999", "{}", "5"]
+)
+def test_odd_fields_beside_the_history_are_the_providers_to_refuse(recalling: Room, field: str, value: str) -> None:
+    rows = json.dumps([{"role": "user", "content": f"odd {field} {value}"}])
+    body = f'{{"{field}":{value},"messages":{rows}}}'.encode()
+    answer = recalling.client.post("/v1/chat/completions", content=body)
+    assert answer.status_code == 200
+    asked = recalling.providers.asked[-1].raw
+    assert f'"{field}":{value}'.encode().rstrip(b"]") in asked
+
+
+@pytest.mark.parametrize("tools", ["[ ]", "[\n]", "[]", "null", " [ ] "])
+@pytest.mark.parametrize("shape", PATHS)
+def test_lists_of_no_tools_take_one(recalling: Room, shape: str, tools: str) -> None:
+    name = "input" if shape == "responses" else "messages"
+    body = f'{{"model":"m","max_tokens":9,"tools":{tools},"{name}":[{{"role":"user","content":"no tools {tools!r}"}}]}}'
+    answer = recalling.client.post(PATHS[shape], content=body.encode())
+    assert answer.status_code == 200
+    assert len(recalling.providers.asked[-1].body["tools"]) == 1
+
+
+def test_long_list_of_tools_passes(recalling: Room) -> None:
+    tools = [{"name": f"tool_{n}", "description": "x" * 400, "input_schema": {"type": "object"}} for n in range(5_000)]
+    chat = Chatter(recalling, "messages")
+    chat.fields = {"tools": tools}
+    chat.ask("many tools")
+    assert recalling.providers.asked[-1].body["tools"][:-1] == tools
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/", "//v1/messages", "/v1//messages", "/v1/v1/messages", "/messages"])
+def test_other_paths_say_that_they_are_none(room: Room, path: str) -> None:
+    connection = connected(room)
+    body = body_of("elsewhere")
+    connection.sendall(head(room, f"content-length: {len(body)}", "connection: close", path=path) + body)
+    answer = answer_of(connection)
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert f"There is no POST {path} here.".encode() in answer
+    assert not room.providers.asked
