@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -48,6 +49,9 @@ class Pool(Protocol):
 
     async def write(self, query: str, *arguments: Any) -> Any:
         """Do the same with a query that writes."""
+
+    async def write_together(self, locked: UUID, query: str, *arguments: Any) -> Any:
+        """Do the same in one transaction with others of the same query; `locked` is the id of the row that it locks."""
 
 
 class Usage(NamedTuple):
@@ -332,18 +336,19 @@ async def append_turn(
         ),
         *((sent.shape, _beside_contents(sent, facts, contents)) if sent else (None, None)),
     )
-    call = _APPEND
+    append = partial(pool.write_together, conversation_id, _APPEND, *arguments)
     if entries:
-        call, arguments = _APPEND_ENTRIES, (*arguments, _entries(entries))
+        # One of a few hundred.
+        append = partial(pool.write, _APPEND_ENTRIES, *arguments, _entries(entries))
     try:
-        done = Appended(*await pool.write(call, *arguments))
+        done = Appended(*await append())
     except asyncpg.UniqueViolationError:
         may_be_stored = True
     else:
         may_be_stored = idempotency_key is not None and done.outcome == "out_of_order"
     if may_be_stored:
         # A request with the same idempotency key may have committed in between: this time its answer is found.
-        done = Appended(*await pool.write(call, *arguments))
+        done = Appended(*await append())
     if done.outcome == "replayed":
         # What gave up waiting for a synchronous standby is here, and may not be there: this waits for it again.
         await pool.write(_REPLICATED)

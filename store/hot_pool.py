@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
+from store.hot_groups import CallGroups
 from store.hot_writes import Writes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
+    from uuid import UUID
 
 MAX_IDLE_SECONDS: Final = 300.0
 """Seconds after which a connection that nobody used is closed, as in asyncpg's pool."""
@@ -60,6 +62,7 @@ class HotPool:
         self._waiting: deque[asyncio.Future[_Lane | None]] = deque()
         self._open = 0
         self._writes = Writes(size, self._loop.time)
+        self._groups: dict[str, CallGroups] = {}
         self._closed = False
         self.waits = 0
         """Calls that found every connection in use."""
@@ -74,10 +77,14 @@ class HotPool:
 
         Raises TimeoutError when no connection comes free or the call takes too long, and what asyncpg raises.
         """
+        return await self._call(query, arguments)
+
+    async def _call(self, query: str, arguments: Sequence[Any], *, every_row: bool = False) -> Any:
         lane = await self._take()
+        fetch = lane.connection.fetch if every_row else lane.connection.fetchrow
         began = self._loop.time()
         try:
-            row = await lane.connection.fetchrow(query, *arguments)
+            answer = await fetch(query, *arguments)
         except asyncpg.ReadOnlySQLTransactionError:
             self._leave(lane)
             raise
@@ -101,16 +108,32 @@ class HotPool:
         if self._give_back(lane):
             # Who waited for it asks the database now, and not after this answer has been made and written.
             await asyncio.sleep(0)
-        return row
+        return answer
 
     async def write(self, query: str, *arguments: Any) -> asyncpg.Record | None:
         """Make a call that writes; see `fetchrow`.
 
         Raises TimeoutError at once where others wait already that the server does not answer.
         """
+        return await self._write(query, arguments)
+
+    async def write_many(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Make calls that write in one statement; return all rows; see `write`."""
+        rows: list[asyncpg.Record] = await self._write(query, arguments, every_row=True)
+        return rows
+
+    async def write_together(self, locked: UUID, query: str, *arguments: Any) -> Any:
+        """Make a call that writes, with others of the same query where all would wait; see `CallGroups`."""
+        group = self._groups.get(query)
+        if group is None:
+            half = max(1, self._size // 2)
+            group = self._groups[query] = CallGroups(self, query, most_under_way=half, patience=self._patience)
+        return await group.call(locked, *arguments)
+
+    async def _write(self, query: str, arguments: Sequence[Any], *, every_row: bool = False) -> Any:
         self._writes.begin()
         try:
-            row = await self.fetchrow(query, *arguments)
+            answer = await self._call(query, arguments, every_row=every_row)
         except TimeoutError:
             self._writes.unanswered()
             raise
@@ -120,7 +143,7 @@ class HotPool:
         finally:
             self._writes.end()
         self._writes.answered()
-        return row
+        return answer
 
     @property
     def size(self) -> int:

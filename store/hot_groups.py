@@ -1,0 +1,159 @@
+"""Calls that would wait for a connection go to the database together: one statement, one commit, an outcome each.
+
+A call alone is most of all a transaction of its own: eight in one take less than half of the database's time. Nothing
+waits for others to come: as long as few are under way each goes by itself, and those that come while they are go next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+MOST_TOGETHER: Final = 8
+"""Calls of one statement. All of them wait for the slowest."""
+LOCK_MILLISECONDS: Final = 50
+"""Milliseconds that calls together wait for a row that somebody else has locked; then each goes alone."""
+_PLACE: Final = re.compile(r"\$(\d+)")
+_ROLLED_BACK: Final = (
+    asyncpg.LockNotAvailableError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.DataError,
+    asyncpg.SyntaxOrAccessError,
+    asyncpg.PLPGSQLError,
+    asyncpg.QueryCanceledError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+"""After these nothing was stored, for certain: after a lost connection it may have been."""
+
+
+class Connections(Protocol):
+    """Where the calls are made: `HotPool`."""
+
+    async def write(self, query: str, *arguments: Any) -> Any:
+        """Make one call; return the first row of its answer."""
+
+    async def write_many(self, query: str, *arguments: Any) -> Sequence[Any]:
+        """Make calls together; return the rows of their answers."""
+
+
+class _Waiting(NamedTuple):
+    locked: UUID
+    arguments: Sequence[Any]
+    answer: asyncio.Future[Any]
+    expiry: asyncio.TimerHandle
+
+
+class CallGroups:
+    """Calls of one query, which returns a row of a text, three integers and a boolean."""
+
+    def __init__(self, connections: Connections, query: str, *, most_under_way: int, patience: float) -> None:
+        """Have at most so many statements under way; a call waits `patience` seconds for its turn."""
+        self._connections = connections
+        self._query = query
+        self._most_under_way = most_under_way
+        self._patience = patience
+        self._under_way = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def call(self, locked: UUID, *arguments: Any) -> Any:
+        """Make a call; return its row, and raise what it raises. `locked` is the id of the row that it locks.
+
+        Raises TimeoutError for one whose turn does not come in time.
+        """
+        if self._under_way < self._most_under_way:
+            self._under_way += 1
+            try:
+                return await self._connections.write(self._query, *arguments)
+            finally:
+                self._end()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        expiry = loop.call_later(self._patience, _give_up, answer)
+        self._waiting.append(_Waiting(locked, arguments, answer, expiry))
+        try:
+            return await answer
+        finally:
+            expiry.cancel()
+
+    def _end(self) -> None:
+        """Let those go next that wait."""
+        self._under_way -= 1
+        group: list[_Waiting] = []
+        while self._waiting and len(group) < MOST_TOGETHER:
+            waiting = self._waiting.popleft()
+            if not waiting.answer.done():
+                waiting.expiry.cancel()
+                group.append(waiting)
+        if group:
+            self._under_way += 1
+            task = asyncio.create_task(self._go(group))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _go(self, group: list[_Waiting]) -> None:
+        # Two groups that lock the same rows in one order never wait for each other.
+        group.sort(key=lambda waiting: waiting.locked)
+        try:
+            if len(group) == 1:
+                await self._go_alone(group[0])
+            else:
+                await self._go_together(group)
+        finally:
+            self._end()
+
+    async def _go_together(self, group: list[_Waiting]) -> None:
+        arguments = [argument for waiting in group for argument in waiting.arguments]
+        try:
+            _, *rows = await self._connections.write_many(_together(self._query, len(group)), *arguments)
+        except _ROLLED_BACK:
+            await asyncio.gather(*map(self._go_alone, group))
+        except BaseException as error:
+            for waiting in group:
+                _fail(waiting.answer, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for waiting, row in zip(group, rows, strict=True):
+                if not waiting.answer.done():
+                    waiting.answer.set_result(row)
+
+    async def _go_alone(self, waiting: _Waiting) -> None:
+        try:
+            row = await self._connections.write(self._query, *waiting.arguments)
+        except BaseException as error:
+            _fail(waiting.answer, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if not waiting.answer.done():
+                waiting.answer.set_result(row)
+
+
+@cache
+def _together(query: str, count: int) -> str:
+    """Return a statement of so many calls, each with arguments of its own; its first row is none of theirs."""
+    places = max(int(number) for number in _PLACE.findall(query))
+    calls = (_PLACE.sub(lambda place: f"${int(place[1]) + call * places}", query) for call in range(count))  # noqa: B023
+    bound = f"select set_config('lock_timeout', '{LOCK_MILLISECONDS}ms', true), 0, 0, 0, false"
+    return " union all ".join((bound, *calls))
+
+
+def _give_up(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError("no connection came free"))
+
+
+def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error if isinstance(error, Exception) else TimeoutError("given up"))

@@ -1,0 +1,147 @@
+"""Calls that go to the database together: each has its own outcome, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID, uuid4
+
+import asyncpg
+import psycopg
+import pytest
+
+from store import hot_path
+from store.hot_groups import MOST_TOGETHER
+from store.hot_pool import HotPool
+from tests.conftest import make_tenant
+from tests.support.service.hot_calls import hot_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from runtime.settings import Settings
+    from tests.conftest import Tenant
+    from tests.support.service.hot_calls import HotCalls
+
+SIXTH: Final = "select $1::text, 6 / $2::integer, 0, 0, true"
+HELLO: Final = {"role": "user", "content": "Hello."}
+
+
+@pytest.fixture
+def calls(make_settings: Callable[..., Settings], tenant: Tenant) -> Iterator[HotCalls]:
+    with hot_calls(make_settings(), tenant.id) as opened:
+        yield opened
+
+
+def pooled(url: str, test: Callable[[HotPool], Awaitable[None]], *, patience: float = 10.0) -> None:
+    """Run a test with a pool of two connections, one of them for calls that write."""
+
+    async def run() -> None:
+        pool = HotPool(partial(asyncpg.connect, url, command_timeout=10), size=2, patience=patience)
+        try:
+            await test(pool)
+        finally:
+            await pool.close()
+
+    asyncio.run(run())
+
+
+async def together(pool: HotPool, query: str, *arguments: tuple[Any, ...]) -> list[Any]:
+    calls = (pool.write_together(uuid4(), query, *each) for each in arguments)
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_turns_that_would_wait_share_transactions(
+    calls: HotCalls, database_url: str, make_settings: Callable[..., Settings]
+) -> None:
+    other = make_tenant(database_url, "other")
+    with hot_calls(make_settings(), other.id) as others:
+        own = [(each, each.conversation()) for each in [calls, others] * 20]
+    turns = [
+        each.turn(conversation, {"role": "user", "content": str(conversation)}, tenant_id=each.tenant_id)
+        for each, conversation in own
+    ]
+    answers = calls.at_once(turns)
+    assert {(answer.outcome, answer.first_seq, answer.last_seq) for answer in answers} == {("appended", 0, 0)}
+    rows = calls.owner("select tenant_id, conversation_id, content::text as said, xmin::text as by from messages")
+    assert {(row["tenant_id"], row["conversation_id"]) for row in rows} == {
+        (each.tenant_id, conversation) for each, conversation in own
+    }
+    assert all(row["said"] == f'"{row["conversation_id"]}"' for row in rows)
+    by = [row["by"] for row in rows]
+    assert len(set(by)) < len(by) / 2
+    assert max(map(by.count, by)) == MOST_TOGETHER
+
+
+def test_a_turn_that_waits_for_its_row_holds_up_no_other(calls: HotCalls, database_url: str) -> None:
+    conversations = [calls.conversation() for _ in range(20)]
+
+    async def test(pool: HotPool, _: UUID) -> None:
+        with psycopg.connect(database_url) as holder:
+            holder.execute("select from conversations where id = %s for update", [conversations[10]])
+            tasks = [
+                asyncio.create_task(hot_path.append_turn(pool, **calls.turn(each, HELLO))) for each in conversations
+            ]
+            free = [task for place, task in enumerate(tasks) if place != 10]
+            await asyncio.wait_for(asyncio.gather(*free), 4)
+            assert not tasks[10].done()
+            holder.rollback()
+        assert (await tasks[10]).outcome == "appended"
+
+    calls.run(test)
+    stored = calls.owner("select conversation_id from messages")
+    assert sorted(row["conversation_id"] for row in stored) == sorted(conversations)
+
+
+def test_what_fails_fails_alone(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        answers = await together(pool, SIXTH, *((str(number), number) for number in (1, 2, 0, 3, 0, 6)))
+        failed = [answer for answer in answers if isinstance(answer, Exception)]
+        assert list(map(type, failed)) == [asyncpg.DivisionByZeroError] * 2
+        assert [(row[0], row[1]) for row in answers if row not in failed] == [("1", 6), ("2", 3), ("3", 2), ("6", 1)]
+
+    pooled(database_url, test)
+
+
+def test_what_may_be_stored_is_not_tried_again(database_url: str) -> None:
+    """With the connection, the answer is lost, and nobody knows of what."""
+    ending = "case when $1 then pg_terminate_backend(pg_backend_pid())::text end"
+    query = f"select {ending}, nextval('tries')::integer, 0, 0, true"
+
+    async def test(pool: HotPool) -> None:
+        answers = await together(pool, query, *((number == 3,) for number in range(6)))
+        assert [isinstance(answer, Exception) for answer in answers] == [False, *[True] * 5]
+
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute("create sequence tries")
+        pooled(database_url, test)
+        (last,) = owner.execute("select last_value from tries").fetchone() or (0,)
+    assert last <= 6
+
+
+def test_whose_turn_does_not_come_gives_up(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        hold = "select pg_advisory_xact_lock(1)::text, 0, 0, 0, true"
+        with psycopg.connect(database_url) as holder:
+            holder.execute("select pg_advisory_lock(1)")
+            first = asyncio.create_task(together(pool, hold, ()))
+            await asyncio.sleep(0)
+            (late,) = await together(pool, hold, ())
+            assert isinstance(late, TimeoutError)
+            holder.execute("select pg_advisory_unlock(1)")
+            assert len(await first) == 1
+
+    pooled(database_url, test, patience=1.0)
+
+
+def test_who_goes_away_leaves_the_others_their_answers(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        tasks = [asyncio.create_task(pool.write_together(uuid4(), SIXTH, str(number), 6)) for number in range(6)]
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        answers: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(answers[2], asyncio.CancelledError)
+        assert [answers[place][0] for place in (0, 1, 3, 4, 5)] == ["0", "1", "3", "4", "5"]
+
+    pooled(database_url, test)
