@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from compaction.cost.depth import Depth, depths
 from compaction.cost.pauses import Pause
 from compaction.messages import has_tool_results, is_request
 from compaction.shorten.trimming import drop_oldest
@@ -46,6 +47,8 @@ class Head:
     results_through: int = -1
     results_hold: int = 0
     summary_hold: int = 0
+    depths: tuple[Depth, ...] = ()
+    """Of a cut that was all that was made: how deep it might have gone as well, the deepest first."""
 
     @property
     def total(self) -> int:
@@ -71,7 +74,7 @@ class Recording:
     policy: Policy
     calls: list[int] = field(default_factory=list)
     """How many messages each call was sent."""
-    _heads: dict[tuple[int, int, bool], tuple[Head, Head]] = field(default_factory=dict)
+    _heads: dict[tuple[int, int, bool, int], tuple[Head, Head]] = field(default_factory=dict)
     _shared: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,23 +118,30 @@ class Recording:
         )
         return self.pause.is_due(load) if in_pause else bool(decide(load, self.policy))
 
-    def climb(self, head: Head, count: int, *, in_pause: bool = False) -> Head | None:
-        """Return the head that a run makes of the first `count` messages; None where nothing came of it."""
-        key = (id(head), count, in_pause)
+    def climb(self, head: Head, count: int, *, in_pause: bool = False, start: int = 0) -> Head | None:
+        """Return the head that a run makes of the first `count` messages; None where nothing came of it.
+
+        Results in messages of the view before `start` are not cut.
+        """
+        key = (id(head), count, in_pause, start)
         if key not in self._heads:
             policy = self.pause.early if in_pause else self.policy
-            self._heads[key] = head, self._climbed(head, count, policy)  # both, so that no id is given to another
+            self._heads[key] = (
+                head,
+                self._climbed(head, count, policy, start),
+            )  # both, so that no id is given to another
         _, climbed = self._heads[key]
         return None if climbed.snapshot.version == head.snapshot.version else climbed
 
-    def _climbed(self, head: Head, count: int, policy: Policy) -> Head:
+    def _climbed(self, head: Head, count: int, policy: Policy, start: int) -> Head:
         working = build(head.snapshot, self.originals[head.covers : count], policy, pinned=())
         stage = Stage(working, fixed_tokens=self.fixed)
         tried: dict[Step, Result] = {}
+        cuts = tuple(depths(stage, policy))
         summarized, read, written = head.summarized, 0, 0
         while step := next_step(tried, stage.load, stage.count(stage.view), policy, summaries=True, extracts=True):
             before = stage.tokens
-            outcome = self._summary(stage, policy) if step is Step.SUMMARY else steps.take(step, stage, policy)
+            outcome = self._outcome(step, stage, policy, start)
             if outcome is None or outcome.reason is not None:
                 tried[step] = "skipped"
                 continue
@@ -155,7 +165,13 @@ class Recording:
             summary_hold=stored + growth_margin(policy.compaction_threshold_tokens, policy)
             if Step.SUMMARY in tried
             else head.summary_hold,
+            depths=cuts if [step for step, done in tried.items() if done == "committed"] == [Step.TOOL_RESULTS] else (),
         )
+
+    def _outcome(self, step: Step, stage: Stage, policy: Policy, start: int) -> steps.StepOutcome | None:
+        if step is Step.SUMMARY:
+            return self._summary(stage, policy)
+        return steps.cut_results(stage, policy, start) if start else steps.take(step, stage, policy)
 
     def _summary(self, stage: Stage, policy: Policy) -> steps.StepOutcome | None:
         zone = steps.find_zone(stage, policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.cost.ladder import NO_HEAD, Head, Recording
+from compaction.cost.depth import choose
 from compaction.cost.survival import Life, SurvivalCurve, share_of_pauses
 from compaction.cost.swap import Decision, Expected, Ready, bounds_of, decide, is_worth_summary
 
@@ -119,7 +120,7 @@ class _WhenItPays:
         count = stored(recording, number)
         if recording.is_due(head, count, hold=self._hold):
             # The check after the turn before: nobody knows yet whether a pause comes.
-            ready = recording.climb(head, count)
+            ready = self._as_deep_as_it_pays(number, head, recording.climb(head, count))
             if ready is not None and self._decision(number, head, ready).swaps:
                 return self._swap(number, ready)
             self._hold = recording.tokens(head, count) + recording.margin
@@ -128,6 +129,16 @@ class _WhenItPays:
             if ready is not None and self._is_worth_it(number, ready, recording.tokens(head, count)):
                 return self._swap(number, ready)
         return head
+
+    def _as_deep_as_it_pays(self, number: int, head: Head, deepest: Head | None) -> Head | None:
+        if deepest is None or not deepest.depths:
+            return deepest
+        recording, count = self._played.recording, stored(self._played.recording, number)
+        before, bounds = recording.tokens(head, count), bounds_of(recording.policy)
+        choice = choose(deepest.depths, before, bounds, self._played.prices, self._turns(number))
+        if choice.depth is deepest.depths[0]:
+            return deepest
+        return recording.climb(head, count, start=choice.depth.start) or deepest
 
     def _swap(self, number: int, head: Head) -> Head:
         self._hold, self._swapped = 0, number

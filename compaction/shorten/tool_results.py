@@ -24,11 +24,17 @@ class Cut(NamedTuple):
 
 
 def cut_tool_results(
-    view: Sequence[ViewMessage], retention_chars: int, handles: Handles | None = None, *, in_pieces: bool = False
+    view: Sequence[ViewMessage],
+    retention_chars: int,
+    handles: Handles | None = None,
+    *,
+    in_pieces: bool = False,
+    start: int = 0,
 ) -> Cut:
     """Cut every tool result except those in the most recent tool-result message.
 
-    With `in_pieces` the results of one answer are messages of their own, and all those of the newest stay.
+    With `in_pieces` the results of one answer are messages of their own, and all those of the newest stay. Results in
+    messages before the one at `start` stay as well.
 
     A result is left alone if its content is neither a string nor holds text blocks, if it already ends with the
     marker, or if its text is no longer than `retention_chars` characters. Text blocks are cut as one text; images
@@ -52,7 +58,7 @@ def cut_tool_results(
         return shorter
 
     newest = newest_results(view) if in_pieces else max(holders, default=0)
-    for index in holders[: bisect_left(holders, newest)]:
+    for index in holders[bisect_left(holders, start) : bisect_left(holders, newest)]:
         message = map_blocks(view[index], cut)
         if message is not view[index]:
             changed[index] = message

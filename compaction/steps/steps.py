@@ -72,7 +72,7 @@ def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, thr
     """
     match step:
         case Step.TOOL_RESULTS:
-            return _cut_results(stage, policy)
+            return cut_results(stage, policy)
         case Step.PRUNE:
             return _prune(stage, policy, by_hand=by_hand)
         case Step.TRIM:
@@ -187,9 +187,10 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
     return f"Estimated {stage.load.input_tokens:,} tokens, threshold {policy.compaction_threshold_tokens:,}"
 
 
-def _cut_results(stage: Stage, policy: Policy) -> StepOutcome:
-    working = stage.working
-    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, working.handles, in_pieces=working.in_pieces)
+def cut_results(stage: Stage, policy: Policy, start: int = 0) -> StepOutcome:
+    """Return the view with older tool results cut; those in messages before the one at `start` stay."""
+    handles, in_pieces = stage.working.handles, stage.working.in_pieces
+    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, handles, in_pieces=in_pieces, start=start)
     outcome = StepOutcome(
         Step.TOOL_RESULTS,
         cut.view,

@@ -87,6 +87,15 @@ class Execution:
             return None
         return swapping.verdict(self._lease, now.stage, outcome, self._bounds)
 
+    def _as_deep_as_it_pays(self, outcome: StepOutcome, now: Reading) -> StepOutcome:
+        """Return a cut of tool results that goes as deep as pays, where it is the run's only step and in no pause."""
+        swapping, lease = self._resources.swapping, self._lease
+        if swapping is None or lease.strategy is not None or lease.trigger == RunTrigger.PAUSE or self._tried:
+            return outcome
+        if decide(now.stage.load, lease.policy).trim or self._next(now, outcome.view, {outcome.step: "committed"}):
+            return outcome
+        return swapping.as_deep_as_it_pays(lease, now.stage, outcome, self._bounds)
+
     def _is_summary_alone(self, now: Reading) -> bool:
         """Tell whether a summary is due and tool results are held back: their next cut would soon be followed by it."""
         load = now.stage.load
@@ -170,6 +179,8 @@ class Execution:
             by_hand = strategy is not None and strategy != "auto"
             through = self._read_through if step is Step.BACKSTOP else None
             outcome = steps.take(step, now.stage, policy, by_hand=by_hand, through=through)
+            if step is Step.TOOL_RESULTS:
+                outcome = self._as_deep_as_it_pays(outcome, now)
         done = self._journal.take(outcome, now)
         if done == "skipped":
             return done

@@ -6,11 +6,12 @@ from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
+from compaction.cost.depth import choose, depths
 from compaction.cost.survival import SurvivalCurve, share_of_pauses
 from compaction.cost.swap import Expected, Ground, Ready, decide, is_worth_summary
 from compaction.steps.ladder import BEFORE_SUMMARY, Step
 from compaction.steps.runs import RunKind
-from compaction.steps.steps import find_zone
+from compaction.steps.steps import cut_results, find_zone
 from store.conversations import waiting
 from worker.summarizers.prices import PriceTable, prices_of
 
@@ -69,6 +70,33 @@ class Swapping:
         if outcome.step in BEFORE_SUMMARY:
             return SwapVerdict("not_yet", prices.lifetime, f"not yet: {note}")
         return SwapVerdict("swaps", 0, f"at once: over a threshold; {note}")
+
+    def as_deep_as_it_pays(self, lease: Lease, stage: Stage, outcome: StepOutcome, bounds: Bounds) -> StepOutcome:
+        """Return a cut of tool results that leaves the first ones whole where cutting them costs more than it saves.
+
+        `outcome` is the deepest cut. It stays where the cache is cold: then all is written anew anyway.
+        """
+        policy = lease.policy
+        if policy.swap != "when_it_pays" or lease.kind not in _MAY_WAIT or outcome.reason is not None:
+            return outcome
+        cuts = depths(stage, policy)
+        course = self._course(lease)
+        prices = self.prices(course.model, policy)
+        if not cuts or course.is_broken or prices is None or prices.is_cold(course.quiet_seconds):
+            return outcome
+        turns = _turns(course, prices)
+        choice = choose(cuts, stage.load.input_tokens, bounds, prices, turns)
+        if choice.depth is cuts[0]:
+            return outcome
+        shallower = cut_results(stage, policy, choice.depth.start)
+        if shallower.reason is not None:
+            return outcome
+        whole = cuts.index(choice.depth)
+        note = (
+            f"{whole:,} older message(s) with results stay whole: spares ${choice.spares_usd:.4f} to write the prefix "
+            f"anew, costs ${choice.costs_usd:.4f} over {turns:.0f} expected turns"
+        )
+        return shallower._replace(detail=f"{shallower.detail}; {note}")
 
     def is_worth_summary(self, lease: Lease, stage: Stage, model: str | None) -> tuple[bool, str]:
         """Tell whether a summary below the thresholds is worth what the `model` asks for it, and from what that is."""

@@ -182,6 +182,42 @@ def test_a_cut_that_answers_no_threshold_is_put_off_and_made_in_a_pause(
     assert head(chat, conversation).version == 1
 
 
+DEEP_CUTS: Final = {"tool_result_retention_chars": 100, "input_token_budget": 2_050}
+DEEP: Final[list[Message]] = [
+    request("go", 20),
+    *rounds(1, 60),
+    answer("so", 20),
+    *exchanges(5, 100),
+    request("on", 20),
+    *rounds(3, 400, start=1),
+]
+"""Over the budget of tool results: a small one with much talk behind it, and large ones after that."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "cut"),
+    [
+        ({}, MODEL, [16, 18]),
+        ({"swap": "at_once"}, MODEL, [2, 16, 18]),
+        ({"prompt_cache_seconds": 0}, MODEL, [2, 16, 18]),
+        ({}, "nobody-knows-1", [2, 16, 18]),
+        # So tight that the deepest alone leaves room for the next step.
+        ({"input_token_budget": 2_000}, MODEL, [2, 16, 18]),
+    ],
+    ids=["pays", "forbidden", "no cache", "no price", "no room"],
+)
+def test_tool_results_are_cut_as_deep_as_pays(chat: Chat, policy: dict[str, Any], model: str, cut: list[int]) -> None:
+    conversation, workers = begin(chat, DEEP_CUTS | policy, model), workers_of(chat)
+    chat.append(conversation, DEEP)
+    workers.settle(conversation)
+    assert head(chat, conversation).version == 1
+    (step,) = chat.steps(chat.run(conversation).id)
+    assert ("1 older message(s) with results stay whole: spares $" in step.detail) == (len(cut) == 2)
+    view = chat.query("select messages::text from snapshots where conversation_id = :c and version = 1", c=conversation)
+    shown = json.loads(view[0].messages)
+    assert [at for at, each in enumerate(shown) if "[truncated for" in json.dumps(each)] == cut
+
+
 def test_a_summary_that_is_due_is_not_waited_with_a_cut_before_it(chat: Chat) -> None:
     conversation, workers = begin(chat), workers_of(chat)
     chat.append(conversation, [request("go", 2_500), *rounds(8, 400), answer("done", 20), *exchanges(6, 100)])
