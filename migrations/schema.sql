@@ -1,4 +1,4 @@
--- The whole schema at revision 0114, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0115, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -972,11 +972,12 @@ create view compaction_savings with (security_invoker=true) as
     count(*) AS calls,
     sum(u.input_tokens) AS input_tokens,
     sum(u.cached_tokens) AS cached_tokens,
-    sum(u.expected_tokens) AS expected_tokens,
+    sum(u.expected_tokens) FILTER (WHERE u.cached_tokens IS NOT NULL) AS expected_tokens,
     sum(u.saved_tokens) AS saved_tokens,
     sum(u.cost_usd) AS cost_usd,
     sum(u.saved_usd) AS saved_usd,
-    sum(u.saved_uncached_usd) AS saved_uncached_usd
+    sum(u.saved_uncached_usd) AS saved_uncached_usd,
+    count(u.cached_tokens) AS calls_with_cache_counts
    FROM turn_usages u
      JOIN tenants t ON t.id = u.tenant_id
   GROUP BY t.name, u.conversation_id, ((u.answered_at AT TIME ZONE 'utc'::text)::date);

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from runtime.settings import Settings
+    from store.conversations.usages import Reckoned
     from store.runs.runs import StepRecord
 
 CheckOutcome = Literal["idle", "begun", "in_the_way", "promoted", "recounted"]
 Attempt = Literal["done", "lost", "released", "failed"]
 Refusal = Literal["no_message", "unreadable", "misshapen", "unknown_task", "bookkeeping"]
 Delivery = Literal["delivered", "refused", "dead"]
+Prefix = Literal["expected", "cached", "missing"]
+Context = Literal["sent", "uncompacted"]
 
 OTHER: Final = "other"
 """Stands for a reason or a model that is not among those that are known, so that no label has values without end."""
@@ -78,6 +81,24 @@ class WorkerMetrics:
         self._counter("model_cost_usd", "USD that model calls cost, where the price is known.", "model")
         self._counter("model_requests", "Requests to models, each attempt for itself.", "model", "outcome")
         self._histogram("model_request_duration_seconds", "Seconds until a model answered.", _MODEL_SECONDS, "model")
+        self._counter("chat_calls", "Calls of chats' own models that were reckoned, from the usages of their turns.")
+        self._counter("chat_input_tokens", "Tokens of input of these calls.")
+        self._counter("chat_saved_tokens", "Tokens that compaction kept out of them, estimated.")
+        self._counter(
+            "chat_prefix_tokens",
+            "Of calls whose usage says what a prompt cache had: what it should have had, had, and had less than it "
+            "should. What is missing was not compaction's doing.",
+            "which",
+        )
+        self._counter(
+            "chat_cost_usd",
+            "USD of these calls' input, where the model's price is known: as they were sent, and without compaction. "
+            "The second less the first is what compaction saved.",
+            "context",
+        )
+        self._counter(
+            "chat_saved_uncached_usd", "USD that compaction would have saved of these calls were nothing ever cached."
+        )
         self._counter("guard_findings", "What the quality guard found wrong with summaries.", "reason")
         self._counter("webhook_attempts", "Attempts at webhook deliveries.", "outcome")
         self._counter("sweeps", "Sweeps.")
@@ -89,6 +110,7 @@ class WorkerMetrics:
         self._counter("metrics_lost", "Counts that a process of the pool could not pass on.")
         # There from the start, at 0: an alert sees the first of each as a change.
         known = {"checks": CheckOutcome, "run_attempts": Attempt, "messages_refused": Refusal}
+        known |= {"chat_prefix_tokens": Prefix, "chat_cost_usd": Context}
         for name, values in (known | {"webhook_attempts": Delivery}).items():
             for value in get_args(values):
                 self._metrics[name].labels(value)
@@ -146,6 +168,21 @@ class WorkerMetrics:
         name = self.model(model)
         self._add("model_requests", name, outcome if outcome == "ok" else _known(outcome))
         self._add("model_request_duration_seconds", name, amount=seconds)
+
+    def reckoned(self, input_tokens: int, cached: int | None, call: Reckoned) -> None:
+        """Count a call of a chat's own model; `cached` is what its usage says that a cache had, None for nothing."""
+        self._add("chat_calls")
+        self._add("chat_input_tokens", amount=input_tokens)
+        self._add("chat_saved_tokens", amount=max(0, call.saved_tokens))
+        if cached is not None and call.expected_tokens is not None:
+            had = min(cached, input_tokens)
+            self._add("chat_prefix_tokens", "expected", amount=call.expected_tokens)
+            self._add("chat_prefix_tokens", "cached", amount=had)
+            self._add("chat_prefix_tokens", "missing", amount=max(0, call.expected_tokens - had))
+        if call.cost_usd is not None and call.saved_usd is not None:
+            self._add("chat_cost_usd", "sent", amount=call.cost_usd)
+            self._add("chat_cost_usd", "uncompacted", amount=max(0.0, call.cost_usd + call.saved_usd))
+            self._add("chat_saved_uncached_usd", amount=call.saved_uncached_usd or 0.0)
 
     def judged(self, reasons: Iterable[str]) -> None:
         """Count what the quality guard found."""

@@ -48,26 +48,34 @@ async def append_turn(
     replayed = _refuse_or_accept(appended)
     for run_id in blocks.run_ids if blocks and not replayed else ():
         services.wakeups.add_run(caller.tenant_id, run_id)
-    if turn.usage.input_tokens is not None and not replayed:
-        services.usages.add(_usage(caller, conversation, turn, appended.first_seq))
+    note_usage(caller, conversation, turn, appended)
     services.metrics.took(replayed=replayed, messages=len(turn.contents), size=len(body))
     check = wake_up(caller, conversation, queued=appended.queued)
     return TurnOut(appended.first_seq, appended.last_seq, appended.context_tokens, check), replayed
 
 
-def _usage(caller: Caller, conversation: UUID, turn: Turn, seq: int) -> UsageRecord:
-    return UsageRecord(
+def note_usage(
+    caller: Caller, conversation: UUID, turn: Turn, appended: Appended, *, is_edit: bool | None = None
+) -> None:
+    """Keep what the API counted for the call that a turn came from, off the request path; once, and where it did.
+
+    `is_edit` tells whether the call took the place of others; None = as the turn says.
+    """
+    if turn.usage.input_tokens is None or appended.outcome != "appended":
+        return
+    record = UsageRecord(
         tenant_id=caller.tenant_id,
         conversation_id=conversation,
-        seq=seq,
+        seq=appended.first_seq,
         snapshot_version=turn.usage.version,
-        input_tokens=turn.usage.input_tokens or 0,
+        input_tokens=turn.usage.input_tokens,
         cached_tokens=turn.cached.read,
         written_tokens=turn.cached.written,
         output_tokens=turn.usage.output_tokens,
-        is_edit=turn.replace_from is not None,
+        is_edit=turn.replace_from is not None if is_edit is None else is_edit,
         answered_at=datetime.now(UTC),
     )
+    caller.services.usages.add(record)
 
 
 async def store_turn(

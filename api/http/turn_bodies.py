@@ -200,12 +200,10 @@ def usage_of(counted: TokenUsage, version: int | None) -> Usage:
 
 
 def _cached(counted: TokenUsage) -> CachedTokens:
-    """Return what a usage says of the cache: 0 of both kinds is what those say that have none, or do not count it."""
-    return (
-        CachedTokens(counted.cache_read, counted.cache_written)
-        if counted.cache_read + counted.cache_written
-        else NOT_SAID
-    )
+    """Return what a usage says of the cache: who says what was written has read 0, who says nothing may have read."""
+    if counted.cache_read is None and counted.cache_written is None:
+        return NOT_SAID
+    return CachedTokens(counted.cache_read or 0, counted.cache_written)
 
 
 def _counted(turn: ChatTurnIn | ItemsTurnIn, usage: Any) -> TokenUsage:

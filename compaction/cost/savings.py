@@ -49,6 +49,7 @@ def savings(call: Call, before: Call | None, expected: int | None, prices: CallP
     Without compaction it would have begun with all of the call before, so that a cache that was warm would have had
     that. What the provider counted goes before what was `expected` of the cache.
     """
+    unread, read = prices.written, 0
     if call.cached is None:
         cost = prices.cost(call.input, expected or 0)
     else:
@@ -56,10 +57,26 @@ def savings(call: Call, before: Call | None, expected: int | None, prices: CallP
         written = min(call.written or 0, call.input - read)
         rest = call.input - read - written
         cost = read * prices.cache_read + written * prices.cache_write + rest * prices.input
-    whole = call.input + max(0, call.saved)
-    had = 0 if before is None or prices.is_cold(gap) else before.input + max(0, before.saved)
-    # Where the provider's cache did not have what it should, it would not have had more without compaction.
-    if call.cached is not None and expected:
-        had = round(had * min(1.0, call.cached / expected))
-    without = prices.cost(whole, had)
-    return Savings(cost, without - cost, max(0, call.saved) * prices.input)
+        if written + rest > 0:
+            unread = (written * prices.cache_write + rest * prices.input) / (written + rest)
+    saved = max(0, call.saved)
+    more_read = _more_read(call, before, expected, is_cold=before is None or prices.is_cold(gap))
+    more_read = min(more_read, call.input + saved - read)
+    per_read = prices.cache_read if prices.has_cache else unread
+    return Savings(cost, more_read * per_read + (saved - more_read) * unread, saved * prices.input)
+
+
+def _more_read(call: Call, before: Call | None, expected: int | None, *, is_cold: bool) -> float:
+    """Return how many more tokens a cache would have had without compaction.
+
+    Where the provider's cache did not have what it should, it would not have had more without compaction.
+    """
+    saved = max(0, call.saved)
+    if before is None or is_cold:
+        return 0
+    if expected is None:
+        # What it began with is not known; what it would have had more is taken to be as old as the rest.
+        return saved
+    hit = 1.0 if call.cached is None or expected <= 0 else min(1.0, call.cached / expected)
+    whole = min(before.input + max(0, before.saved), call.input + saved)
+    return max(0, whole - expected) * hit

@@ -27,9 +27,9 @@ class TokenUsage(NamedTuple):
     """The whole prompt, from the cache or not."""
     output: int | None = None
     """Everything that was written, `reasoning` included."""
-    cache_read: int = 0
-    """Those of the input that came from a cache."""
-    cache_written: int = 0
+    cache_read: int | None = None
+    """Those of the input that came from a cache; 0 where the usage says that none did."""
+    cache_written: int | None = None
     """Those of the input that were written to one."""
     reasoning: int = 0
     """Those of the output that the model thought, and that no later call reads where they are not sent back."""
@@ -50,10 +50,11 @@ class _Messages(Struct):
     cache_creation_input_tokens: TokenCount | None = None
 
     def tokens(self) -> TokenUsage:
-        read, written = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
-        if self.input_tokens is None and not read + written:
+        read, written = self.cache_read_input_tokens, self.cache_creation_input_tokens
+        cached = (read or 0) + (written or 0)
+        if self.input_tokens is None and not cached:
             return TokenUsage(output=self.output_tokens)
-        return TokenUsage((self.input_tokens or 0) + read + written, self.output_tokens, read, written)
+        return TokenUsage((self.input_tokens or 0) + cached, self.output_tokens, read, written)
 
 
 class _InputDetails(Struct):
@@ -86,7 +87,7 @@ class _Chat(Struct):
         read = self.cached_tokens if read is None else read
         return _counted_in(
             (self.prompt_tokens, self.completion_tokens, self.total_tokens),
-            read or 0,
+            read,
             _written(self.prompt_tokens_details),
             _thought(self.completion_tokens_details),
         )
@@ -102,7 +103,7 @@ class _Responses(Struct):
     def tokens(self) -> TokenUsage:
         return _counted_in(
             (self.input_tokens, self.output_tokens, self.total_tokens),
-            (self.input_tokens_details or _InputDetails()).cached_tokens or 0,
+            (self.input_tokens_details or _InputDetails()).cached_tokens,
             _written(self.input_tokens_details),
             _thought(self.output_tokens_details),
         )
@@ -130,10 +131,10 @@ def read_usage(shape: Shape, usage: Any) -> TokenUsage:
         raise UsageError(detail, tuple(filter(None, place.rstrip("`").split(".")))) from None
 
 
-def _written(details: _InputDetails | None) -> int:
+def _written(details: _InputDetails | None) -> int | None:
     if details is None:
-        return 0
-    return details.cache_write_tokens or details.cache_creation_tokens or 0
+        return None
+    return details.cache_creation_tokens if details.cache_write_tokens is None else details.cache_write_tokens
 
 
 def _thought(details: _OutputDetails | None) -> int:
@@ -141,7 +142,7 @@ def _thought(details: _OutputDetails | None) -> int:
 
 
 def _counted_in(
-    counts: tuple[int | None, int | None, int | None], read: int, written: int, reasoning: int
+    counts: tuple[int | None, int | None, int | None], read: int | None, written: int | None, reasoning: int
 ) -> TokenUsage:
     """Return counts whose details are parts of the whole, and no larger than that, whatever a server says."""
     prompt, output, total = counts
@@ -149,5 +150,6 @@ def _counted_in(
         # Grok, and Gemini behind Chat Completions: what was thought stands beside what was written.
         output += reasoning
     whole = prompt or 0
-    read = min(read, whole)
-    return TokenUsage(prompt, output, read, min(written, whole - read), min(reasoning, output or 0))
+    read = None if read is None else min(read, whole)
+    written = None if written is None else min(written, whole - (read or 0))
+    return TokenUsage(prompt, output, read, written, min(reasoning, output or 0))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from api.actions.turns import store_turn, wake_up
+from api.actions.turns import note_usage, store_turn, wake_up
 from api.http.bodies import aside
 from api.http.problems import invalid
 from api.http.turn_bodies import read_turn
@@ -162,7 +162,12 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
         if replace_from is not None:
             fields["replace_from"] = replace_from
         appended = await _append(
-            caller, place.conversation_id, fields, part, f"gateway {ids.external('req', caller.request_id)} {expected}"
+            caller,
+            place.conversation_id,
+            fields,
+            part,
+            f"gateway {ids.external('req', caller.request_id)} {expected}",
+            is_edit=place.replace_from is not None,
         )
         if appended.outcome == "out_of_order":
             return None
@@ -187,7 +192,13 @@ def _parts(rows: Sequence[bytes]) -> list[list[bytes]]:
 
 
 async def _append(
-    caller: Caller, conversation_id: UUID, fields: dict[str, Any], rows: Sequence[bytes], idempotency_key: str
+    caller: Caller,
+    conversation_id: UUID,
+    fields: dict[str, Any],
+    rows: Sequence[bytes],
+    idempotency_key: str,
+    *,
+    is_edit: bool = False,
 ) -> Appended:
     messages = [_stored_form(fields["shape"], row) for row in rows]
     body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
@@ -198,6 +209,7 @@ async def _append(
         raise LostTurnError(appended.outcome)
     if appended.outcome != "out_of_order":
         services.metrics.took(replayed=appended.outcome == "replayed", messages=len(rows), size=len(body))
+        note_usage(caller, conversation_id, turn, appended, is_edit=is_edit)
     return appended
 
 

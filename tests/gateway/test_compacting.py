@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from runtime import ids
 from tests.gateway.chatter import PATHS, Chatter
 from tests.support import messages_api
+from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Asked, Fails, Says
 from tests.support.shapes import chat_api, responses_api
 
@@ -218,3 +220,33 @@ def test_thinking_from_before_the_head_is_left_out(room: Room) -> None:
     assert "I think." in json.dumps(asked.rows[:2])
     assert "I think." not in json.dumps(asked.rows[2:])
     assert not PROBLEMS["messages"](asked.rows)
+
+
+@pytest.mark.parametrize(("shape", "cached"), [("messages", 0), ("chat", None)])
+def test_what_a_call_counted_is_kept_with_the_head_that_it_was_made_with(
+    room: Room, shape: str, cached: int | None
+) -> None:
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, shape)
+    chat.fields = {"stream_options": {"include_usage": True}} if shape == "chat" else {}
+    talk(chat, 12, f"{shape} counting")
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.compact(chat.name)
+    chat.ask(f"{shape} after it")
+    assert chat.outcome == "compacted"
+    identifier = ids.parse("conv", chat.name)
+    statement = "select * from turn_usages where conversation_id = %s order by seq"
+
+    def kept(count: int) -> list[dict[str, Any]]:
+        rows = room.query(statement, identifier)
+        return rows if len(rows) == count else []
+
+    rows = eventually(lambda: kept(len(room.providers.asked)))
+    assert [row["snapshot_version"] > 0 for row in rows] == [*[False] * (len(rows) - 1), True]
+    assert [row["input_tokens"] for row in rows] == [len(asked.raw) // 4 for asked in room.providers.asked]
+    assert {row["cached_tokens"] for row in rows} == {cached}
+    assert not any(row["is_edit"] for row in rows)
+    # A regenerated answer says little of the prefix of the one that it takes the place of.
+    chat.rows = [*chat.rows[:-2], {"role": "user", "content": f"{shape} something else"}]
+    chat.send()
+    assert eventually(lambda: kept(len(room.providers.asked)))[-1]["is_edit"]

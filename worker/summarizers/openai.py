@@ -193,8 +193,8 @@ def answer_of(completion: object, model: str, prices: PriceTable, *, calls: int 
 
 def billed(usage: TokenUsage) -> BilledTokens:
     """Return the tokens that a call was billed for."""
-    fresh = (usage.input or 0) - usage.cache_read - usage.cache_written
-    return BilledTokens(fresh, usage.output or 0, usage.cache_written, 0, usage.cache_read)
+    read, written = usage.cache_read or 0, usage.cache_written or 0
+    return BilledTokens((usage.input or 0) - read - written, usage.output or 0, written, 0, read)
 
 
 def _usage(reported: Any) -> TokenUsage | None:

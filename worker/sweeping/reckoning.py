@@ -11,6 +11,7 @@ from compaction.cost.savings import Call, Savings, prefix_of, savings
 from compaction.overrides import in_force
 from store.conversations import usages
 from store.conversations.usages import Reckoned
+from worker.metrics import METRICS
 from worker.runs.swapping import call_prices
 from worker.summarizers.prices import PriceTable
 
@@ -53,6 +54,8 @@ class Reckoning:
                 reckoned[each.conversation_id, each.seq] = self._reckoned(each, before)
             usages.reckon(connection, reckoned)
         self._database.mark()
+        for each in due:
+            METRICS.reckoned(each.input_tokens, each.cached_tokens, reckoned[each.conversation_id, each.seq])
         return len(due)
 
     def _reckoned(self, each: ToReckon, earlier: Reckoned | None) -> Reckoned:

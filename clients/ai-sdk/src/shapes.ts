@@ -21,11 +21,12 @@ const MESSAGES: Codec<"messages"> = {
   prompt: toPrompt,
   usage({ inputTokens, outputTokens }) {
     if (inputTokens.total === undefined) return undefined;
-    const { cacheRead = 0, cacheWrite = 0, noCache = inputTokens.total - cacheRead - cacheWrite } = inputTokens;
+    const { cacheRead, cacheWrite, total } = inputTokens;
+    // What is not counted is left out: 0 says that nothing came from a cache.
     return {
-      input_tokens: noCache,
-      cache_read_input_tokens: cacheRead,
-      cache_creation_input_tokens: cacheWrite,
+      input_tokens: inputTokens.noCache ?? total - (cacheRead ?? 0) - (cacheWrite ?? 0),
+      ...(cacheRead !== undefined && { cache_read_input_tokens: cacheRead }),
+      ...(cacheWrite !== undefined && { cache_creation_input_tokens: cacheWrite }),
       output_tokens: outputTokens.total ?? 0,
     };
   },

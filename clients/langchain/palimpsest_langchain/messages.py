@@ -97,13 +97,11 @@ def usage_of(message: AIMessage, shape: Shape) -> dict[str, Any] | None:
         said = {"output_tokens": counted["output_tokens"], "output_tokens_details": thought}
         return {"input_tokens": counted["input_tokens"], **said}
     details = counted.get("input_token_details", {})
-    read, written = details.get("cache_read", 0), details.get("cache_creation", 0)
-    return {
-        "input_tokens": max(counted["input_tokens"] - read - written, 0),
-        "cache_read_input_tokens": read,
-        "cache_creation_input_tokens": written,
-        "output_tokens": counted["output_tokens"],
-    }
+    # What is not counted is left out: 0 says that nothing came from a cache.
+    names = {"cache_read": "cache_read_input_tokens", "cache_creation": "cache_creation_input_tokens"}
+    cached = {names[name]: count for name, count in details.items() if name in names and isinstance(count, int)}
+    rest = max(counted["input_tokens"] - sum(cached.values()), 0)
+    return {"input_tokens": rest, **cached, "output_tokens": counted["output_tokens"]}
 
 
 def _content(message: BaseMessage) -> str | list[Block]:

@@ -257,10 +257,12 @@ def _usage(response: ModelResponse, shape: Shape) -> dict[str, Any] | None:
     if not usage.input_tokens:
         return None
     if shape == "messages":
-        cached = {
-            "cache_read_input_tokens": usage.cache_read_tokens,
-            "cache_creation_input_tokens": usage.cache_write_tokens,
-        }
+        # It has 0 as well where the provider says nothing.
+        counts = (
+            ("cache_read_input_tokens", usage.cache_read_tokens),
+            ("cache_creation_input_tokens", usage.cache_write_tokens),
+        )
+        cached = {name: count for name, count in counts if count}
         rest = max(usage.input_tokens - sum(cached.values()), 0)
         return {"input_tokens": rest, **cached, "output_tokens": usage.output_tokens}
     thought = {"reasoning_tokens": int(usage.details.get("reasoning_tokens", 0))}

@@ -63,3 +63,13 @@ def test_contradictory_usages_give_figures_all_the_same(
     assert money.cost_usd >= 0
     assert money.cost_usd + money.saved_usd >= 0
     assert money.cost_usd <= call.input * 5e-6 * (1 + 1e-9)
+
+
+@given(calls, tokens, tokens | st.none())
+def test_where_compaction_kept_nothing_out_it_saved_nothing(call: Call, before: int, expected: int | None) -> None:
+    """Whatever a usage says of the cache: more than there was to read, or nothing."""
+    call = call._replace(saved=0)
+    prefix = prefix_of(call, Call(before), expected, has_moved=False)
+    money = savings(call, Call(before), prefix, OPUS, gap=20)
+    assert (money.saved_usd, money.saved_uncached_usd) == (0, 0)
+    assert savings(call, Call(before), None, OPUS, gap=20).saved_usd == 0

@@ -84,7 +84,7 @@ SAID: list[tuple[Shape, Any, TokenUsage]] = [
             "total_tokens": 117,
             "completion_tokens_details": {"reasoning_tokens": 100},
         },
-        TokenUsage(10, 107, 0, 0, 100),
+        TokenUsage(10, 107, reasoning=100),
     ),
     # A part is no larger than its whole, whatever a server says.
     (
@@ -97,6 +97,15 @@ SAID: list[tuple[Shape, Any, TokenUsage]] = [
         },
         TokenUsage(10, 7, 10, 0, 7),
     ),
+    # 0 is said, and is not the same as nothing.
+    (
+        "messages",
+        {"input_tokens": 10, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0},
+        TokenUsage(10, None, 0, 0),
+    ),
+    ("chat", {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 0}}, TokenUsage(10, None, 0)),
+    ("responses", {"input_tokens": 10, "input_tokens_details": {"cached_tokens": 0}}, TokenUsage(10, None, 0)),
+    ("responses", {"input_tokens": 10, "input_tokens_details": {}}, TokenUsage(10)),
     ("chat", None, TokenUsage()),
     ("responses", {}, TokenUsage()),
 ]

@@ -13,6 +13,7 @@ from store.conversations.usages import UsageRecord
 from tests.support.service.in_process import Chat, Workers, chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, request, rounds
+from worker.metrics import METRICS
 from worker.sweeping.reckoning import Reckoning
 
 if TYPE_CHECKING:
@@ -105,6 +106,98 @@ def test_what_a_snapshot_stands_for_is_saved_in_every_call_after_it(chat: Chat, 
         assert {row.id for row in usages.saved_most(connection, chat.tenant_id, 2, 10)} <= {conversation}
     statement = "select sum(saved_tokens)::integer from compaction_savings where conversation_id = %s"
     assert audited(database_url, statement, conversation) == [(2 * freed,)]
+
+
+def test_nothing_said_of_a_cache_is_not_a_cache_that_had_nothing(chat: Chat, database_url: str) -> None:
+    said, silent, mixed = begin(chat), begin(chat), begin(chat)
+    for conversation, cached in ((said, (0, 0)), (silent, (None, None)), (mixed, (None, 0))):
+        for number, count in enumerate(cached):
+            tokens = 10_000 + 2_000 * number
+            keep(chat, call(chat, conversation, 2 * number, 60 * number, input_tokens=tokens, cached_tokens=count))
+    rows = {each: reckoned(chat, each)[1] for each in (said, silent, mixed)}
+    assert [rows[each].expected_tokens for each in rows] == [10_000] * 3
+    assert float(rows[said].cost_usd) == pytest.approx(12_000 * 4e-6)
+    assert float(rows[silent].cost_usd) == pytest.approx((10_000 * 0.2 + 2_000 * 5) / 1e6)
+    statement = (
+        "select expected_tokens::integer, cached_tokens::integer, calls::integer, calls_with_cache_counts::integer "
+        "from compaction_savings where conversation_id = %s"
+    )
+    assert audited(database_url, statement, said) == [(10_000, 0, 2, 2)]
+    assert audited(database_url, statement, silent) == [(None, None, 2, 0)]
+    assert audited(database_url, statement, mixed) == [(10_000, 0, 2, 1)]
+
+
+def test_what_calls_cost_and_a_cache_had_is_counted_once(chat: Chat) -> None:
+    conversation = begin(chat)
+    before = counts()
+    keep(
+        chat,
+        call(chat, conversation, 0, 0, input_tokens=10_000, cached_tokens=0, written_tokens=10_000),
+        call(chat, conversation, 2, 60, input_tokens=12_000, cached_tokens=1_000, written_tokens=11_000),
+        call(chat, conversation, 4, 120, input_tokens=13_000),
+    )
+    rows = reckoned(chat, conversation)
+    reckoned(chat, conversation)
+    counted = {name: round(value - before[name], 6) for name, value in counts().items()}
+    usd = round(sum(float(row.cost_usd) for row in rows), 6)
+    assert counted == pytest.approx(
+        {
+            "calls": 3,
+            "input_tokens": 35_000,
+            "saved_tokens": 0,
+            "expected": 10_000,
+            "cached": 1_000,
+            "missing": 9_000,
+            "sent": usd,
+            "uncompacted": usd,
+            "saved_uncached_usd": 0,
+        },
+        abs=1e-5,
+    )
+
+
+def counts() -> dict[str, float]:
+    """Return what the process has counted of chats' calls so far."""
+    names = ("calls", "input_tokens", "saved_tokens", "saved_uncached_usd")
+    value = METRICS.registry.get_sample_value
+    found = {name: value(f"palimpsest_chat_{name}_total") for name in names}
+    for which in ("expected", "cached", "missing"):
+        found[which] = value("palimpsest_chat_prefix_tokens_total", {"which": which})
+    for context in ("sent", "uncompacted"):
+        found[context] = value("palimpsest_chat_cost_usd_total", {"context": context})
+    return {name: count or 0.0 for name, count in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        # More than there was to read, and to write: contradicting, so that it is held within the input.
+        ({"cached_tokens": 90_000, "written_tokens": 90_000}, 12_000 * 0.2e-6),
+        ({"cached_tokens": 0, "written_tokens": 90_000}, 12_000 * 5e-6),
+        # Read, but nothing said of what was written.
+        ({"cached_tokens": 2_000, "written_tokens": None}, 2_000 * 0.2e-6 + 10_000 * 4e-6),
+    ],
+)
+def test_a_usage_that_contradicts_itself_costs_no_more_than_all_of_its_input(
+    chat: Chat, fields: dict[str, Any], expected: float
+) -> None:
+    conversation = begin(chat)
+    keep(chat, call(chat, conversation, 0, 0, input_tokens=10_000))
+    keep(chat, call(chat, conversation, 2, 60, input_tokens=12_000, **fields))
+    row = reckoned(chat, conversation)[1]
+    assert float(row.cost_usd) == pytest.approx(expected)
+    assert row.saved_usd == 0
+
+
+def test_a_usage_that_comes_late_is_reckoned_by_what_is_known_then(chat: Chat) -> None:
+    conversation = begin(chat)
+    keep(chat, call(chat, conversation, 0, 0, input_tokens=10_000))
+    keep(chat, call(chat, conversation, 4, 60, input_tokens=14_000, cached_tokens=11_000))
+    assert [row.prefix_tokens for row in reckoned(chat, conversation)] == [0, 10_000]
+    keep(chat, call(chat, conversation, 2, 30, input_tokens=12_000, cached_tokens=10_000))
+    rows = reckoned(chat, conversation)
+    assert [(row.seq, row.prefix_tokens) for row in rows] == [(0, 0), (2, 10_000), (4, 10_000)]
+    assert all(row.reckoned_at is not None for row in rows)
 
 
 def test_where_the_price_is_not_known_tokens_are(chat: Chat) -> None:
