@@ -8,6 +8,7 @@ import msgspec
 
 from compaction.cache_marks import MAX_MARKS, with_mark
 from compaction.messages import CACHE_MARK, count_marks
+from compaction.pins.serving import check
 from compaction.repair import repair
 from compaction.shapes import codecs
 from compaction.shapes.inner import SentMessage
@@ -34,6 +35,8 @@ class CompactedRequest(NamedTuple):
     """By estimate."""
     version: int
     """Of the snapshot."""
+    rules: str
+    """The hash over the rules that stand in its messages word for word, as answers of the API have it."""
 
 
 def shorten(history: ResentHistory, place: Recognized) -> CompactedRequest | None:
@@ -43,11 +46,13 @@ def shorten(history: ResentHistory, place: Recognized) -> CompactedRequest | Non
         return None
     first = live_before(head.covers_through + 1, place.removed)
     if history.shape == "messages" and not _needs_care(history, place, head, first):
-        rows = [_marked(head.messages, history, first)[1:-1], *history.rows[first:]]
-        shown = history.with_rows([row for row in rows if row])
+        rows = [row for row in (_marked(head.messages, history, first)[1:-1], *history.rows[first:]) if row]
     else:
-        shown = history.with_rows(_carefully(history, place, head, first))
-    return CompactedRequest(shown, max(0, head.covered_tokens - head.tokens), head.version)
+        rows = _carefully(history, place, head, first)
+    shown = history.with_rows(rows)
+    served = b"[" + b",".join([*history.lead, *rows]) + b"]" if place.rules else b"[]"
+    saved = max(0, head.covered_tokens - head.tokens)
+    return CompactedRequest(shown, saved, head.version, check(served, place.rules).sha256)
 
 
 def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: int) -> bool:

@@ -213,7 +213,11 @@ class PassedRequest:
             with suppress(BusyError):
                 self._hold.take(self._prepared.size)
         request = (REQUEST, ids.external("req", self._request_id).encode())
-        return [*headers, *said(prepared.conversation, prepared.outcome, prepared.saved_tokens), request]
+        return [
+            *headers,
+            *said(prepared.conversation, prepared.outcome, prepared.saved_tokens, prepared.rules),
+            request,
+        ]
 
     def _recalls(self, known: Known, caller: Caller, prepared: PreparedRequest) -> RecallingAnswer | None:
         """Return what answers the model's calls of recall."""

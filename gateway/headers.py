@@ -16,6 +16,7 @@ KEY: Final = b"x-palimpsest-key"
 BYPASS: Final = b"x-palimpsest-bypass"
 OUTCOME: Final = b"x-palimpsest-outcome"
 SAVED: Final = b"x-palimpsest-saved-tokens"
+RULES: Final = b"x-palimpsest-rules"
 REQUEST: Final = b"x-palimpsest-request"
 CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 """Where clients of the providers have their key."""
@@ -70,9 +71,11 @@ def incoming(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name not in dropped and not name.startswith(OURS)]
 
 
-def said(conversation: str | None, outcome: str, saved_tokens: int) -> Headers:
-    """Return what the gateway says of a request."""
+def said(conversation: str | None, outcome: str, saved_tokens: int, rules: str = "") -> Headers:
+    """Return what the gateway says of a request; `rules` is the hash over those in it, "" where it is not known."""
     own = [(OUTCOME, outcome.encode()), (SAVED, b"%d" % saved_tokens)]
+    if rules:
+        own.append((RULES, rules.encode()))
     return [(CONVERSATION, conversation.encode()), *own] if conversation else own
 
 

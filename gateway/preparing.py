@@ -74,6 +74,11 @@ class PreparedRequest(NamedTuple):
         """Tokens that are not sent, by estimate."""
         return self.learned.saved_tokens if self.learned else 0
 
+    @property
+    def rules(self) -> str:
+        """The hash over the rules that stand in it, "" where nothing was compacted."""
+        return self.learned.rules if self.learned else ""
+
 
 async def prepare(
     services: GatewayServices, caller: Caller | None, door: Door, headers: Mapping[bytes, bytes], body: bytes
@@ -212,7 +217,9 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
         if prepared.as_it_came is not None or place.recalls:
             body = whole.with_rows(whole.rows)
         return prepared._replace(body=body, learned=learned, history=history)
-    learned = learned._replace(outcome="compacted", saved_tokens=shorter.saved_tokens, version=shorter.version)
+    learned = learned._replace(
+        outcome="compacted", saved_tokens=shorter.saved_tokens, version=shorter.version, rules=shorter.rules
+    )
     return prepared._replace(body=shorter.body, outcome="compacted", learned=learned, history=history)
 
 

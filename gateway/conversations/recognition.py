@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from compaction.messages import CACHE_MARK, OPAQUE, THINKING, blocks
+from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
 from gateway.conversations.put_back import can_begin_with_results, resent_before, with_results
@@ -57,6 +58,8 @@ class Recognized(NamedTuple):
     """Answers among what is matched within which recall was answered."""
     policy: str = "{}"
     """The conversation's own, as JSON text."""
+    rules: tuple[Pin, ...] = ()
+    """Rules in force of what is matched; known where there is a head."""
     is_pending: bool = False
     """Whether it takes longer than a request waits to tell what it goes on from: that is known afterwards."""
 
@@ -189,6 +192,11 @@ def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None
         broken_through=beginning.broken_through,
         recalls=tuple(recalls),
         policy=beginning.policy,
+        rules=tuple(
+            Pin(entry, seq, text, IN_LEDGER[source])
+            for entry, seq, text, source in beginning.rules
+            if source in IN_LEDGER and seq <= last_seq
+        ),
     )
 
 

@@ -68,6 +68,8 @@ class Learned(NamedTuple):
     saved_tokens: int
     version: int
     retried: bool = False
+    rules: str = ""
+    """The hash over the rules that stand in what was compacted; "" where nothing was."""
 
 
 async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> Kept:

@@ -30,6 +30,8 @@ class Reply(NamedTuple):
     conversation: str | None = None
     saved_tokens: int = 0
     """By estimate."""
+    rules: str = ""
+    """The hash over the rules in it, "" where it is not known."""
 
 
 class AnsweredRequest(PassedRequest):
@@ -52,7 +54,8 @@ class AnsweredRequest(PassedRequest):
         self._services.metrics.requests.labels(self._door.name, reply.outcome).inc()
         self._services.metrics.saved_tokens.inc(reply.saved_tokens)
         request = (REQUEST, ids.external("req", self._request_id).encode())
-        headers = [*error_headers(reply.body, None), *said(reply.conversation, reply.outcome, reply.saved_tokens)]
+        ours = said(reply.conversation, reply.outcome, reply.saved_tokens, reply.rules)
+        headers = [*error_headers(reply.body, None), *ours]
         self.status, self._has_begun = _OK, True
         await send({"type": "http.response.start", "status": _OK, "headers": [*headers, request]})
         await send({"type": "http.response.body", "body": reply.body, "more_body": False})

@@ -112,7 +112,7 @@ class GuardrailRequest(AnsweredRequest):
         if prepared.outcome == "compacted":
             rows = _messages(prepared.body)["messages"]
             answer = _encode({"action": "GUARDRAIL_INTERVENED", "structured_messages": rows})
-        return Reply(answer, prepared.outcome, prepared.conversation, prepared.saved_tokens)
+        return Reply(answer, prepared.outcome, prepared.conversation, prepared.saved_tokens, prepared.rules)
 
     async def _refuse(self, error: DoorError, send: Send) -> None:
         """Answer with an error: LiteLLM lets a request through at one of 502 to 504, and fails it at any other."""

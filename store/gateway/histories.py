@@ -17,7 +17,11 @@ MOST_ROWS: Final = 64
 """Messages after a recognized beginning that are read to be compared; an answer has a few."""
 MOST_NAMED_ROWS: Final = 1_000
 """Messages of a conversation that is named, and that no gateway has stored in, which a request waits for."""
-_FIND: Final = "select * from gateway_find($1, $2, $3, $4, $5)"
+_FIND: Final = """
+    select f.*, case when f.version is not null then
+        (select c.rules::text from conversations as c where c.id = f.conversation_id) end as rules
+    from gateway_find($1, $2, $3, $4, $5) as f
+"""
 _HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
 _NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
@@ -71,6 +75,7 @@ class Head(NamedTuple):
     """Of the messages that it covers."""
 
 
+_ledger: Final = msgspec.json.Decoder(list[tuple[str, int, str, str]]).decode
 _answered: Final = msgspec.json.Decoder(list[AnsweredRecall]).decode
 
 
@@ -104,6 +109,8 @@ class Beginning(NamedTuple):
     """Within the whole of what is stored, in its order."""
     policy: str = "{}"
     """The conversation's own, as JSON text."""
+    rules: Sequence[tuple[str, int, str, str]] = ()
+    """Its ledger where there is a head: id, seq, text and source of each entry."""
 
 
 class Begun(NamedTuple):
@@ -161,6 +168,7 @@ def _beginning(row: Any) -> Beginning | None:
         head,
         _recalls(row["recalls"]),
         row["policy"] or "{}",
+        _ledger(row["rules"] or "[]"),
     )
 
 

@@ -25,6 +25,8 @@ class Chatter:
         self.name = ""
         self.outcome = ""
         self.saved = 0
+        self.rules: str | None = None
+        """The hash over the rules, where the answer has one."""
         self.called = ""
         """Id of the newest call."""
 
@@ -54,6 +56,7 @@ class Chatter:
         self.name = answer.headers.get("x-palimpsest-conversation", "")
         self.outcome = answer.headers["x-palimpsest-outcome"]
         self.saved = int(answer.headers["x-palimpsest-saved-tokens"])
+        self.rules = answer.headers.get("x-palimpsest-rules")
         says = self.room.providers.model(self.room.providers.asked[number])
         assert isinstance(says, Says)
         self.rows += self.answer(says)

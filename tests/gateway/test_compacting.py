@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -220,6 +221,35 @@ def test_thinking_from_before_the_head_is_left_out(room: Room) -> None:
     assert "I think." in json.dumps(asked.rows[:2])
     assert "I think." not in json.dumps(asked.rows[2:])
     assert not PROBLEMS["messages"](asked.rows)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rules_that_stand_in_what_is_sent_are_named_by_their_hash(room: Room, shape: str) -> None:
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, shape)
+    rule = "From now on, never mention prices."
+    chat.ask(f"{shape} rules. {rule}")
+    chat.give(chat.called, "done")
+    chat.send()
+    talk(chat, 12, f"{shape} under a rule")
+    assert (chat.outcome, chat.rules) == ("unchanged", None)
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.compact(chat.name)
+    chat.ask(f"{shape} after it")
+    assert chat.outcome == "compacted"
+    conversation = ids.parse("conv", chat.name)
+    rows = room.query(
+        "select text from pins where conversation_id = %s and source <> 'withdrawal' order by seq, id", conversation
+    )
+    rules = [row["text"] for row in rows]
+    assert rule in rules
+    assert chat.rules == hashlib.sha256("\n".join(rules).encode()).hexdigest()
+    room.query(
+        "update pins set removed_at = now() where conversation_id = %s and text = %s returning 1", conversation, rule
+    )
+    chat.ask(f"{shape} once it is withdrawn")
+    rules.remove(rule)
+    assert chat.rules == hashlib.sha256("\n".join(rules).encode()).hexdigest()
 
 
 @pytest.mark.parametrize(("shape", "cached"), [("messages", 0), ("chat", None)])
