@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from api.schema.context_blocks import ContextBlockRef
 from api.schema.types import Strict, money
+from compaction.claims.claim import ClaimCounts
 from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
 from runtime import ids
 
@@ -70,6 +71,10 @@ class RunOut(Struct, kw_only=True):
     model_input_tokens: int
     model_output_tokens: int
     cost_usd: str | None
+    unsupported_lines: int | None
+    """Lines of the summary that no original bears out; null where no step wrote one."""
+    dropped_lines: int | None
+    """Lines that were left out of it because nothing bore them out."""
     duration_ms: int | None
     created_at: datetime
     started_at: datetime | None
@@ -96,6 +101,7 @@ class RetriedOut(Struct, kw_only=True):
 def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
     """Return a run as clients see it."""
     costs = [step.cost_usd for step in steps if step.cost_usd is not None]
+    claims = claim_counts(steps)
     return RunOut(
         id=ids.external("run", row.id),
         conversation_id=ids.external("conv", row.conversation_id),
@@ -122,6 +128,8 @@ def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
         model_input_tokens=sum(step.model_input_tokens or 0 for step in steps),
         model_output_tokens=sum(step.model_output_tokens or 0 for step in steps),
         cost_usd=money(sum(costs)) if costs else None,
+        unsupported_lines=claims.unsupported if claims else None,
+        dropped_lines=claims.dropped if claims else None,
         duration_ms=round((row.finished_at - row.started_at).total_seconds() * 1000)
         if row.finished_at and row.started_at
         else None,
@@ -131,6 +139,12 @@ def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
         not_before=row.not_before,
         steps=[step_out(step) for step in steps],
     )
+
+
+def claim_counts(steps: Sequence[AnyRow]) -> ClaimCounts | None:
+    """Return how the lines of a run's summary came to their sources, None where no step wrote one."""
+    details = [step.detail for step in steps if step.state == "committed" and step.detail]
+    return next((counts for detail in reversed(details) if (counts := ClaimCounts.read(detail))), None)
 
 
 def step_out(row: AnyRow) -> StepOut:

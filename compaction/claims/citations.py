@@ -32,6 +32,9 @@ _GLUED: Final = re.compile(r"[\w`\"'\)\]]")
 _CUT: Final = re.compile(r"\[m?(?:(?<=m)\d[\dm.,;\u2010-\u2015\u2212 -]*)?")
 """A citation whose end was not written any more, at the end of a line."""
 _RANGE: Final = re.compile(rf"(?<![\w:])m?(?P<first>\d{{1,9}})(?:\.\d+)?(?:{_DASH}m?(?P<last>\d{{1,9}}))?(?!\w)")
+_HEADING: Final = re.compile(r"(#{1,6})\s")
+_INTRODUCES: Final = 7
+"""Level of a line that introduces a list: below every heading."""
 _END: Final = re.compile(r"[\s.,;:!?)*_]*")
 _NOTHING: Final = frozenset({"none", "none.", "n/a", "- none", "- none.", NOTHING_NOTED.lower(), REFERENCE.lower()})
 
@@ -160,6 +163,34 @@ def _places(text: str) -> list[CitedSpan]:
     matches = (match for piece in pieces if (match := _RANGE.search(piece)))
     places = [CitedSpan(int(match["first"]), int(match["last"] or match["first"])) for match in matches]
     return [place for place in places if place.first <= place.last]
+
+
+def left_over(lines: Sequence[str | None]) -> list[str]:
+    """Return lines without those that were left out (None), and without a heading that had no others."""
+    levels = [_level(line) if line is not None else None for line in lines]
+    gone: set[int] = set()
+    for at, level in enumerate(levels):
+        if level is None:
+            continue
+        end = next((to for to in range(at + 1, len(lines)) if (levels[to] or level + 1) <= level), len(lines))
+        below = range(at + 1, end)
+        says = any(
+            levels[to] is None and any(char.isalnum() for char in line)
+            for to in below
+            if (line := lines[to]) is not None
+        )
+        if not says and any(lines[to] is None for to in below):
+            gone.update(range(at, end))
+    return [line for at, line in enumerate(lines) if line is not None and at not in gone]
+
+
+def _level(line: str) -> int | None:
+    """Return how high a line stands as a heading, 1 the highest; None for one that is none."""
+    text = line.strip()
+    if marks := _HEADING.match(text):
+        return len(marks[1])
+    introduces = text.rstrip("*_").endswith(":") and not says_something(line)
+    return _INTRODUCES if introduces and any(char.isalnum() for char in text) else None
 
 
 def line_text(line: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+import re
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -13,6 +14,11 @@ Support = Literal["verbatim", "values", "unsupported"]
 """Word for word in its sources; its values, names and most of its words are; or no source was found for it."""
 MOST_CITED: Final = 12
 """Messages that one line may rest on: whoever cites more has named no source."""
+
+
+_WRITTEN: Final = re.compile(
+    r"claims: (\d+) cited, (\d+) re-attributed, (\d+) unsupported, (\d+) dropped(?:, (\d+) marked before are gone)?"
+)
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
@@ -34,12 +40,21 @@ class ClaimCounts(NamedTuple):
     """Still in the summary."""
     dropped: int = 0
     """Taken out of it."""
+    gone: int = 0
+    """Lines that the summary before it had marked as unsupported, where such lines are dropped now."""
 
     def __str__(self) -> str:
+        gone = f", {self.gone} marked before are gone" if self.gone else ""
         return (
             f"claims: {self.cited} cited, {self.reattributed} re-attributed, {self.unsupported} unsupported, "
-            f"{self.dropped} dropped"
+            f"{self.dropped} dropped{gone}"
         )
+
+    @classmethod
+    def read(cls, detail: str) -> Self | None:
+        """Return the counts that a step's detail ends with, None for none."""
+        written = list(_WRITTEN.finditer(detail))
+        return cls(*(int(number or 0) for number in written[-1].groups())) if written else None
 
 
 class Proved(NamedTuple):

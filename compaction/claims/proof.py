@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from compaction.claims.citations import in_form, read
+from compaction.claims.citations import in_form, left_over, read
 from compaction.claims.claim import MOST_CITED, Claim, ClaimCounts, Proved
 from compaction.claims.sources import ClaimSource, Sources, facts_of
 
@@ -60,7 +60,7 @@ def prove(
     sources = Sources(zone, earlier=earlier or (), times=times, beside=beside)
     proof = _Proof(sources, earlier or ())
     inherited = ClaimSource(previous, ()) if previous and earlier is None else None
-    kept: list[str] = []
+    kept: list[str | None] = []
     claims: list[Claim] = []
     cited = reattributed = unsupported = dropped = refusable = 0
     for line in read(in_form(summary, sources.seqs)):
@@ -76,12 +76,14 @@ def prove(
             is_new = inherited is None or not _bears(facts_of(line.text), [inherited], lambda _: False)
             if is_new and handling == "drop":
                 dropped += 1
+                kept.append(None)
                 continue
             unsupported += 1
             refusable += is_new
             claims.append(Claim(line.text.strip()))
         kept.append(line.text)
-    return Proved("\n".join(kept), tuple(claims), ClaimCounts(cited, reattributed, unsupported, dropped), refusable)
+    counts = ClaimCounts(cited, reattributed, unsupported, dropped)
+    return Proved("\n".join(left_over(kept)), tuple(claims), counts, refusable)
 
 
 class _Proof:
@@ -141,7 +143,7 @@ class _Proof:
         """Return the only stretch that bears a line out; of several that have its very words, the newest."""
         quoting = [source for source in (*self._sources.earlier, *self._sources.zone) if _quoted(facts, [source])]
         if quoting:
-            return _Basis(quoting[-1].seqs, "verbatim")
+            return _Basis(quoting[-1].seqs, quoting[-1].support)
         wanted = [fact for fact in facts.facts if not self._sources.beside(fact)]
         share = _WORDS_WITH_FACTS if wanted else _WORDS_UNCITED
         if not wanted and len(facts.words) < _FEW_WORDS:

@@ -16,7 +16,7 @@ from compaction.view import WRITTEN
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from compaction.claims.claim import Claim
+    from compaction.claims.claim import Claim, Support
     from compaction.view import ViewMessage
 
 _READ_FOR_WORDS: Final = 20_000
@@ -95,10 +95,11 @@ def facts_of(line: str) -> LineFacts:
 class ClaimSource:
     """One thing that lines may rest on: an original, or a line of an earlier summary by what that rests on."""
 
-    def __init__(self, text: str, seqs: tuple[int, ...], *, is_original: bool = True) -> None:
+    def __init__(self, text: str, seqs: tuple[int, ...], *, support: Support = "verbatim") -> None:
         self._text = text
         self.seqs = seqs
-        self.is_original = is_original
+        self.support = support
+        """What a line that quotes it has of the originals: no more than it has itself."""
         self._known: dict[str, bool] = {}
 
     @cached_property
@@ -147,7 +148,7 @@ class Sources:
         beside: Sequence[str] = (),
     ) -> None:
         self.earlier = [
-            ClaimSource(claim.text, claim.seqs, is_original=False)
+            ClaimSource(claim.text, claim.seqs, support=claim.support)
             for claim in earlier
             if claim.support != "unsupported"
         ]

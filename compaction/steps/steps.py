@@ -163,12 +163,14 @@ def pin_first_request(stage: Stage) -> Stage:
     return stage if asked is None else replace(stage, working=working._replace(pins=(*working.pins, asked)))
 
 
-def replace_prefix(stage: Stage, zone: Zone, block: dict[str, Any], policy: Policy) -> StepOutcome:
-    """Return the view with the API's own summary in the place of what it was made from."""
+def replace_prefix(
+    stage: Stage, zone: Zone, block: dict[str, Any], policy: Policy, claims: tuple[Claim, ...] | None = None
+) -> StepOutcome:
+    """Return the view with the API's own summary in the place of what it was made from; `claims` are its lines'."""
     detail = f"Replaced {zone.stop} messages; {threshold_note(stage, policy)}"
     rebuilt = summaries.replace_prefix(stage.view, zone, block)
     outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=block["content"])
-    return _if_worth_it(outcome, stage, policy)
+    return _if_worth_it(outcome._replace(claims=claims), stage, policy)
 
 
 def detail_of(outcome: StepOutcome, stage: Stage) -> str | None:

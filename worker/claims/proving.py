@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from compaction.claims.citations import cited_as, with_citations
 from compaction.claims.claim import counted
 from compaction.claims.proof import prove
@@ -11,7 +13,9 @@ from compaction.steps.runs import RunReason
 from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
-    from compaction.claims.claim import Proved
+    from collections.abc import Sequence
+
+    from compaction.claims.claim import Claim, Proved
     from worker.summarizers.base import Summary, SummaryRequest
 
 _NAMED_LINES: Final = 10
@@ -43,8 +47,29 @@ def proved(summary: Summary, request: SummaryRequest) -> Summary:
         counts = counted(claims)
     if request.policy.recall_handles:
         text = with_citations(text, claims)
-    counts = counts._replace(dropped=counts.dropped + summary.dropped)
+    counts = counts._replace(dropped=counts.dropped + summary.dropped, gone=_gone(claims, request))
     return summary._replace(text=text, claims=claims, dropped=counts.dropped, notes=(*summary.notes, str(counts)))
+
+
+def attributed(summary: Summary, request: SummaryRequest, previous: str | None) -> Summary:
+    """Return a summary whose text has to stay as it is, with its claims.
+
+    `previous` is the summary before it. Raises SummaryError where the policy refuses lines that nothing bears out;
+    where it drops them they are marked.
+    """
+    handling = request.policy.unsupported_claims
+    policy = msgspec.structs.replace(
+        request.policy, recall_handles=False, unsupported_claims="mark" if handling == "drop" else handling
+    )
+    return proved(summary, request._replace(policy=policy, previous=previous))._replace(text=summary.text)
+
+
+def _gone(claims: Sequence[Claim], request: SummaryRequest) -> int:
+    """Return how many lines that were marked before are not there any more, because the policy drops them now."""
+    if request.policy.unsupported_claims != "drop":
+        return 0
+    kept = {claim.text for claim in claims}
+    return sum(claim.support == "unsupported" and claim.text not in kept for claim in request.claims or ())
 
 
 def borne_out(text: str, request: SummaryRequest) -> BorneOut:

@@ -6,6 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from compaction.steps import steps
+from worker.claims.proving import attributed
+from worker.summarizers.base import Summary
 from worker.summarizers.paying import pay
 
 if TYPE_CHECKING:
@@ -43,9 +45,17 @@ class NativeStep:
         beginning, most, wishes = stage.view[: zone.stop], policy.summary_max_tokens, summarizing.wishes
         tokens = (stage.estimate(beginning) + stage.fixed_tokens, most)
 
+        request = summarizing.request(stage, zone, policy)
+
         def sign() -> SignedSummary:
             return native.sign(beginning, model, sent.system, sent.tools, max_tokens=most, wishes=wishes)
 
-        signed = summarizing.answer(lambda: pay(summarizing.purse, model, tokens, sign), record)
-        outcome = steps.replace_prefix(stage, zone, signed.block, policy)
+        def make() -> tuple[SignedSummary, Summary]:
+            signed = pay(summarizing.purse, model, tokens, sign)
+            text = Summary(str(signed.block["content"]), model, signed.prompt_version, signed.spent)
+            return signed, attributed(text, request, stage.working.snapshot.summary)
+
+        signed, summary = summarizing.answer(make, record)
+        outcome = steps.replace_prefix(stage, zone, signed.block, policy, summary.claims)
+        outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
         return summarizing.commit(now, outcome, record._replace(prompt_version=signed.prompt_version), signed.spent)

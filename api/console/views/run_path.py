@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from api.schema.runs import claim_counts
 from compaction.steps.runs import ACTIVE, RunState, StepState
 from store.operations.statistics import tokens_saved
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from decimal import Decimal
 
+    from compaction.claims.claim import ClaimCounts
     from store.tables import AnyRow
 
 Kind = Literal["wait", "model", "steps", "rest"]
@@ -64,6 +66,8 @@ class Path(NamedTuple):
     model_output_tokens: int
     tokens_saved: int
     failure: Failure | None
+    claims: ClaimCounts | None
+    """How the lines of its summary came to their sources."""
 
 
 def run_path(run: AnyRow, steps: Sequence[AnyRow], now: datetime) -> Path:
@@ -101,6 +105,7 @@ def run_path(run: AnyRow, steps: Sequence[AnyRow], now: datetime) -> Path:
         sum(step.model_output_tokens or 0 for step in steps),
         sum(map(tokens_saved, steps)),
         _failure(run, steps),
+        claim_counts(steps),
     )
 
 

@@ -204,6 +204,8 @@ class Run(TypedDict):
     model_input_tokens: int
     model_output_tokens: int
     cost_usd: str | None
+    unsupported_lines: int | None
+    dropped_lines: int | None
     duration_ms: int | None
     created_at: str
     started_at: str | None

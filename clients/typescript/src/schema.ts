@@ -393,6 +393,7 @@ export interface RunOut {
   conversation_id: string;
   cost_usd: string | null;
   created_at: string;
+  dropped_lines: number | null;
   duration_ms: number | null;
   error: string | null;
   finished_at: string | null;
@@ -416,6 +417,7 @@ export interface RunOut {
   tokens_after: number | null;
   tokens_before: number | null;
   trigger: RunTrigger;
+  unsupported_lines: number | null;
   worker: string | null;
 }
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.claims.citations import named, read, with_citations, without_citations
+from compaction.claims.citations import left_over, named, read, with_citations, without_citations
 from compaction.claims.claim import MOST_CITED, Claim, ClaimCounts
 from compaction.claims.extracted import claims_of
 from compaction.claims.packing import packed, unpacked
@@ -204,3 +204,44 @@ def test_what_compaction_wrote_is_no_source() -> None:
     zone = (ViewMessage("user", "The code is 4471-B.", WRITTEN), *ZONE)
     assert only("The code is 4471-B.", zone).support == "unsupported"
     assert prove("", ZONE).counts == ClaimCounts()
+
+
+def test_what_quotes_a_line_that_has_values_alone_has_no_more() -> None:
+    line = "The trip to Lisbon costs Anna 820 EUR by TAP"
+    earlier = (
+        Claim(line, (4,), "values"),
+        Claim("Breakfast should be gluten-free, three mornings of it", (9,), "verbatim"),
+    )
+    assert only(f"- {line}.", (), earlier=earlier) == Claim(f"- {line}.", (4,), "values")
+    assert only("* Breakfast should be gluten-free, three mornings of it.", (), earlier=earlier).support == "verbatim"
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        (["## A", None, "## B", "b"], ["## B", "b"]),
+        (["## A", None, "a"], ["## A", "a"]),
+        (["## A", "### B", None, "", "## C", "c"], ["## C", "c"]),
+        (["## A", "a", "### B", None], ["## A", "a"]),
+        (["## A", "They want:", None, "## C", None, "c"], ["## C", "c"]),
+        (["## A", "None.", None], ["## A", "None."]),
+        (["## A", "", "## B", "b"], ["## A", "", "## B", "b"]),
+        ([None], []),
+    ],
+)
+def test_a_heading_goes_with_the_last_line_under_it(lines: list[str | None], left: list[str]) -> None:
+    assert left_over(lines) == left
+
+
+@given(st.lists(st.one_of(st.none(), st.sampled_from(["# A", "## B", "### C", "so:", "", "a", "- b"]))))
+def test_no_line_goes_that_says_something(lines: list[str | None]) -> None:
+    left = left_over(lines)
+    said = [line for line in lines if line in {"a", "- b"}]
+    assert [line for line in left if line in {"a", "- b"}] == said
+    assert left == [line for line in lines if line is not None] or None in lines
+
+
+@given(st.builds(ClaimCounts, *([st.integers(0, 10_000)] * 5)), st.text())
+def test_counts_are_read_as_they_are_written(counts: ClaimCounts, around: str) -> None:
+    assert ClaimCounts.read(f"Summarized 3 messages; {counts}; its messages alone") == counts
+    assert ClaimCounts.read(around) is None

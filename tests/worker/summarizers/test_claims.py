@@ -7,10 +7,11 @@ from uuid import uuid4
 
 import pytest
 
+from api.schema.runs import run_out
 from compaction.claims.citations import read
 from compaction.coverage import find_span
 from compaction.policy import merge
-from store.conversations import branches, snapshots
+from store.conversations import branches, conversations, snapshots
 from tests.support.servers.loopback_model import LoopbackModel, ok
 from tests.support.service.in_process import Chat, Workers, chat
 from tests.support.talk import answer, exchanges, request
@@ -171,12 +172,18 @@ def test_what_nothing_bears_out_is_marked_dropped_or_refused(asking: Chat, model
     marked = summarized(asking, model, text)
     assert by_text(claims(asking, marked))[f"{bare}."].support == "unsupported"
     assert "1 unsupported, 0 dropped" in detail(asking, marked)
+    run = asking.run(marked)
+    out = run_out(run, asking.steps(run.id))
+    assert (out.unsupported_lines, out.dropped_lines) == (1, 0)
 
     dropped = summarized(asking, model, text, {"unsupported_claims": "drop"})
     assert "Osaka" not in asking.snapshot(dropped, 1).summary
     assert "Rotterdam" in asking.snapshot(dropped, 1).summary
     assert all(claim.support != "unsupported" for claim in claims(asking, dropped))
     assert "0 unsupported, 1 dropped" in detail(asking, dropped)
+
+    emptied = summarized(asking, model, text.replace(GRAVE, f"### Abroad\n{GRAVE}"), {"unsupported_claims": "drop"})
+    assert "Abroad" not in asking.snapshot(emptied, 1).summary
 
     asked = len(model.requests)
     refused = summarized(asking, model, text, {"unsupported_claims": "refuse"})
@@ -188,6 +195,19 @@ def test_what_nothing_bears_out_is_marked_dropped_or_refused(asking: Chat, model
     correction = model.requests[asked + 1]
     assert "No message bears these lines out" in str(correction.body["messages"])
     assert "Osaka" in str(correction.body["messages"])
+
+
+def test_lines_that_were_marked_are_counted_where_they_are_dropped_now(asking: Chat, model: LoopbackModel) -> None:
+    conversation = summarized(asking, model, WELL.replace("## Results", f"{GRAVE}\n## Results"))
+    with asking.database.transaction(asking.tenant_id) as connection:
+        policy = asking.row(conversation).policy | {"unsupported_claims": "drop"}
+        conversations.change(connection, asking.tenant_id, conversation, {"policy": policy})
+    asking.append(conversation, exchanges(14, 200, start=20))
+    Workers(asking).settle(conversation)
+    assert asking.row(conversation).head_version == 2
+    assert "Osaka" not in asking.snapshot(conversation, 2).summary
+    details = [step.detail or "" for run in asking.runs(conversation) for step in asking.steps(run.id)]
+    assert any(", 1 dropped, 1 marked before are gone" in each for each in details), details
 
 
 def test_references_are_served_short_where_handles_are_on_and_count(asking: Chat, model: LoopbackModel) -> None:

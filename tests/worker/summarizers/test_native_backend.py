@@ -33,7 +33,7 @@ from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
 from compaction.view import MARKER, OPENING, WRITTEN, View, ViewMessage
 from runtime.settings import Settings
-from store.conversations import conversations
+from store.conversations import conversations, snapshots
 from store.runs import requested
 from tests.support.messages_api import begins_with_summary, open_calls, problems
 from tests.support.servers.loopback_compaction import BETA, compacted, dumped, not_compacted, signed_block
@@ -440,7 +440,8 @@ def test_the_block_takes_the_place_of_exactly_what_was_sent(native: Chat, model:
         "api-default",
     )
     assert step.detail == (
-        "Replaced 18 messages; Estimated 4,825 tokens, threshold 4,000; its messages alone were estimated at 4,800"
+        "Replaced 18 messages; Estimated 4,825 tokens, threshold 4,000; "
+        "claims: 0 cited, 0 re-attributed, 1 unsupported, 0 dropped; its messages alone were estimated at 4,800"
     )
     assert (step.messages_before, step.messages_after, step.model_calls) == (24, 7, 1)
     assert step.model_input_tokens == asked.input_tokens
@@ -523,6 +524,28 @@ def test_the_second_compaction_sends_the_block_and_keeps_only_the_new_one(native
         (42, 65, "summarized"),
     ]
     assert first.body["messages"][0]["role"] == "user"
+
+
+def test_lines_of_the_block_are_attributed_as_those_without_citations(native: Chat, model: LoopbackModel) -> None:
+    conversation = begin(native, unsupported_claims="drop")
+    told = "The freight of Kestrel Lines under contract KL-20417 weighs 731 kilograms."
+    native.append(conversation, [{"role": "user", "content": told}, {"role": "assistant", "content": "Noted."}])
+    native.append(conversation, exchanges(12, 200))
+    written = "Facts:\n- Kestrel Lines carries 731 kilograms of freight under KL-20417\n- Osaka pays 99,120 EUR in June"
+    model.then(compacted(written), compacted(written))
+    workers = Workers(native)
+    workers.settle(conversation)
+    row = native.snapshot(conversation, 1)
+    assert row.summary == written, "signed: nothing of it is left out"
+    assert [(claim.seqs, claim.support) for claim in snapshots.claims_of(row) or ()] == [
+        ((0,), "values"),
+        ((), "unsupported"),
+    ]
+    native.append(conversation, exchanges(12, 200, start=20))
+    workers.settle(conversation)
+    assert native.row(conversation).head_version == 2
+    again = snapshots.claims_of(native.snapshot(conversation, 2)) or ()
+    assert [claim.seqs for claim in again] == [(0,), ()], "by the claims of the block before"
 
 
 def block_of_context(chat: Chat, conversation: UUID) -> dict[str, Any]:
