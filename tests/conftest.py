@@ -37,6 +37,7 @@ from runtime.settings import Settings
 from store import engine, hot_path
 from store.engine import owner_engine
 from store.tenants import api_keys, tenants
+from tests.support.compiled_once import compile_once
 from tests.support.service.running_api import Service, running_api
 
 if TYPE_CHECKING:
@@ -302,6 +303,8 @@ def _administering(server_url: str) -> Iterator[psycopg.Connection]:
 
 # Each client would read all certificates that this machine trusts, which takes longer than most tests that have one.
 httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
+
+compile_once()
 
 engine.CONNECT_SECONDS = hot_path.ACQUIRE_SECONDS = PATIENCE  # type: ignore[misc] # not on a machine this slow
 
