@@ -95,6 +95,12 @@ CLIENTS: Final = (
     Client("Strands chat", "Strands 1.62, Chat Completions", f'`client_args={{"base_url": "{URL}/v1", "api_key": …}}`'),
     Client("LiteLLM SDK to Anthropic", "LiteLLM's SDK 1.83, `anthropic/…`", f'`api_base="{URL}"`'),
     Client("LiteLLM SDK to OpenAI", "LiteLLM's SDK 1.83, `openai/…`", f'`api_base="{URL}/v1"`'),
+    Client(
+        "Open WebUI",
+        "Open WebUI 0.12",
+        f"`OPENAI_API_BASE_URLS={URL}/v1`, the key as `OPENAI_API_KEYS`; `ENABLE_FORWARD_USER_INFO_HEADERS=True`",
+        ": its own, and one for each title, list of tags and follow-ups",
+    ),
 )
 
 

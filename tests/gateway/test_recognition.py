@@ -33,6 +33,7 @@ MARK: Final = {"type": "ephemeral"}
         ({b"user-agent": b"codex_exec/0.169.0 (Debian)"}, "codex"),
         ({b"user-agent": b"Agents/Python 0.24"}, "openai-agents"),
         ({b"user-agent": b"node", b"x-claude-code-session-id": b"s"}, "claude-code"),
+        ({b"user-agent": b"Python/3.11 aiohttp/3.14", b"x-openwebui-chat-id": b"c"}, "open-webui"),
         ({b"user-agent": b"My-App/1.2 (x86)"}, "my-app"),
         ({b"user-agent": b"curl"}, "curl"),
         ({b"user-agent": b"<b>\xff/1"}, None),

@@ -28,6 +28,7 @@ from compaction.presets import AUTO, window_named
 from gateway.doors import door_of
 from runtime.settings import Settings
 from tests.clients.gateway.test_coding_agents import AGENTS
+from tests.clients.gateway.test_open_webui import CLIENT
 from tests.clients.gateway.test_programs import PROGRAMS
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
@@ -290,7 +291,7 @@ def test_the_clients_of_the_gateway_are_those_that_were_measured() -> None:
     script = load("gateway_clients")
     assert script.page() == PAGES["docs/gateway.md"], "run make docs"
     record = json.loads(script.RECORD.read_text())
-    assert {each["client"] for each in record} == {*PROGRAMS, *AGENTS}
+    assert {each["client"] for each in record} == {*PROGRAMS, *AGENTS, CLIENT}
     with pytest.raises(ValueError, match="LangChain chat"):
         script.table([each for each in record if each["client"] != "LangChain chat"])
 
