@@ -30,6 +30,9 @@ from hypothesis import settings as hypothesis_settings
 from psycopg import sql
 from pydantic import SecretStr
 from sqlalchemy import make_url
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.util import LRUCache
 
 from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
 from migrations.run import upgrade
@@ -37,7 +40,6 @@ from runtime.settings import Settings
 from store import engine, hot_path
 from store.engine import owner_engine
 from store.tenants import api_keys, tenants
-from tests.support.compiled_once import compile_once
 from tests.support.service.running_api import Service, running_api
 
 if TYPE_CHECKING:
@@ -304,7 +306,18 @@ def _administering(server_url: str) -> Iterator[psycopg.Connection]:
 # Each client would read all certificates that this machine trusts, which takes longer than most tests that have one.
 httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
 
-compile_once()
+_COMPILED: Final[LRUCache[Any, Any]] = LRUCache(2_000)
+
+
+def _compile_once(dialect: Any) -> None:
+    """Have all engines of a driver compile a statement once: each test has engines of its own, of one server."""
+    dialect.__eq__ = lambda self, other: type(self) is type(other)
+    dialect.__hash__ = lambda self: hash(type(self))
+    dialect.engine_created = lambda engine: setattr(engine, "_compiled_cache", _COMPILED)
+
+
+_compile_once(PGDialect_asyncpg)
+_compile_once(PGDialect_psycopg)
 
 engine.CONNECT_SECONDS = hot_path.ACQUIRE_SECONDS = PATIENCE  # type: ignore[misc] # not on a machine this slow
 

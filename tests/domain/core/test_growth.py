@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,7 +44,12 @@ _frames, _misfires, _messages, _trimming, _coverage = map(
 _blocks, _transcript, _assembly, _context_blocks = map(
     counted, ("payload.block_summary", "summary.transcript", "payload.assembly", "payload.context_blocks")
 )
-POLICY = counted("policy").merge({"private_result_fields": ["secret"], "inline_tool_tags": ["result"]})
+_policy = counted("policy")
+
+
+@cache
+def policy() -> Any:
+    return _policy.merge({"private_result_fields": ["secret"], "inline_tool_tags": ["result"]})
 
 
 def view_of(messages: list[tuple[str, Any]]) -> Any:
@@ -82,7 +87,7 @@ def judge(view: Any, summary: str = SUMMARY) -> None:
 
 
 def plan(view: Any) -> None:
-    staged = _staging.plan(view, None, POLICY, 20_000, strip_fields=["secret"])
+    staged = _staging.plan(view, None, policy(), 20_000, strip_fields=["secret"])
     for part in staged.parts:
         staged.ask(part)
 
@@ -122,10 +127,10 @@ def served(view: Any) -> None:
 def block(text: str) -> None:
     given = _outline.ContextBlock("s", "t", text)
     _outline.outline(text, section_chars=40, max_chars=400)
-    _context_blocks.prepare([given], POLICY)
+    _context_blocks.prepare([given], policy())
     _assembly.render_block(given)
     for number, part in enumerate(_outline.split_structured(text, 200)):
-        _blocks.part_prompt("s", "t", part, number, 2, POLICY)
+        _blocks.part_prompt("s", "t", part, number, 2, policy())
 
 
 def answered(text: str) -> None:

@@ -76,8 +76,11 @@ class Counter:
     def call(self, function: Any, *given: Any, **named: Any) -> Any:
         """Call, and count what the call costs unless the function counts that itself."""
         if isinstance(function, BuiltinFunctionType):
+            if function in _CONSTANT:
+                self.add()
+                return function(*given, **named)
             owner = function.__self__
-            if isinstance(owner, re.Pattern):
+            if type(owner) is re.Pattern:
                 return self._matched(owner, function, given)
             result = function(*given, **named)
             self.add(1 + _cost(function, owner, given, result))
@@ -169,10 +172,10 @@ class Counter:
 def _counts_itself(function: Any) -> bool:
     if isinstance(function, MethodType):
         function = function.__func__
-    if isinstance(function, partial):
+    if not isinstance(function, (FunctionType, type)):
         return False
-    of = getattr(function, "__module__", None)
-    return isinstance(of, str) and of.startswith(COUNTED) and isinstance(function, (FunctionType, type))
+    of = function.__module__
+    return isinstance(of, str) and of.startswith(COUNTED)
 
 
 def _cost(function: Any, owner: Any, given: tuple[Any, ...], found: Any) -> int:  # noqa: PLR0911 - one for each kind
@@ -353,8 +356,19 @@ def _folder_of(fullname: str) -> Path:
 COUNTER: Final = Counter()
 
 
+class _Counted:
+    """A module that is rewritten when it is first used: every process of the tests collects all of them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+            sys.meta_path.append(_Finder())
+        value = self.__dict__[name] = getattr(importlib.import_module(f"{COUNTED}.{self._name}"), name)
+        return value
+
+
 def counted(name: str) -> Any:
     """Return a module of `compaction`, by its dotted name there, that counts into `COUNTER`."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
-    return importlib.import_module(f"{COUNTED}.{name}")
+    return _Counted(name)
