@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 from runtime.addresses.redis_clients import check_broker_url
@@ -280,6 +280,18 @@ class Settings(BaseSettings):
     policy: dict[str, Any] = {}
     """Defaults of the installation; also one variable a key, as PALIMPSEST_INPUT_TOKEN_BUDGET. Lists are JSON, or their
     items with commas between."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - this one
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - there is none; to look for it takes half the time
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read arguments, the environment and secrets, in this order."""
+        return init_settings, env_settings, file_secret_settings
 
     @model_validator(mode="before")
     @classmethod

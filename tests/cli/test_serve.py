@@ -163,22 +163,26 @@ def test_a_start_can_be_stopped() -> None:
 def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for the parts: answer 200 to everything."""
     part = (
-        "import http.server, os, signal, socket, sys\n"
-        "class Ready(http.server.BaseHTTPRequestHandler):\n"
-        "    def do_GET(self): self.send_response(200); self.send_header('content-length', '0'); self.end_headers()\n"
-        "    def log_message(self, *_): pass\n"
+        "import os, signal, socket, sys\n"
         "host = os.environ['PALIMPSEST_HOST']\n"
         "if '--port' not in sys.argv: signal.pause()\n"
-        "http.server.HTTPServer.address_family = socket.AF_INET6 if ':' in host else socket.AF_INET\n"
-        "http.server.HTTPServer((host, int(sys.argv[-1])), Ready).serve_forever()\n"
+        "family = socket.AF_INET6 if ':' in host else socket.AF_INET\n"
+        "with socket.create_server((host, int(sys.argv[-1])), family=family) as server:\n"
+        "    while True:\n"
+        "        with server.accept()[0] as connection:\n"
+        "            if connection.recv(65_536):\n"
+        "                connection.sendall(b'HTTP/1.0 200 OK\\r\\ncontent-length: 0\\r\\n\\r\\n')\n"
     )
-    monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-c", part])
+    # Without what is installed: several of these start for each service, and take as long as all else in its test.
+    monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-S", "-c", part])
 
 
 @pytest.mark.usefixtures("ready_parts")
-def test_a_key_that_the_database_does_not_know_is_replaced(tmp_path: Path) -> None:
+def test_a_key_that_the_database_does_not_know_is_replaced(database_url: str, broker_url: str, tmp_path: Path) -> None:
+    environ = elsewhere(database_url, broker_url)
+
     def key() -> str:
-        with running_service(data_dir=tmp_path, durable=False, environ=ENVIRONMENT, log=io.StringIO()) as service:
+        with running_service(data_dir=tmp_path, environ=environ, log=io.StringIO()) as service:
             with psycopg.connect(service.database_url) as connection:
                 row = connection.execute("select count(*) from tenants").fetchone()
             assert row == (1,)
