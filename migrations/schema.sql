@@ -1,4 +1,4 @@
--- The whole schema at revision 0115, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0116, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2900,6 +2900,8 @@ language sql security definer set search_path = pg_catalog, public, pg_temp as $
     select wanted.id, c.tenant_id, c.id, c.check_request_id
     from unnest(p_ids, p_conversations) as wanted (id, conversation_id)
         join public.conversations as c on c.id = wanted.conversation_id
+    where not exists (
+        select from public.waiting_snapshots as w where w.conversation_id = c.id and w.version is not null)
     on conflict do nothing
     returning made.id, made.tenant_id
 $$;
