@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from compaction.pins.pinned import Pin
+from compaction.pins.wording import WITHDRAWS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from compaction.pins.pinned import Pin
 
 
 def proposals(rules: Sequence[Pin], asked: Sequence[Pin]) -> dict[str, Pin]:
@@ -59,6 +60,17 @@ def disagreements(rules: Sequence[Pin]) -> list[Disagreement]:
     return [Disagreement(one.id, other.id, kind) for one, other in pairs if (kind := _kind(one, other)) is not None]
 
 
+def states_one(line: str, rules: Sequence[Pin]) -> bool:
+    """Tell whether a line states one of the rules, in whichever order of words, and says little else.
+
+    One that tells that a rule is withdrawn does not state it.
+    """
+    if WITHDRAWS.search(line.lower()) or _WITHDRAWN.search(line):
+        return False
+    said = _Read.of(Pin("", 0, line, "standing_instruction"))
+    return any(said.states(_Read.of(rule)) for rule in rules)
+
+
 class _Read(NamedTuple):
     id: str
     words: frozenset[str]
@@ -70,6 +82,12 @@ class _Read(NamedTuple):
         words = [match[0].replace("\u2019", "'") for match in _WORD.finditer(rule.text.lower())]
         forbids = sum(word in _NEGATIONS for word in words) % 2 == 1
         return cls(rule.id, _stems(word for word in words if word not in _NOT_OF_THE_MATTER), forbids)
+
+    def states(self, rule: _Read) -> bool:
+        """Tell whether it says what a rule does and little else; who says it is nothing else."""
+        other = self.words - rule.words - _TELLING
+        alike = bool(rule.words) and rule.words <= self.words and self.forbids == rule.forbids
+        return alike and len(other) <= _OTHER_WORDS * len(rule.words)
 
 
 def _kind(one: _Read, other: _Read) -> Literal["duplicate", "conflict"] | None:
@@ -106,6 +124,12 @@ def _stem(word: str) -> str:
 _SAME_MATTER: Final = 0.6
 """Share of their words that two rules have in common which are about the same matter."""
 _LEAST_STEM: Final = 3
+_OTHER_WORDS: Final = 0.5
+"""A line that has more words beside those of a rule, by their share, says something else as well."""
+_WITHDRAWN: Final = re.compile(
+    r"\b(?:withdr[ae]w\w*|no longer|not any ?more|lifted|obsolete|revoked|cancell?ed|dropped|forgotten)\b",
+    re.IGNORECASE,
+)
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 _ALL: Final = re.compile(r"\b(?:all|every|everything|alle|toutes?|todas|tutte)\b", re.IGNORECASE)
 _NEGATING: Final = """
@@ -127,6 +151,8 @@ _WITHDRAWING: Final = """
 """
 _NEGATIONS: Final = frozenset(_NEGATING.split())
 _NOT_OF_THE_MATTER: Final = _NEGATIONS.union(_LITTLE.split())
+_TOLD: Final = "user assistant say said ask asked want wanted told tell state stated"
+_TELLING: Final = _stems(_TOLD.split())
 _OF_WITHDRAWALS: Final = _stems(_WITHDRAWING.split())
 _GROUPS: Final = """
     english german french spanish italian portuguese dutch polish russian chinese japanese korean arabic turkish

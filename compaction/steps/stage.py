@@ -11,7 +11,7 @@ from compaction.claims.citations import without_citations
 from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
-from compaction.pins.pinned import IN_LEDGER, Pinned, pin, with_left_out, with_pins
+from compaction.pins.pinned import IN_LEDGER, Pin, Pinned, pin, with_left_out, with_pins
 from compaction.recall.ranges import note
 from compaction.steps.ladder import Load
 from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
@@ -93,6 +93,13 @@ class Stage:
         if snapshot.summary is None or is_signed_alone(self.view):
             return None
         return snapshot.summary if snapshot.claims is None else without_citations(snapshot.summary)
+
+    @property
+    def withdrawn(self) -> tuple[Pin, ...]:
+        """The rules that were withdrawn, those left out that are in force in the same words again."""
+        standing = {pin.text for pin in self.working.pins}
+        gone = sorted((seq, text) for seq, text in self.working.withdrawn if text not in standing)
+        return tuple(Pin("", seq, text, "standing_instruction") for seq, text in gone)
 
     def count(self, view: Sequence[ViewMessage]) -> int:
         """Return how many messages a view of this conversation has, as policies count them."""

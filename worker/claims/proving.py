@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from compaction.claims.citations import cited_as, with_citations
+from compaction.claims.citations import cited_as, left_over, says_something, with_citations
 from compaction.claims.claim import counted
 from compaction.claims.proof import prove
+from compaction.pins.agreement import states_one
 from compaction.steps.runs import RunReason
 from worker.summarizers.base import SummaryError
 
@@ -45,10 +46,13 @@ def proved(summary: Summary, request: SummaryRequest) -> Summary:
         text, claims, counts = proof.text, proof.claims, proof.counts
     else:
         counts = counted(claims)
+    text, claims, left_out = _in_force(text, claims, request)
     if request.policy.recall_handles:
         text = with_citations(text, claims)
     counts = counts._replace(dropped=counts.dropped + summary.dropped, gone=_gone(claims, request))
-    return summary._replace(text=text, claims=claims, dropped=counts.dropped, notes=(*summary.notes, str(counts)))
+    return summary._replace(
+        text=text, claims=claims, dropped=counts.dropped, notes=(*summary.notes, str(counts), *left_out)
+    )
 
 
 def attributed(summary: Summary, request: SummaryRequest, previous: str | None) -> Summary:
@@ -61,7 +65,23 @@ def attributed(summary: Summary, request: SummaryRequest, previous: str | None) 
     policy = msgspec.structs.replace(
         request.policy, recall_handles=False, unsupported_claims="mark" if handling == "drop" else handling
     )
-    return proved(summary, request._replace(policy=policy, previous=previous))._replace(text=summary.text)
+    return proved(summary, request._replace(policy=policy, previous=previous, withdrawn=()))._replace(text=summary.text)
+
+
+def _in_force(
+    text: str, claims: tuple[Claim, ...], request: SummaryRequest
+) -> tuple[str, tuple[Claim, ...], tuple[str, ...]]:
+    """Return a summary without the lines that state rules which were withdrawn, and what a step says of them."""
+    if not request.withdrawn:
+        return text, claims, ()
+    stating = {line for line in text.split("\n") if says_something(line) and states_one(line, request.withdrawn)}
+    kept = left_over([None if line in stating else line for line in text.split("\n")])
+    if not stating or not any(map(says_something, kept)):
+        return text, claims, ()
+    gone = {line.strip() for line in stating}
+    left = tuple(claim for claim in claims if claim.text not in gone)
+    lines = "1 line" if len(stating) == 1 else f"{len(stating)} lines"
+    return "\n".join(kept), left, (f"withdrawn rules: {lines} left out",)
 
 
 def _gone(claims: Sequence[Claim], request: SummaryRequest) -> int:

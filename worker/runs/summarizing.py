@@ -242,6 +242,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Map
         strip_fields=policy.private_result_fields,
         other_texts=(*earlier, *pinned),
         claims=stage.working.snapshot.claims,
+        withdrawn=stage.withdrawn,
         in_pieces=stage.working.in_pieces,
     )
 

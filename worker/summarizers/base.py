@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from compaction.claims.claim import Claim
+    from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.view import ViewMessage
 
@@ -37,6 +38,8 @@ class SummaryRequest(NamedTuple):
     """Other texts of the context: what they hold, the summary does not have to."""
     claims: tuple[Claim, ...] | None = None
     """What the lines of `previous` rest on; None where that is not known."""
+    withdrawn: tuple[Pin, ...] = ()
+    """Rules that are not in force any more, which a summary does not state."""
     in_pieces: bool = False
     """Whether several of the messages may be pieces of one, as in other shapes than the Messages API's."""
 

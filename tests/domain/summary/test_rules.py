@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compaction.messages import INSTRUCTION
 from compaction.pins import ledger, standing, wording
-from compaction.pins.agreement import Disagreement, disagreements, proposals
+from compaction.pins.agreement import Disagreement, disagreements, proposals, states_one
 from compaction.pins.cues import Cues
 from compaction.pins.ledger import TurnEntry, turn_entries
 from compaction.pins.pinned import Pin, missing_pins
@@ -260,3 +260,29 @@ def test_most_texts_have_no_cue() -> None:
         "The train leaves at ten, so we meet at the station. Whoever comes by the swimmers' gate is late, however."
     )
     assert may_state_any("This is NEVER to be done.")
+
+
+@pytest.mark.parametrize(
+    ("line", "states"),
+    [
+        ("- The user wants that prices are never mentioned to customers.", True),
+        ("From now on, never mention prices to customers.", True),
+        ("User: From now on, never mention prices to customers. \u2026", True),
+        ("Prices may be mentioned to customers.", False),
+        ("The rule never to mention prices to customers no longer applies.", False),
+        ("The user withdrew: never mention prices to customers.", False),
+        ("Never mention prices to customers, nor the contract KL-20417, which the depot in Rotterdam holds.", False),
+        ("Prices went up in May.", False),
+        ("", False),
+    ],
+)
+def test_a_line_states_a_rule_in_whichever_words_order(line: str, states: bool) -> None:
+    assert states_one(line, [rule("a", "From now on, never mention prices to customers.")]) is states
+
+
+@given(st.text(max_size=80))
+def test_every_rule_states_itself_or_nothing(text: str) -> None:
+    said = f"Never do {text} again"
+    assert states_one(said, []) is False
+    tells = states_one(said, [rule("a", said)])
+    assert tells or not disagreements([rule("a", said), rule("b", said)]) or withdrawals(said) or "no longer" in said

@@ -119,3 +119,33 @@ def texts_of(message: Message) -> list[str]:
     """Return what a message says in its own words: what tools returned, or quoted, is no place for a rule to stand."""
     content = message["content"]
     return [content] if isinstance(content, str) else [block["text"] for block in content if block["type"] == "text"]
+
+
+@pytest.mark.parametrize("summarizer", ["openai", "extractive"])
+def test_a_summary_states_no_rule_that_was_withdrawn(chat: Chat, model: LoopbackModel, summarizer: str) -> None:
+    conversation = chat.begin(POLICY)
+    settings = settings_of(chat, model, summarizer)
+    model.default = ok(f"## Request and constraints\n- The user says: {LATER}\n## Facts\n- " + "Pages were read. " * 9)
+    settled: Message = {"role": "assistant", "content": "Understood."}
+    chat.append(conversation, [{"role": "user", "content": "Plan my trip."}, settled])
+    chat.append(conversation, [{"role": "user", "content": f"Good. {LATER} Go on."}, settled])
+    summaries = []
+    for number in range(2 * COMPACTIONS):
+        if len(summaries) == 3:
+            break
+        chat.append(conversation, filler(number))
+        before = chat.row(conversation).head_version
+        work(settings, conversation)
+        if (head := chat.row(conversation).head_version) > before:
+            summaries.append(chat.snapshot(conversation, head).summary or "")
+            if len(summaries) == 1:
+                chat.query(
+                    "update pins set removed_at = now() where conversation_id = :c and text = :t returning 1",
+                    c=conversation,
+                    t=LATER,
+                )
+    assert len(summaries) == 3
+    assert LATER in summaries[0]
+    assert not [each for each in summaries[1:] if LATER in each]
+    details = [step.detail or "" for run in chat.runs(conversation) for step in chat.steps(run.id)]
+    assert any("withdrawn rules: 1 line left out" in each for each in details), details
