@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.gateway.chatter import PATHS
-from tests.gateway.test_recalling import Seen
+from tests.gateway.recalls.test_recalling import Seen
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Says
 

@@ -11,8 +11,8 @@ from gateway.recalls.lineage import quoted_in
 from store.gateway.lineage import Said
 from tests.conftest import make_tenant
 from tests.gateway.conftest import room_on
+from tests.gateway.recalls.test_recalling import SECRET, SHAPES, Seen, recall, scripted, talk_out_of_view
 from tests.gateway.test_compacting import PROBLEMS
-from tests.gateway.test_recalling import SECRET, SHAPES, Seen, recall, scripted, talk_out_of_view
 from tests.support.servers.loopback_providers import Says
 
 if TYPE_CHECKING:

@@ -11,7 +11,15 @@ import pytest
 from gateway.conversations.increments import previous_in
 from tests.conftest import make_tenant
 from tests.gateway.conftest import room_on
-from tests.gateway.test_recalling import SECRET, Seen, events_in, read_stream, recall, scripted, talk_out_of_view
+from tests.gateway.recalls.test_recalling import (
+    SECRET,
+    Seen,
+    events_in,
+    read_stream,
+    recall,
+    scripted,
+    talk_out_of_view,
+)
 from tests.support.servers.loopback_providers import Says
 from tests.support.shapes import responses_api
 

@@ -14,8 +14,8 @@ from compaction.recall.tool import NAME
 from gateway.providers.answers import ReadAnswer
 from gateway.recalls.calls import AnsweredCall
 from gateway.recalls.recalling import MOST_ROUNDS, RecallingAnswer
+from tests.gateway.recalls.test_recalling import read_stream
 from tests.gateway.test_compacting import PROBLEMS
-from tests.gateway.test_recalling import read_stream
 from tests.support.servers.loopback_providers import SHAPES, Asked, Says
 
 if TYPE_CHECKING:
