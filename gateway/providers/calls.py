@@ -58,7 +58,7 @@ class ProviderCalls:
                 response = await self._opened().request(
                     method,
                     url,
-                    headers=CIMultiDict((name.decode(), value.decode("latin-1")) for name, value in headers),
+                    headers=CIMultiDict((name.decode(), _text(value)) for name, value in headers),
                     data=(body if len(body) <= PIECE_BYTES else _pieces(body)) if body else None,
                     allow_redirects=False,
                     proxy=self._proxy(url),
@@ -118,6 +118,14 @@ class CalledProvider:
     def close(self) -> None:
         """End the call."""
         self._response.close()
+
+
+def _text(value: bytes) -> str:
+    """Return a header's value; the HTTP client writes text as UTF-8, which other bytes than those of UTF-8 become."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 @lru_cache(maxsize=256)

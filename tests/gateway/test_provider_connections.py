@@ -431,3 +431,14 @@ def test_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
             await own.close()
 
     run(test())
+
+
+@pytest.mark.parametrize(("value", "sent"), [("Grüße".encode(), "Grüße".encode()), (b"Gr\xfc", "Grü".encode())])
+def test_header_of_other_letters_goes_on(value: bytes, sent: bytes) -> None:
+    async def test() -> None:
+        async with provider(saying(SIZED)) as (loopback, own):
+            headers = [(b"x-title", value), (b"content-length", b"2")]
+            await whole(await own.send("POST", Provider(loopback.url, None), CHAT, b"", headers, b"{}"))
+            assert b"x-title: " + sent + b"\r\n" in loopback.heads[0]
+
+    run(test())
