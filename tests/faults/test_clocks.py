@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -99,10 +99,15 @@ def test_a_lease_is_the_databases_to_time(installation: Installation, shifted: C
             assert (end.outcome, end.calls, len(end.snapshots)) == (COMMITTED * 2, 3, 2)
 
 
+LEASE: Final = timedelta(seconds=9)
+PATIENT: Final = {"PALIMPSEST_LEASE_SECONDS": "9", "PALIMPSEST_HEARTBEAT_SECONDS": "3"}
+"""Long enough that no load of the machine ends a lease, and short enough to be waited for."""
+
+
 def held_on(installation: Installation, talk: Talk) -> None:
     """Assert that whoever has the run keeps it for twice the length of its lease."""
     run = installation.chat.run(talk.id)
-    later = run.lease_expires_at + timedelta(seconds=2 * LEASE_SECONDS)
+    later = run.lease_expires_at + LEASE
     eventually(lambda: installation.chat.run(talk.id).lease_expires_at > later, 60)
     held = installation.chat.run(talk.id)
     assert (held.state, held.attempts, held.lease_token) == ("running", 1, run.lease_token)
@@ -120,18 +125,17 @@ def is_off(told: datetime, hours: int) -> bool:
 def test_the_clock_of_a_worker_is_moved(installation: Installation, clock: Clock, hours: int) -> None:
     """In the middle of a summary, beside a worker whose clock is right; what is due afterwards is done by either."""
     with (
-        installation.running("sweeper"),
-        installation.running("checks,summaries", env=clock.env) as (worker,),
+        installation.running("sweeper", env=PATIENT),
+        installation.running("checks,summaries", env={**PATIENT, **clock.env}) as (worker,),
     ):
         talk = asked(installation)
         clock.move(hours)
-        held_on(installation, talk)
-        with installation.running("checks,summaries"):
+        with installation.running("checks,summaries", env=PATIENT):
             # To it, messages that the other one has not acknowledged are an hour older or younger.
             held_on(installation, talk)
             oldest = "select max(seen_at - oldest_task_at) as age from processes"
             ((age,),) = installation.chat.query(oldest)
-            assert timedelta(seconds=LEASE_SECONDS) < age < timedelta(minutes=10)
+            assert LEASE < age < timedelta(minutes=10)
             installation.model.release()
             once(talk.end_state(runs=1))
         talk.append(*talk.long())
@@ -153,8 +157,8 @@ def test_the_clocks_of_api_and_sweeper_are_moved(installation: Installation, clo
     """While a summary is made and turns come in: no lease is taken, no turn refused or stored twice, none is missed."""
     with (
         installation.api(env=clock.env),
-        installation.running("sweeper", env=clock.env),
-        installation.running("checks,summaries"),
+        installation.running("sweeper", env={**PATIENT, **clock.env}),
+        installation.running("checks,summaries", env=PATIENT),
     ):
         talk = asked(installation)
         etag = installation.client.get(f"{talk.path}/context").headers["etag"]

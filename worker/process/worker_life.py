@@ -202,7 +202,10 @@ def _share_pages(**_: Any) -> None:
 
 
 _begun: dict[str, float] = {}
-"""When each task under way began, by the clock that nobody sets; Celery has it by the other one."""
+"""When each task under way was first seen, at a heartbeat at the latest, by a clock that nobody sets.
+
+Celery has its beginning by the one that tells the time of day.
+"""
 
 
 def consumed() -> Consumed:
@@ -210,10 +213,10 @@ def consumed() -> Consumed:
     global _begun  # noqa: PLW0603 - as what it is about, which Celery keeps in a module
     while True:
         try:
-            under_way = [(request.id, request.time_start) for request in list(state.active_requests)]
+            under_way = [request.id for request in list(state.active_requests)]
         except RuntimeError:  # a task began or ended meanwhile
             continue
-        now, ahead, known = time.monotonic(), time.time() - time.monotonic(), _begun
-        _begun = {task: known.get(task, started - ahead) for task, started in under_way}
+        now, known = time.monotonic(), _begun
+        _begun = {task: known.get(task, now) for task in under_way}
         oldest = max(0.0, now - min(_begun.values())) if _begun else None
         return Consumed(state.all_total_count[0], len(under_way), oldest)

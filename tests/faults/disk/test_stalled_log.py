@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.fault("F37")]
 WRITE: Final = "select pg_logical_emit_message(true, 'palimpsest', '')"
 SLOW_MICROSECONDS: Final = 100_000
 """The most that `commit_delay` takes."""
-STALLED_SECONDS: Final = 15.0
+STALLED_SECONDS: Final = 12.0
 SERVED_SECONDS: Final = 4.0
 """From the beginning of it to the first context that is served, whatever waits for the log."""
 BOUND_SECONDS: Final = 2.0
