@@ -40,21 +40,21 @@ OLDEST = (1, 21)
 """Older ones know no prepared statements in transaction mode."""
 PAGE = ROOT / "docs" / "deployment.md"
 PASSWORD = "only-for-this-test"
-SESSIONS = ["pool_mode = session", "ignore_startup_parameters = jit"]
-"""For an older one."""
 SERVER_CONNECTIONS = 2
 """Far fewer than the services open, so that every transaction may meet another one's connection."""
 
 
-def program() -> tuple[str, bool]:
-    """Where PgBouncer is, and whether it is one that the page allows; the test is skipped where it is missing."""
+def program() -> str:
+    """Where PgBouncer is; the test is skipped where it is missing or too old."""
     found = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
     if found is None:
         pytest.skip("pgbouncer is not installed (package pgbouncer, 1.21 or newer)")
     printed = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"PgBouncer (\d+)\.(\d+)", printed)
     assert version
-    return found, (int(version[1]), int(version[2])) >= OLDEST
+    if (int(version[1]), int(version[2])) < OLDEST:
+        pytest.skip(f"{version[0]} is too old: 1.21 was the first with prepared statements in transaction mode")
+    return found
 
 
 def documented() -> list[str]:
@@ -71,14 +71,9 @@ class Pooler(NamedTuple):
 
 
 @contextmanager
-def pooler(database_url: str, login: str, folder: Path, *, at_least: bool = True) -> Iterator[Pooler]:
-    """Run PgBouncer before the test's database; `folder` has to be readable to an unprivileged user.
-
-    The test is skipped where it is older than the page allows; not `at_least` that, it pools sessions then.
-    """
-    binary, is_enough = program()
-    if at_least and not is_enough:
-        pytest.skip("pgbouncer is too old: 1.21 was the first with prepared statements in transaction mode")
+def pooler(database_url: str, login: str, folder: Path) -> Iterator[Pooler]:
+    """Run PgBouncer before the test's database; `folder` has to be readable to an unprivileged user."""
+    binary = program()
     server, port = make_url(database_url), free_port()
     config, log = folder / "pgbouncer.ini", folder / "pgbouncer.log"
     (folder / "users").write_text(f'"{login}" "{PASSWORD}"\n')
@@ -88,7 +83,8 @@ def pooler(database_url: str, login: str, folder: Path, *, at_least: bool = True
         "[pgbouncer]",
         *("listen_addr = 127.0.0.1", f"listen_port = {port}", "unix_socket_dir =", "auth_type = scram-sha-256"),
         *(f"auth_file = {folder / 'users'}", "server_tls_sslmode = disable"),
-        *([f"default_pool_size = {SERVER_CONNECTIONS}", *documented()] if is_enough else SESSIONS),
+        f"default_pool_size = {SERVER_CONNECTIONS}",
+        *documented(),
     ]
     config.write_text("\n".join(lines) + "\n")
     options = ["--user", "nobody"] if os.geteuid() == 0 else []
