@@ -24,7 +24,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from cli.local import forking, serve
+from cli.local import forking, preparation, preparing, serve
 from cli.local.local_tenant import api_key
 from cli.local.serve import ServiceError, ServiceStoppedError, running_service
 from runtime.ids import external
@@ -161,7 +161,20 @@ def test_a_start_can_be_stopped() -> None:
 
 @pytest.fixture
 def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the parts: answer 200 to everything."""
+    """Stand in for the parts: answer 200 to everything. The database is seen to without a process of its own.
+
+    To load what that takes is a second each time; it is a process wherever the parts are themselves.
+    """
+
+    def told(asked: dict[str, object]) -> dict[str, str]:
+        with monkeypatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as answer:
+            patch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+            preparing.main()
+        result: dict[str, str] = json.loads(answer.getvalue())
+        assert "error" not in result, result
+        return result
+
+    monkeypatch.setattr(preparation, "_told", told)
     part = (
         "import os, signal, socket, sys\n"
         "host = os.environ['PALIMPSEST_HOST']\n"
