@@ -77,7 +77,7 @@ class Product:
         self._started += 1
         log = self.folder / f"{self._started}-{name}.log"
         with log.open("wb") as output:
-            process = _started([sys.executable, "-P", *self.program, *arguments], {**self.env, **(env or {})}, output)
+            process = started([sys.executable, "-P", *self.program, *arguments], {**self.env, **(env or {})}, output)
         worker = Worker(process, log)
         try:
             yield worker
@@ -90,7 +90,7 @@ class Product:
         self.app.send_task(CHECK_TASK, args=[[str(each) for each in conversations]], queue=CHECKS)
 
 
-def _started(argv: list[str], env: dict[str, str], output: IO[bytes]) -> Program:
+def started(argv: list[str], env: dict[str, str], output: IO[bytes]) -> Program:
     """Start a process that leads a group, so that `kill` reaches the children of its pool.
 
     The command as it is comes from a fork server, as `serve` has its parts from one: hundreds of them start in a run.

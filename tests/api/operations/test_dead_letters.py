@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,11 +11,13 @@ import pytest
 import redis
 
 from cli.conversations.runs import Wanted, run_runs
+from cli.local.forking import COMMAND
 from runtime import ids
 from runtime.broker import CHECKS, SUMMARIES, queue_keys
 from store.runs import runs
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
+from tests.support.processes import environment, started
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import running_api
@@ -27,6 +26,7 @@ from tests.support.talk import exchanges, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from uuid import UUID
 
     import httpx2
@@ -320,7 +320,7 @@ class TestCommand:
         assert json.loads(output.out) == [{"id": run_id, "outcome": "queued"}]
         assert "sweeper" in output.err
 
-    def test_the_command_line(self, product: Product) -> None:
+    def test_the_command_line(self, product: Product, tmp_path: Path) -> None:
         run_id = product.die(long_talk(product))
 
         def palimpsest(*arguments: str) -> tuple[int, str]:
@@ -328,11 +328,10 @@ class TestCommand:
                 "PALIMPSEST_DATABASE_URL": product.settings.database_url.get_secret_value(),
                 "PALIMPSEST_BROKER_URL": product.settings.broker_url.get_secret_value(),
             }
-            command = [sys.executable, "-P", "-m", "cli.main", "runs", *arguments]
-            done = subprocess.run(
-                command, check=False, capture_output=True, text=True, env=os.environ | urls, timeout=60
-            )
-            return done.returncode, done.stdout
+            with (tmp_path / "output").open("w+b") as output:
+                code = started([*COMMAND, "runs", *arguments], environment(**urls), output).wait(60)
+                output.seek(0)
+                return code, output.read().decode()
 
         code, listing = palimpsest("--dead", "--tenant", "acme", "--json")
         assert code == 0
