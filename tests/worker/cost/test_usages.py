@@ -189,6 +189,23 @@ def test_a_usage_that_contradicts_itself_costs_no_more_than_all_of_its_input(
     assert row.saved_usd == 0
 
 
+def test_a_version_that_never_was_holds_up_no_other_usage(chat: Chat) -> None:
+    conversation, other = begin(chat), begin(chat)
+    keep(
+        chat,
+        call(chat, conversation, 0, 0, snapshot_version=2**31 - 1, input_tokens=10_000, cached_tokens=0),
+        call(chat, conversation, 2, 30, snapshot_version=0, input_tokens=300_000_000, cached_tokens=300_000_000),
+        call(chat, conversation, 4, 60, snapshot_version=7, input_tokens=1, cached_tokens=0, written_tokens=2**31 - 1),
+        call(chat, other, 0, 0, input_tokens=10_000),
+        call(chat, other, 2, 30, input_tokens=12_000),
+    )
+    rows = reckoned(chat, conversation)
+    assert all(row.reckoned_at is not None and row.cost_usd >= 0 for row in rows)
+    # Where the head went between calls is not known, nor what it left.
+    assert [row.saved_tokens for row in rows] == [0, 0, 0]
+    assert [row.prefix_tokens for row in reckoned(chat, other)] == [0, 10_000]
+
+
 def test_a_usage_that_comes_late_is_reckoned_by_what_is_known_then(chat: Chat) -> None:
     conversation = begin(chat)
     keep(chat, call(chat, conversation, 0, 0, input_tokens=10_000))
