@@ -129,7 +129,7 @@ def test_a_summary_states_no_rule_that_was_withdrawn(chat: Chat, model: Loopback
     settled: Message = {"role": "assistant", "content": "Understood."}
     chat.append(conversation, [{"role": "user", "content": "Plan my trip."}, settled])
     chat.append(conversation, [{"role": "user", "content": f"Good. {LATER} Go on."}, settled])
-    summaries = []
+    summaries: list[str] = []
     for number in range(2 * COMPACTIONS):
         if len(summaries) == 3:
             break
