@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.faults.clocks.moved_clock import Clock, moved_clock
 from tests.faults.installation import LEASE_SECONDS
 from tests.faults.test_database import Turn, once
 from tests.support.eventually import eventually
-from tests.support.moved_clock import Clock, moved_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
