@@ -64,8 +64,8 @@ def test_usages_of_turns_come_to_the_page_and_the_command(service: Service, caps
     assert [row["seq"] for row in rows] == seqs
     counted = [(row["input_tokens"], row["cached_tokens"], row["written_tokens"]) for row in rows]
     said = (4_000, 3_000, 900)
-    # 0 of both kinds says nothing.
-    assert counted == [(3_000, None, None), said, (5_000, 3_500, 0), (6_000, None, None), said]
+    # That a cache had nothing is said as well; what nobody counts is not.
+    assert counted == [(3_000, None, None), said, (5_000, 3_500, None), (6_000, 0, None), said]
     assert [row["is_edit"] for row in rows] == [False, False, False, False, True]
     database = Database(service.settings, "test")
     Reckoning(service.settings, database).reckon()

@@ -302,7 +302,10 @@ def test_a_database_that_does_not_answer(
 def test_connections_that_are_all_in_use(
     gated: tuple[Gate, Settings], database_url: str, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of each pool wait for a row that somebody has locked; whoever comes after them is told to come again."""
+    """Calls wait for a row that somebody has locked; whoever comes after them is told to come again.
+
+    A turn leaves a connection of its pool to contexts.
+    """
     _, settings = gated
     monkeypatch.setattr(store_engine, "CONNECT_SECONDS", 1.0)
     monkeypatch.setattr(hot_path, "ACQUIRE_SECONDS", 1.0)
@@ -310,15 +313,15 @@ def test_connections_that_are_all_in_use(
         path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
         with psycopg.connect(database_url) as connection:
             connection.execute("select from conversations for update")
-            waiting = [threads.submit(client.post, f"{path}/turns", json=HELLO) for _ in range(2)]
+            waiting = [threads.submit(client.post, f"{path}/turns", json=HELLO)]
             waiting += [threads.submit(client.patch, path, json={"model": "m"}) for _ in range(2)]
-            eventually(lambda: blocked(database_url) == 4)
-            for url in (f"{path}/context", path):
-                refused = client.get(url)
+            eventually(lambda: blocked(database_url) == 3)
+            for refused in (client.post(f"{path}/turns", json=HELLO), client.get(path)):
                 problem(refused, 503, "unavailable")
                 assert refused.headers["retry-after"] == "1"
-        assert [done.result().status_code for done in waiting] == [201, 201, 200, 200]
-        assert client.get(path).json()["last_seq"] == 1
+            assert client.get(f"{path}/context").status_code == 200
+        assert [done.result().status_code for done in waiting] == [201, 200, 200]
+        assert client.get(path).json()["last_seq"] == 0
 
 
 def blocked(database_url: str) -> int:

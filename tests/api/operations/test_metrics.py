@@ -39,6 +39,7 @@ PAGE: Any = runpy.run_path(str(DOCS / "metrics.py"))
 """The generator of the page about metrics."""
 LABELS = {
     "call",
+    "context",
     "direction",
     "door",
     "kind",
@@ -58,6 +59,7 @@ LABELS = {
     "step",
     "table",
     "task",
+    "which",
 }
 """All that a label may be called: each has a bounded number of values that nobody outside chooses."""
 
