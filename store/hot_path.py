@@ -41,6 +41,10 @@ MESSAGE_OVERHEAD: Final = 30
 """Bytes of a serialized message besides its content: braces, keys, role, comma."""
 
 
+MOST_AROUND_BYTES: Final = 500
+"""Bytes of what is stored around a content, as JSON; the database function `as_sent` takes nothing larger for that."""
+
+
 class Pool(Protocol):
     """Where the calls are made: `HotPool`."""
 
@@ -421,7 +425,8 @@ def _beside_content(text: str, role: str, content: str) -> str | None:
     if text == f'{{"role":"{role}","content":{content}}}':
         return None
     before, same, after = text.partition(content)
-    return msgspec.json.encode((before, after)).decode() if same else text
+    around = msgspec.json.encode((before, after)) if same else b""
+    return around.decode() if 0 < len(around) <= MOST_AROUND_BYTES else text
 
 
 def _entries(entries: Sequence[TurnEntry]) -> str:

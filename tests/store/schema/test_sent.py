@@ -51,6 +51,9 @@ def test_what_was_sent_is_read_back(calls: HotCalls) -> None:
 ITEM: Final = '{"type":"message","role":"user","content":[{"type":"input_text","text":%s}]}'
 
 
+NAMED: Final = '{"role":"user","name":"%s","content":"Hello."}'
+
+
 @pytest.mark.parametrize(
     ("shape", "sent", "stored"),
     [
@@ -60,6 +63,8 @@ ITEM: Final = '{"type":"message","role":"user","content":[{"type":"input_text","
         # The first of several such places is as good as any.
         ("responses", ITEM % '"role"', ['{"type":"message",', ITEM.partition('"role"')[2] % '"role"']),
         ("responses", ITEM % r'"\u0048ello"', ITEM % r'"\u0048ello"'),
+        ("chat", NAMED % ("n" * 447), ['{"role":"user","name":"' + "n" * 447 + '","content":', "}"]),
+        ("chat", NAMED % ("n" * 448), NAMED % ("n" * 448)),
     ],
 )
 def test_a_text_is_stored_once(calls: HotCalls, shape: Shape, sent: str, stored: object) -> None:
