@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 TARGETS: Final[Mapping[str, Target]] = {
-    "append": Target(">=", 0.80),
+    "append": Target(">=", 1.0),
     "context": Target(">=", 0.90),
     "database": Target(">=", 0.85),
     "revalidation": Target(">=", 2.5),
