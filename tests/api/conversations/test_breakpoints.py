@@ -179,7 +179,7 @@ def test_an_entity_tag_stands_for_the_answer_with_breakpoints(service: Service) 
 def test_a_number_that_is_none_is_refused(service: Service, given: str) -> None:
     path = service.conversation()
     answer = service.client.get(f"{path}/context", params={"cache_breakpoints": given})
-    problem(answer, 422, "invalid", "cache_breakpoints")
+    assert problem(answer, 422, "invalid", "cache_breakpoints")["status"] == 422
     if given.lstrip("-").isdigit():
         answer = service.client.post(f"{path}/context", json={"cache_breakpoints": int(given)})
-        problem(answer, 422, "invalid", "/cache_breakpoints")
+        assert problem(answer, 422, "invalid", "/cache_breakpoints")["status"] == 422
