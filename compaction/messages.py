@@ -285,7 +285,7 @@ def message_facts(role: str, content: Any) -> MessageFacts:
         and all(new is old for new, old in zip(taken, parts, strict=True))
         and not any(map(is_signed_summary, staying))
         and not count_marks(parts)
-        and (_in_order(role, [part["type"] for part in staying]) or any(ITEM in part for part in staying)),
+        and (_in_order(role, [part["type"] for part in staying]) or _items_in_order(staying)),
     )
 
 
@@ -298,6 +298,11 @@ def _in_order(role: str, kinds: list[str]) -> bool:
         return False
     calls = [kind == "tool_use" for kind in kinds]
     return calls == sorted(calls)
+
+
+def _items_in_order(parts: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether parts are those of items, which have no order but that something follows reasoning."""
+    return any(ITEM in part for part in parts) and parts[-1]["type"] not in THINKING
 
 
 class TurnFacts(NamedTuple):

@@ -140,6 +140,17 @@ def test_reasoning_alone_is_served_with_content_that_is_not_null(service: Servic
     assert {"role": "assistant", "content": "", "reasoning_content": "Hm."} in answer.json()["messages"]
 
 
+def test_reasoning_that_nothing_follows_is_left_out(service: Service) -> None:
+    """As an answer has it that was broken off: the API takes no reasoning without an item of the model's after it."""
+    path = service.conversation()
+    assert append(service, path, ITEMS[:3], shape="responses").status_code == 201
+    assert append(service, path, (ITEMS[-1], ITEMS[6]), shape="responses").status_code == 201
+    answer = served(service, path).json()
+    assert not responses_api.problems(answer["items"])
+    assert [item.get("type") for item in answer["items"]] == [None, "message", None, "message"]
+    assert [warning["seqs"] for warning in answer["warnings"] if warning["code"] == "left_out"] == [[2]]
+
+
 def test_policies_count_an_answer_and_its_results_as_one_message_each(service: Service) -> None:
     path = filled(service, "chat")
     later = [json.loads(message.replace('"call_', '"later_')) for message in CHAT[1:6]]
