@@ -8,7 +8,7 @@ import type {
   LanguageModelV4Usage,
   SharedV4Warning,
 } from "@ai-sdk/provider";
-import { type Client, type Context, type Shape, isTooLong } from "palimpsest-context-client";
+import { type Client, type Context, type Shape, isTooLong, marked } from "palimpsest-context-client";
 import { Gathering } from "./gathering.js";
 import { replyOf } from "./parts.js";
 import { codecOf } from "./shapes.js";
@@ -24,6 +24,8 @@ export interface PalimpsestOptions {
   readonly stored?: number;
   /** Returns the history, without what is new, for when the service is away; needed only where `stored` is 0. */
   readonly fallback?: () => LanguageModelV4Prompt | Promise<LanguageModelV4Prompt>;
+  /** How many marks Anthropic's prompt cache gets in the history: four, less those that your own messages and tools have. */
+  readonly cacheBreakpoints?: number;
 }
 
 /**
@@ -50,14 +52,21 @@ export function palimpsest(
     const others = params.prompt.filter((message) => message.role !== "system");
     const fresh = others.slice(done);
     const own = async () => [...((await options.fallback?.()) ?? []), ...others.slice(0, done)];
+    const marks = provider.includes("anthropic") ? options.cacheBreakpoints : undefined;
     const canDoWithout = options.fallback !== undefined || (options.stored ?? 0) > 0 || done > 0;
     const { result, context } = await client.callModel(
       conversationId,
       async (found) => {
-        const history = found.isFallback ? await own() : codec.prompt(found.messages, provider);
+        const messages = marks ? marked(found as Context<"messages">) : found.messages;
+        const history = found.isFallback ? await own() : codec.prompt(messages, provider);
         return run({ ...params, prompt: [...system, ...history, ...fresh] });
       },
-      { shape: codec.shape, ...(canDoWithout && { fallback: () => [] }), isOverflow: isTooLong },
+      {
+        shape: codec.shape,
+        ...(marks && { cacheBreakpoints: marks }),
+        ...(canDoWithout && { fallback: () => [] }),
+        isOverflow: isTooLong,
+      },
     );
     done = others.length;
     const deliver = (content: readonly LanguageModelV4Content[], usage: LanguageModelV4Usage | undefined) =>

@@ -127,7 +127,16 @@ function fileBlock(part: LanguageModelV4FilePart): Block {
   return { type: kind, source: { type: "text", media_type: type, data: text }, ...named, ...more };
 }
 
+/** Return a block as a part, with the mark for the prompt cache that it has. */
 function fromBlock(block: Block, names: ReadonlyMap<string, string>, reader: string | undefined): Part | undefined {
+  const part = partOf(block, names, reader);
+  if (!part || block["cache_control"] === undefined) return part;
+  const { anthropic, ...others } = part.providerOptions ?? {};
+  const marked = { ...anthropic, cacheControl: block["cache_control"] } as NonNullable<typeof anthropic>;
+  return { ...part, providerOptions: { ...others, anthropic: marked } };
+}
+
+function partOf(block: Block, names: ReadonlyMap<string, string>, reader: string | undefined): Part | undefined {
   const { by = MAKER, options } = besideOf(block);
   const part = carriedPart(block, reader);
   if (part !== undefined) return part ?? undefined;

@@ -153,6 +153,19 @@ test("signed thinking is stored as the Messages API has it", async () => {
   assert.deepEqual({ ...call, id: "" }, { type: "tool_use", id: "", name: "lookup", input: { key: "k0" } });
 });
 
+test("Anthropic's prompt cache gets its marks in the history, and no other provider's does", async () => {
+  const { client, id } = await begin();
+  const middleware = () => palimpsest(client, id, { cacheBreakpoints: 2 });
+  const marks = () => sent.split('"cache_control":{"type":"ephemeral"}').length - 1;
+  for (const expected of [0, 1, 2]) {
+    await generateText(asking("messages", middleware(), "And now?"));
+    assert.ok(marks() <= 2 && (marks() > 0) === expected > 0, `${expected}: ${sent}`);
+    await check(id);
+  }
+  await generateText(asking("chat", middleware(), "And now?"));
+  assert.equal(marks(), 0);
+});
+
 test("what the provider would have to store is not referred to", async () => {
   const { client, id } = await begin();
   for (const named of [{ previousResponseId: "resp_1" }, { conversation: "conv_1" }])

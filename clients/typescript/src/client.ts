@@ -34,6 +34,8 @@ export interface TurnOptions<S extends Shape = "messages">
 export interface ContextOptions<S extends Shape = "messages"> {
   /** What is served, whatever the turns came in; without it the conversation's own, that of its first turn. */
   readonly shape?: S;
+  /** How many marks for the prompt cache `marked` may set: four, less those that your system prompt and tools have. */
+  readonly cacheBreakpoints?: number;
   /** Returns the caller's own history, used when the service does not answer as it should. */
   readonly fallback?: () => readonly MessageOf[S][] | Promise<readonly MessageOf[S][]>;
   /** Milliseconds in all: for turns that wait to be sent, retries included. */
@@ -79,7 +81,7 @@ export class Client {
     const ends = performance.now() + timeout;
     try {
       if (options.fallback) this.#transport.check();
-      const read = () => this.#readContext(conversationId, options.shape, left(ends), options.fallback !== undefined);
+      const read = () => this.#readContext(conversationId, options, left(ends));
       if (!this.outbox.waiting(conversationId).length) return await read();
       // What waits is sent first, and meanwhile nobody else sends it. Half of the time may pass until nobody else does,
       // and half of the rest with sending: some is left to read.
@@ -183,7 +185,8 @@ export class Client {
 
   /** Remove every text of a conversation for good; the key needs the scope `admin`. */
   eraseConversation(conversationId: string) {
-    for (const shape of ["", "messages", "chat", "responses"]) this.#forget(remembered(conversationId, shape));
+    const own = remembered(conversationId);
+    for (const name of [...this.#remembered.keys()]) if (name.startsWith(own)) this.#forget(name);
     return this.#call("DELETE /v1/conversations/{conversation_id}", [conversationId], {});
   }
 
@@ -323,16 +326,16 @@ export class Client {
 
   async #readContext<S extends Shape>(
     conversationId: string,
-    shape: S | undefined,
+    { shape, cacheBreakpoints, fallback }: ContextOptions<S>,
     timeout: number,
-    canDoWithout: boolean,
   ): Promise<Context<S>> {
-    if (canDoWithout) this.#transport.check();
-    const name = remembered(conversationId, shape);
+    if (fallback) this.#transport.check();
+    const query = { shape, cache_breakpoints: cacheBreakpoints };
+    const name = remembered(conversationId, shape, cacheBreakpoints);
     const known = this.#remembered.get(name);
     const headers = known ? { "if-none-match": known.etag } : {};
     const operation = "GET /v1/conversations/{conversation_id}/context";
-    const answer = await this.#transport.send(operation, { path: [conversationId], query: { shape }, headers, timeout });
+    const answer = await this.#transport.send(operation, { path: [conversationId], query, headers, timeout });
     if (answer.status === 304 && known) return contextOf(known.text, shape);
     const context = contextOf(answer.text, shape);
     const etag = answer.headers.get("etag");
@@ -413,9 +416,9 @@ export class Client {
   }
 }
 
-/** The name under which a context is remembered. */
-function remembered(conversationId: string, shape = ""): string {
-  return `${conversationId}/${shape}`;
+/** The name under which a context is remembered; that of no shape is what every other begins with. */
+function remembered(conversationId: string, shape = "", cacheBreakpoints?: number): string {
+  return `${conversationId}/${shape}${cacheBreakpoints ?? ""}`;
 }
 
 /** Wait for what never fails, and no longer than so many milliseconds. */

@@ -1,6 +1,6 @@
 import { UnreachableError } from "./errors.js";
 import type { KeptTurn, Shape, TurnBody } from "./outbox.js";
-import type { ContextOut, ContextTokens, LeftOutOut } from "./schema.js";
+import type { CacheBreakpointOut, ContextOut, ContextTokens, LeftOutOut } from "./schema.js";
 import { OTHER_SHAPE, parse } from "./transport.js";
 
 /** A message of the Messages API. */
@@ -22,6 +22,8 @@ export interface Context<S extends Shape = "messages"> {
   readonly tokens: ContextTokens | undefined;
   /** Sentences, and objects for what of the conversation has no counterpart in the shape. */
   readonly warnings: readonly (string | LeftOutOut)[];
+  /** Where marks for the prompt cache belong, where that was asked for and the API knows such marks; see `marked`. */
+  readonly cacheBreakpoints?: readonly CacheBreakpointOut[];
   /** How many of the last messages are turns that wait to be sent. */
   readonly kept: number;
   /** Whether it is the caller's own history, because the service could not be asked; `error` says why. */
@@ -40,10 +42,26 @@ export function contextOf<S extends Shape>(text: string, shape: S | undefined): 
     lastSeq: found.last_seq,
     tokens: found.tokens,
     warnings: found.warnings,
+    ...(found.cache_breakpoints && { cacheBreakpoints: found.cache_breakpoints }),
     kept: 0,
     isFallback: false,
     error: undefined,
   };
+}
+
+/** Return the messages of a context with `cache_control` where it belongs, to be sent to the Messages API. */
+export function marked(context: Context<"messages">): Message[] {
+  const messages = [...context.messages];
+  for (const { message: at, block, cache_control } of context.cacheBreakpoints ?? []) {
+    const message = at === null ? undefined : messages[at];
+    if (at === null || message === undefined) continue;
+    const { content } = message;
+    const blocks: object[] = block === null ? [{ type: "text", text: content }] : [...(content as object[])];
+    const place = block ?? 0;
+    blocks[place] = { ...blocks[place], cache_control };
+    messages[at] = { ...message, content: blocks };
+  }
+  return messages;
 }
 
 /**

@@ -7,6 +7,7 @@ export type {
   Turn,
   TurnOptions,
 } from "./client.js";
+export { marked } from "./context.js";
 export type { Context, Message, MessageOf } from "./context.js";
 export { ApiError, OutboxFullError, PalimpsestError, UnreachableError } from "./errors.js";
 export { Outbox } from "./outbox.js";

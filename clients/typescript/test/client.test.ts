@@ -1,7 +1,7 @@
 /** The client against a running API, which PALIMPSEST_URL and PALIMPSEST_KEY name; tests/clients/test_typescript_client.py starts it. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ApiError, Client, type KeptTurn, type Message, Outbox, OutboxFullError, UnreachableError } from "../src/index.js";
+import { ApiError, Client, type KeptTurn, type Message, Outbox, OutboxFullError, UnreachableError, marked } from "../src/index.js";
 
 const url = process.env["PALIMPSEST_URL"]!;
 const key = process.env["PALIMPSEST_KEY"]!;
@@ -62,6 +62,19 @@ test("the two calls", async () => {
   context.messages.push(user("the caller's own"));
   assert.deepEqual(words((await client.context(id)).messages), ["hi", "hello"]);
   assert.ok(new Headers(line.seen.at(-1)!.init.headers).has("if-none-match"));
+});
+
+test("marks for the prompt cache stand where they belong", async () => {
+  const { client, line } = faulty();
+  const id = await begin(client);
+  await client.append(id, [user("hi"), { role: "assistant", content: [{ type: "text", text: "hello" }] }]);
+  assert.deepEqual(marked(await client.context(id)), (await client.context(id)).messages);
+  const context = await client.context(id, { cacheBreakpoints: 2 });
+  assert.match(line.seen.at(-1)!.url, /cache_breakpoints=2/);
+  const marks = marked(context).flatMap(({ content }) => (typeof content === "string" ? [] : content));
+  assert.deepEqual(marks.at(-1), { type: "text", text: "hello", cache_control: { type: "ephemeral" } });
+  assert.equal(JSON.stringify(context.messages).includes("cache_control"), false);
+  assert.equal((await client.context(id, { shape: "chat", cacheBreakpoints: 2 })).cacheBreakpoints, undefined);
 });
 
 test("a lost answer does not make a second turn", async () => {
