@@ -44,17 +44,18 @@ if TYPE_CHECKING:
 def create_app(settings: Settings | None = None) -> Litestar:
     """Return the ASGI application."""
     settings = settings or Settings()
-    services = Services(settings)
+    return furnished(routed(settings.max_body_bytes), settings)
 
-    @asynccontextmanager
-    async def lifespan(app: Litestar) -> AsyncIterator[None]:
-        app.state.services = services
-        await services.start()
-        try:
-            yield
-        finally:
-            await services.stop()
 
+def furnished(app: Litestar, settings: Settings) -> Litestar:
+    """Return the application that `routed` made, with the services that its routes share and what surrounds them."""
+    services = app.state.services = Services(settings)
+    app.asgi_handler = surround(app, services.metrics, SecurityHeaders(settings.hsts_seconds), services.under_way)
+    return app
+
+
+def routed(max_body_bytes: int) -> Litestar:
+    """Return the application's routes, none of which takes a body of more bytes; they have no services yet."""
     v1 = OwnRouter(
         "/v1",
         route_handlers=[
@@ -116,7 +117,7 @@ def create_app(settings: Settings | None = None) -> Litestar:
         ],
         security=SECURITY,
     )
-    app = Litestar(
+    return Litestar(
         route_handlers=[
             v1,
             mcp.answer_mcp,
@@ -126,15 +127,23 @@ def create_app(settings: Settings | None = None) -> Litestar:
             health.metrics,
             openapi_document,
         ],
-        lifespan=[lifespan, demo_player],
+        lifespan=[_services, demo_player],
         exception_handlers=EXCEPTION_HANDLERS,
-        request_max_body_size=settings.max_body_bytes,
+        request_max_body_size=max_body_bytes,
         openapi_config=openapi_config(),
         plugins=[RawSchemaPlugin()],
         logging_config=None,
     )
-    app.asgi_handler = surround(app, services.metrics, SecurityHeaders(settings.hsts_seconds), services.under_way)
-    return app
+
+
+@asynccontextmanager
+async def _services(app: Litestar) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    await services.start()
+    try:
+        yield
+    finally:
+        await services.stop()
 
 
 @get("/openapi.json", include_in_schema=False, sync_to_thread=False)

@@ -8,14 +8,18 @@ import socket
 import sys
 import traceback
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import httpx2
 import uvicorn
+from litestar.datastructures import State
+from litestar.events import SimpleEventEmitter
 
-from api.app import create_app
+from api.app import furnished, routed
 from api.start import server_options
 from tests.support.eventually import eventually
 from tests.support.service import documented_answers
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
     from uuid import UUID
+
+    from litestar import Litestar
 
     from runtime.settings import Settings
 
@@ -118,4 +124,17 @@ def running(kind: type[S], app: Any, options: Mapping[str, Any]) -> Iterator[S]:
 
 def running_api(settings: Settings) -> AbstractContextManager[RunningApi]:
     """Serve the API on a free port, as `api.start` does."""
-    return running(RunningApi, create_app(settings), server_options(settings))
+    return running(RunningApi, furnished(_own(_routed(settings.max_body_bytes)), settings), server_options(settings))
+
+
+_routed = cache(routed)
+"""To register the routes takes longer than most tests that call them, and each has services of its own."""
+
+
+def _own(app: Litestar) -> Litestar:
+    """Return a copy that shares the routes alone."""
+    own = copy(app)
+    own.state, own.event_emitter = State(), SimpleEventEmitter([])
+    own.asgi_router = copy(app.asgi_router)
+    own.asgi_router.app = own
+    return own
