@@ -38,6 +38,7 @@ def configuration(connection: Connection) -> Config:
     """Return Alembic's configuration for a connection."""
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
+    config.set_main_option("recursive_version_locations", "true")
     config.attributes["connection"] = connection
     return config
 
