@@ -1,4 +1,4 @@
--- The whole schema at revision 0115, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0116, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -1975,7 +1975,7 @@ begin
         select k.place, f.conversation_id, f.seq, f.is_superseded
         into place, conversation_id, seq, is_superseded
         from (select each.key, each.place::integer as place
-              from unnest(p_keys) with ordinality as each (key, place) order by each.place desc) as k
+              from unnest(p_keys) with ordinality as each (key, place) order by each.place::integer desc) as k
             cross join lateral (
                 select n.conversation_id, n.seq, m.superseded_at is not null as is_superseded
                 from (select p.conversation_id, p.seq from public.gateway_prefixes as p
@@ -2007,7 +2007,9 @@ begin
         select h.* into version, covers_through, head, head_seqs, head_tokens, covered_tokens
         from public.gateway_head(p_tenant, c.id, c.head_version) as h;
     end if;
-    recalls := public.gateway_recalls_of(p_tenant, c.id, coalesce(covers_through, -1), coalesce(head_seqs, '{}'));
+    if exists (select from public.gateway_recalls as r where r.conversation_id = c.id) then
+        recalls := public.gateway_recalls_of(p_tenant, c.id, coalesce(covers_through, -1), coalesce(head_seqs, '{}'));
+    end if;
 end $$;
 
 create function gateway_head(p_tenant uuid, p_conversation uuid, p_version integer, OUT version integer, OUT covers_through integer, OUT head text, OUT head_seqs integer[], OUT head_tokens integer, OUT covered_tokens bigint)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from store.gateway.histories import AnsweredRecall, Beginning, Head, StoredRow
     from store.hot_path import Pool
 
-NEWEST: Final = 32
+NEWEST: Final = 16
 """Beginnings that are looked up first, of a long history: a request goes on from one of them."""
 _NOTHING: Final[tuple[str, list[bytes]]] = ("", [])
 """What a row says that is reasoning and nothing else."""
