@@ -16,7 +16,6 @@ from gateway.conversations.histories import (
     UNREADABLE,
     BeginningKeys,
     NotJsonError,
-    chain,
     circle_of,
     read_history,
     refuse_unreadable,
@@ -124,17 +123,22 @@ async def _increment_of(services: GatewayServices, caller: Caller, body: bytes, 
 
 def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes], bytes] | None:
     """Return the history in a body, what stands for each of its beginnings, and the body as a provider may have it."""
+    if (known := services.seen.known(door.shape, body)) is not None:
+        return *known, body
     history = read_history(door.shape, body)
     if history is None:
         return None
-    if has_thoughts(body):
+    if has_own := has_thoughts(body):
         history = history._replace(rows=without_thoughts(history.rows))
         body = history.with_rows(history.rows)
     try:
-        return history, chain(history.rows, services.digests), body
+        links = services.seen.links(history.rows)
     except UNREADABLE:
         refuse_unreadable(body)
         return None
+    if not has_own:
+        services.seen.remember(body, history, links)
+    return history, links, body
 
 
 async def _in_place(
@@ -226,7 +230,7 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
 def without_text(learned: Learned) -> Learned:
     """Return what is to be learned without the rows that are stored already."""
     history, first = learned.history, learned.first
-    unstored = history._replace(fields={}, lead=[], rows=[b""] * first + history.rows[first:])
+    unstored = history._replace(fields={}, lead=[], rows=[*[b""] * first, *history.rows[first:]])
     return learned._replace(history=unstored)
 
 

@@ -13,7 +13,7 @@ from api.http.bodies import LARGE_BYTES
 from api.http.bytes_under_way import BytesUnderWay
 from api.services import Services
 from gateway.callers import Callers
-from gateway.conversations.histories import RowDigests
+from gateway.conversations.seen import SeenHistories
 from gateway.metrics import GatewayMetrics
 from gateway.patience import Patience
 from gateway.providers.calls import ProviderCalls
@@ -48,7 +48,7 @@ class GatewayServices:
         self.providers = Providers(settings)
         self.calls = ProviderCalls(settings)
         self.under_way = BytesUnderWay(max(settings.gateway_max_bytes_under_way, settings.gateway_max_body_bytes))
-        self.digests = RowDigests()
+        self.seen = SeenHistories()
         self.metrics = GatewayMetrics(self.core.metrics.registry)
         self.patience = Patience(settings.gateway_patience_seconds)
         self.learning = Learning()

@@ -55,7 +55,7 @@ class ResentHistory(NamedTuple):
     """Of the body, in their order."""
     lead: list[bytes]
     """System prompts that stand before the first row."""
-    rows: list[bytes]
+    rows: Sequence[bytes]
 
     def with_rows(self, rows: Sequence[bytes]) -> bytes:
         """Return the request with other rows: everything else as it came, byte for byte."""
@@ -73,7 +73,7 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
     try:
         fields = _fields(body)
         listed = fields.get(LISTS[shape])
-        if listed is None or any(_is_set(fields.get(name)) for name in _STORED_ELSEWHERE):
+        if listed is None or is_passed_on(shape, fields, bytes(listed)):
             return None
         if (text := bytes(listed)).startswith(b'"'):
             if shape != "responses":
@@ -83,8 +83,6 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
             every = [bytes(row) for row in _rows(listed)]
     except UNREADABLE:
         refuse_unreadable(body)
-        return None
-    if shape == "responses" and any(b'"item_reference"' in row for row in every):
         return None
     lead = 0 if shape == "messages" else next((at for at, row in enumerate(every) if not _instructs(row)), len(every))
     rows = every[lead:]
@@ -99,6 +97,13 @@ def refuse_unreadable(body: bytes) -> None:
         return
     except ValueError as error:
         raise NotJsonError(str(error)) from None
+
+
+def is_passed_on(shape: Shape, fields: Mapping[str, msgspec.Raw], text: bytes) -> bool:
+    """Tell whether a request goes on from what its provider stores, as its fields or rows say; `text` has the rows."""
+    if shape == "responses" and b'"item_reference"' in text:
+        return True
+    return any(_is_set(fields.get(name)) for name in _STORED_ELSEWHERE)
 
 
 def _is_set(raw: msgspec.Raw | None) -> bool:
@@ -137,10 +142,10 @@ class RowDigests:
         return digest
 
 
-def chain(rows: Sequence[bytes], digests: RowDigests) -> list[bytes]:
-    """Return what stands for each beginning of a history, the shortest first."""
-    links: list[bytes] = []
-    link = b""
+def chain(rows: Sequence[bytes], digests: RowDigests, *, after: Sequence[bytes] = ()) -> list[bytes]:
+    """Return what stands for each beginning of a history, the shortest first; `after` for those before these rows."""
+    links = list(after)
+    link = links[-1] if links else b""
     for row in rows:
         link = hashlib.sha256(link + digests.of(row)).digest()
         links.append(link)

@@ -148,7 +148,7 @@ async def store_rows(
 async def _store(caller: Caller, learned: Learned, answered: Answered | None) -> list[int] | None:
     """Store what is new; return its seqs, those of the answer last, None where another turn came first."""
     place = learned.place
-    rows = learned.history.rows[place.matched :]
+    rows = list(learned.history.rows[place.matched :])
     rows[:1] = [every for row in rows[:1] for every in with_results(learned.shape, row, place.results)]
     every = [*rows, *(answered.rows if answered is not None else ())]
     parts = _parts(every)
