@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from api.http.bodies import aside
@@ -11,7 +12,7 @@ from gateway.doors import DoorError
 from gateway.headers import CODING, is_bypassed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from litestar.types import Receive
 
@@ -65,6 +66,33 @@ async def read_body(
         raise too_large
     hold.take(len(decoded))
     return decoded, True
+
+
+@asynccontextmanager
+async def until_gone(receive: Receive) -> AsyncIterator[None]:
+    """Break the block off, and end with it, when the client goes away."""
+    task, waits = asyncio.current_task(), True
+
+    def break_off(watch: asyncio.Task[None]) -> None:
+        if waits and task is not None and not watch.cancelled():
+            task.cancel()
+
+    watch = asyncio.create_task(_gone(receive))
+    watch.add_done_callback(break_off)
+    try:
+        yield
+    except asyncio.CancelledError:
+        # Unless somebody else ends the request.
+        if task is None or not watch.done() or watch.cancelled() or task.uncancel():
+            raise
+    finally:
+        waits = False
+        watch.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def plain(body: bytes, encoding: bytes, most: int) -> bytes | None:

@@ -16,7 +16,7 @@ from api.http.problems import ProblemError
 from gateway import refusals
 from gateway.answers.beginnings import look_at
 from gateway.answers.reading import Answered, AnswerReader
-from gateway.bodies import GoneError, read_body
+from gateway.bodies import GoneError, read_body, until_gone
 from gateway.conversations.increments import response_key
 from gateway.conversations.storing import store
 from gateway.doors import DoorError, error_body, error_headers
@@ -97,18 +97,11 @@ class PassedRequest:
         if is_decoded:
             del self._named[CODING]
             self._headers = [(name, value) for name, value in self._headers if name != CODING]
-        passing = asyncio.create_task(self._pass_on(known, body, send))
+        passing = self._pass_on(known, body, send)
         del body
-        gone = asyncio.create_task(_gone(receive))
-        try:
-            await asyncio.wait({passing, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # A client that went away takes its call with it.
-            for task in (passing, gone):
-                if not task.done():
-                    task.cancel()
-            with suppress(asyncio.CancelledError):
-                await passing
+        # A client that goes away takes its call with it.
+        async with until_gone(receive):
+            await passing
         return None
 
     async def _admitted(self, known: Known) -> Caller | None:
@@ -305,12 +298,6 @@ class _Counted:
 
     def __init__(self) -> None:
         self.scope: dict[str, Any] = {"state": {}}
-
-
-async def _gone(receive: Receive) -> None:
-    """Return when the client has gone away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def in_words(problem: ProblemError) -> DoorError:
