@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -38,7 +39,9 @@ def extend(parent: Sequence[Span], seqs: Iterable[int], fates: Mapping[int, Fate
     the changes that the run `run_id` made, to either.
     """
     changed = sorted(fates)
-    spans: list[Span] = []
+    # What is before the first change stays as it is.
+    begins = bisect_left(parent, changed[0], key=lambda span: span.last) if changed else len(parent)
+    spans = list(parent[:begins])
 
     def add(first: int, last: int, fate: Fate, run: str | None) -> None:
         before = spans[-1] if spans else None
@@ -47,7 +50,7 @@ def extend(parent: Sequence[Span], seqs: Iterable[int], fates: Mapping[int, Fate
         else:
             spans.append(Span(first, last, fate, run))
 
-    for span in (*parent, *spans_of(seqs)):
+    for span in (*parent[begins:], *spans_of(seqs)):
         start = span.first
         for seq in changed[bisect_left(changed, span.first) : bisect_right(changed, span.last)]:
             if start < seq:
@@ -61,7 +64,8 @@ def extend(parent: Sequence[Span], seqs: Iterable[int], fates: Mapping[int, Fate
 
 def shown_seqs(coverage: Sequence[Span]) -> list[int]:
     """Return the originals that the snapshot still shows, whole or cut, ascending."""
-    return [seq for span in coverage if span.fate in {"kept", "truncated"} for seq in range(span.first, span.last + 1)]
+    shown = [range(span.first, span.last + 1) for span in coverage if span.fate in {"kept", "truncated"}]
+    return list(chain.from_iterable(shown))
 
 
 def gone_spans(coverage: Sequence[Span], gone: Iterable[int]) -> list[Span]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from compaction.messages import THINKING, Block, Content, blocks, has_thinking, is_signed_summary
+from compaction.messages import THINKING, Block, Content, blocks, has_thinking, is_signed_summary, result_text_chars
 from compaction.recall.handles import ABOUT, WHERE
 from compaction.tokens import CHARS_PER_TOKEN, content_tokens
 
@@ -174,10 +174,18 @@ def cap_results(view: Sequence[ViewMessage], cap: int, handles: Handles | None =
             return block
         return shorten_result(block, cap, handles, capped=True) or block
 
-    # No result has more characters than the estimate of its message stands for.
-    return tuple(
-        [map_blocks(message, capped) if message.tokens * CHARS_PER_TOKEN > cap else message for message in view]
-    )
+    return tuple([map_blocks(message, capped) if _exceeds(message, cap) else message for message in view])
+
+
+def _exceeds(message: ViewMessage, chars: int) -> bool:
+    """Tell whether a message holds a result of more characters of text."""
+    content = message.content
+    if isinstance(content, str):
+        return False
+    for block in content:
+        if isinstance(block, dict) and block.get("type") == "tool_result" and result_text_chars(block) > chars:
+            return True
+    return False
 
 
 def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index: int = 0) -> View:
@@ -186,12 +194,13 @@ def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index:
     Thinking is only valid while everything before it is unchanged; `from_index` is where the change begins.
     Messages that held nothing else are left out.
     """
-    kept: list[ViewMessage] = []
-    for index, message in enumerate(view):
+    if through_seq < 0:
+        return tuple(view)
+    kept = list(view[:from_index])
+    for message in view[from_index:]:
         content = message.content
         if (
-            index < from_index
-            or message.seq > through_seq
+            message.seq > through_seq
             or isinstance(content, str)
             or not has_thinking(message.role, content)
         ):

@@ -28,7 +28,8 @@ from compaction.comparison.versions import difference, only_in
 from compaction.coverage import Coverage, changes, find_span
 from compaction.pins.serving import check, fit_with_rules
 from compaction.shorten.fitting import fit_history
-from compaction.steps.snapshot import build, dump_messages
+from compaction.steps.snapshot import build
+from compaction.steps.stored_view import dump_messages
 from runtime import ids
 from store.conversations import comparisons, conversations, messages, pins, snapshots
 

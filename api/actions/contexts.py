@@ -22,7 +22,8 @@ from compaction.pins.serving import StandingRules, check, fit_with_rules, warnin
 from compaction.shapes import serving
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.shorten.trimming import exchanges, last_answer, rounds
-from compaction.steps.snapshot import Original, Snapshot, build, context_json, dump_messages, load_view
+from compaction.steps.snapshot import Original, Snapshot, build, context_json, load_view
+from compaction.steps.stored_view import dump_messages
 from compaction.summary.zone import opening_length
 from compaction.view import WRITTEN
 from store import hot_path

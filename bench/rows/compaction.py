@@ -15,6 +15,7 @@ from compaction.steps.ladder import Step, next_step
 from compaction.steps.snapshot import Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
 from compaction.steps.steps import take
+from compaction.tokens import content_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +125,7 @@ def conversation(size: int, result_chars: int) -> tuple[Original, ...]:
     def add(role: str, content: Any) -> None:
         nonlocal total
         text = data.json_text(content)
-        tail.append(Original(len(tail), role, text))
+        tail.append(Original(len(tail), role, text, content_tokens(content)))
         total += len(text)
 
     while total < size:
@@ -142,4 +143,4 @@ def conversation(size: int, result_chars: int) -> tuple[Original, ...]:
 
 def _stage(snapshot: Snapshot, tail: tuple[Original, ...], policy: Policy) -> Stage:
     """Return what `store.conversations.snapshots.load` gives a step; rows are read by database and driver."""
-    return Stage(build(snapshot, tail, policy, pinned=()))
+    return Stage(build(snapshot, tail, policy, pinned=(), broken_through=-1))

@@ -34,6 +34,7 @@ SCHEMA: Final[dict[str, Any]] = {
 TAG: Final = "recalled"
 """Element that recalled text is in."""
 _OPENING: Final = f"<{TAG} "
+_REF_KEY: Final = '"ref"'
 _REF: Final = re.compile(r'"ref":\s?"((?:conv_\w+:)?(?:m\d+(?:-m\d+)?|c\d+\.\d+))"')
 _HEAD: Final = re.compile(rf'<{TAG} refs="([\w\s:.-]*)"')
 _CUT: Final = "[recalled before: "
@@ -64,7 +65,7 @@ def named_in(text: str) -> list[str]:
     """Return the references that a result has, framed or as the service answered it."""
     if (head := _HEAD.match(text)) is not None:
         return head[1].split()
-    return list(dict.fromkeys(_REF.findall(text)))
+    return list(dict.fromkeys(_REF.findall(text))) if _REF_KEY in text else []
 
 
 def cut(text: str) -> str:

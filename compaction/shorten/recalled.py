@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +18,33 @@ Place = tuple[int, int]
 """A block: the index of its message in the view, its index among the message's blocks."""
 
 
-def recall_calls(view: Sequence[ViewMessage]) -> frozenset[str]:
-    """Return the ids of the calls of recall."""
-    return frozenset(
-        [
-            str(block.get("id"))
-            for message in view
-            if message.role == "assistant" and not isinstance(message.content, str)
-            for block in message.content
-            if block.get("type") in CALLS and tool.is_call(block)
-        ]
-    )
+class RecallCalls:
+    """The ids of the calls of recall in a view, looked for when they are first asked for: hardly any result is recall's."""
+
+    def __init__(self, view: Sequence[ViewMessage]) -> None:
+        self._view = view
+
+    @cached_property
+    def _ids(self) -> frozenset[str]:
+        return frozenset(
+            [
+                str(block.get("id"))
+                for message in self._view
+                if message.role == "assistant" and not isinstance(message.content, str)
+                for block in message.content
+                if block.get("type") in CALLS and tool.is_call(block)
+            ]
+        )
+
+    def __contains__(self, identifier: object) -> bool:
+        return identifier in self._ids
 
 
 def recalled_line(block: dict[str, Any], calls: Container[str]) -> dict[str, Any] | None:
     """Return a result of recall as the line that names what it gave back, None for another or a shorter one."""
     text = text_of(block.get("content", ""))
     # Ids may repeat: a result that names no place is another tool's.
-    if not tool.is_framed(text) and (block.get("tool_use_id") not in calls or not tool.named_in(text)):
+    if not tool.is_framed(text) and (not tool.named_in(text) or block.get("tool_use_id") not in calls):
         return None
     line = f"{tool.cut(text)} {MARKER}"
     return {**block, "content": line} if len(line) < len(text) else None
@@ -42,7 +52,7 @@ def recalled_line(block: dict[str, Any], calls: Container[str]) -> dict[str, Any
 
 def recalled_lines(view: Sequence[ViewMessage], start: int = 0) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Yield the results of recall from message `start` on, as their lines, oldest first; the newest results stay."""
-    calls = recall_calls(view)
+    calls = RecallCalls(view)
     for index in range(start, newest_results(view)):
         content = view[index].content
         if view[index].role != "user" or isinstance(content, str):

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.messages import has_tool_results
-from compaction.shorten.recalled import newest_results, recall_calls, recalled_line
+from compaction.shorten.recalled import RecallCalls, newest_results, recalled_line
 from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, shorten_result
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def cut_tool_results(
     changed: list[ViewMessage] = list(view)
     indices: list[int] = []
     results = 0
-    recalls = recall_calls(view)
+    recalls = RecallCalls(view)
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         nonlocal results
-        if block.get("type") != "tool_result":
+        if block.get("type") != "tool_result" or result_tail(block, len(MARKER)) == MARKER:
             return block
         shorter = recalled_line(block, recalls) or shorten_result(block, retention_chars, handles)
-        if shorter is None or result_tail(block, len(MARKER)) == MARKER:
+        if shorter is None:
             return block
         results += 1
         return shorter

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from itertools import compress, count
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_seqs
-from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
+from compaction.messages import CACHE_MARK, acceptable, is_instruction
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
 from compaction.repair import Repairs, mend, repair
 from compaction.shorten.inline_tags import cut_inline
 from compaction.sizes import uncounted_bytes
 from compaction.soundness import is_sound
+from compaction.steps.stored_view import NOTHING, StoredView
 from compaction.summary.zone import preamble_length, without_summary
-from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
+from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -27,11 +30,14 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
 
 
-class _Stored(msgspec.Struct):
+class _Stored(msgspec.Struct, gc=False):
     role: str
     content: Any
 
 
+_ROLE: Final = attrgetter("role")
+_CONTENT: Final = attrgetter("content")
+_SEQ: Final = attrgetter("seq")
 _json = msgspec.json.Encoder()
 _loads = msgspec.json.Decoder().decode
 _load_messages = msgspec.json.Decoder(list[_Stored]).decode
@@ -58,14 +64,17 @@ class Snapshot:
     """Those in the frame of its first user message."""
     claims: tuple[Claim, ...] | None = None
     """What the lines of its summary rest on; None where that is not known."""
+    stored: StoredView = NOTHING
+    """What else is stored of its messages; nothing where nobody asked for it."""
 
 
 class Original(NamedTuple):
-    """A stored message of the tail: its seq, role and content as JSON text."""
+    """A stored message of the tail: its seq, role and content as JSON text, its estimated tokens where they are known."""
 
     seq: int
     role: str
     content: str
+    tokens: int | None = None
 
 
 class Working(NamedTuple):
@@ -111,18 +120,11 @@ class NewSnapshot(NamedTuple):
 
 
 def load_view(messages_json: str, seqs: Sequence[int]) -> View:
-    """Return the view that a snapshot stores."""
-    return tuple(
-        [
-            ViewMessage(message.role, message.content, seq)
-            for message, seq in zip(_load_messages(messages_json), seqs, strict=True)
-        ]
-    )
-
-
-def dump_messages(view: Sequence[ViewMessage]) -> str:
-    """Return a view as JSON text, `[{"role", "content"}, …]`."""
-    return _json.encode([message.as_message() for message in view]).decode()
+    """Return the view that a snapshot stores. Raises ValueError where seqs and messages are not as many."""
+    stored = _load_messages(messages_json)
+    if len(stored) != len(seqs):
+        raise ValueError("a snapshot has a seq for each message")
+    return tuple(map(ViewMessage, map(_ROLE, stored), map(_CONTENT, stored), seqs))
 
 
 def serialized(message: dict[str, Any]) -> bytes:
@@ -161,15 +163,25 @@ def build(
     blocks of the snapshot: there handles name no place. `in_pieces` tells that turns came in another shape than the
     Messages API's.
     """
-    stored = tuple([ViewMessage(role, _loads(content), seq) for seq, role, content in tail])
+    stored = tuple(map(_as_stored, tail))
     current = strip_thinking(stored, strip_thinking_through)
     before = strip_thinking(snapshot.messages, other_model_through)
-    warnings = [] if (before, current) == (snapshot.messages, stored) else [STRIPPED]
-    if pinned is not None:
+    is_unstripped = (before, current) == (snapshot.messages, stored)
+    warnings = [] if is_unstripped else [STRIPPED]
+    # Snapshots are written whole, and of a turn it is found out when it is appended; a context is served by no more.
+    is_known = (
+        broken_through is not None
+        and broken_through <= snapshot.covers_through
+        and is_unstripped
+        and not in_pieces
+        and not (tail and tail[0].content == UNREAD)
+    )
+    if pinned is not None and snapshot.pins:
         before = without_pins(before, snapshot.pins)
+        is_known = is_known and before == snapshot.messages
     handles = None
     joined = (*before, *current)
-    is_whole = is_sound(joined)
+    is_whole = is_known or is_sound(joined)
     if policy.recall_handles:
         if not is_whole:
             # What repair would mend is mended first, so that a block is the same before and after it.
@@ -196,6 +208,13 @@ def build(
     known = withdrawn.union((pin.seq, pin.text) for pin in pinned)
     standing = (pin for pin in _standing(working) if (pin.seq, pin.text) not in known)
     return working._replace(pins=(*pinned, *standing, *_latest(working)), withdrawn=withdrawn)
+
+
+def _as_stored(row: Original) -> ViewMessage:
+    message = ViewMessage(row.role, _loads(row.content), row.seq)
+    if row.tokens is not None and row.content != UNREAD:
+        message.__dict__["tokens"] = row.tokens
+    return message
 
 
 def _mended(message: ViewMessage) -> ViewMessage:
@@ -262,28 +281,30 @@ def settle(
     """
     cut, covers = _covered(working, after)
     kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
-    messages_json = dump_messages(kept)
+    known = working.snapshot.stored
+    messages_json = known.dumped(kept)
     if CACHE_MARK in messages_json:
         # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
         kept = without_marks(kept)
-        messages_json = dump_messages(kept)
-    kept_seqs = {message.seq for message in (*kept, *after[cut:])}
+        messages_json = known.dumped(kept)
     new_rows = [row for row in working.tail if row.seq <= covers]
     # What was gone before is not gone through again: a long conversation has far more of that than of the view.
-    known = (*shown_seqs(working.snapshot.coverage), *(row.seq for row in new_rows))
-    fates: dict[int, Fate] = {seq: removed for seq in known if seq not in kept_seqs}
+    gone = {*shown_seqs(working.snapshot.coverage), *map(_SEQ, new_rows)}.difference(
+        map(_SEQ, kept), map(_SEQ, after[cut:])
+    )
+    fates: dict[int, Fate] = dict.fromkeys(gone, removed)
     fates.update({row.seq: "dropped" for row in new_rows if row.content == UNREAD})
     fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     return NewSnapshot(
         messages_json=messages_json,
-        seqs=tuple(message.seq for message in kept),
+        seqs=tuple(map(_SEQ, kept)),
         covers_through=covers,
-        coverage=extend(working.snapshot.coverage, (row.seq for row in new_rows), fates, run_id),
+        coverage=extend(working.snapshot.coverage, map(_SEQ, new_rows), fates, run_id),
         summary=summary if summary is not None else working.snapshot.summary,
         prefix_hash=_hash(working.snapshot.prefix_hash, new_rows),
-        tokens=view_tokens(kept),
+        tokens=known.tokens_of(kept),
         bytes=len(messages_json.encode()),
-        exchanges=sum(is_request(message.role, message.content) for message in kept),
+        exchanges=known.exchanges_of(kept),
         pins=pins,
         claims=claims if summary is not None else working.snapshot.claims,
     )
@@ -334,17 +355,15 @@ def _untouched(working: Working, after: View) -> int:
 
 
 def _first_change(before: View, after: View) -> int:
-    for index, (old, new) in enumerate(zip(before, after, strict=False)):
-        if old is not new:
-            return index
-    return min(len(before), len(after))
+    return next(compress(count(), map(is_not, before, after)), min(len(before), len(after)))
 
 
 def _hash(parent: bytes, rows: Sequence[Original]) -> bytes:
     """Return the hash of the prefix a snapshot represents, chained from its parent's."""
     digest = hashlib.sha256(parent)
-    for seq, role, content in rows:
-        digest.update(f"{seq}\x00{role}\x00{content}".encode())
+    for seq, role, content, _ in rows:
+        digest.update(f"{seq}\x00{role}\x00".encode())
+        digest.update(content.encode())
     return digest.digest()
 
 

@@ -15,6 +15,7 @@ from compaction.pins.pinned import IN_LEDGER, Pin, Pinned, pin, with_left_out, w
 from compaction.recall.ranges import note
 from compaction.steps.ladder import Load
 from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
+from compaction.steps.stored_view import StoredView
 from compaction.summary.zone import is_signed_alone
 from compaction.view import WRITTEN, View, view_tokens
 
@@ -74,7 +75,7 @@ class Stage:
 
     def estimate(self, view: View) -> int:
         """Return the estimated tokens of a view of this conversation."""
-        return round(view_tokens(view) * self.token_ratio)
+        return round(self.working.snapshot.stored.tokens_of(view) * self.token_ratio)
 
     def shared(self, view: View) -> int:
         """Return the estimated tokens of the messages that this conversation and another view of it begin with."""
@@ -131,15 +132,17 @@ class Stage:
     def after(self, new: NewSnapshot, policy: Policy) -> Stage:
         """Return the stage that a commit of `new` would leave, if nothing else happened."""
         before = self.working
+        messages = load_view(new.messages_json, new.seqs)
         snapshot = Snapshot(
             version=before.snapshot.version + 1,
             covers_through=new.covers_through,
-            messages=load_view(new.messages_json, new.seqs),
+            messages=messages,
             summary=new.summary,
             coverage=new.coverage,
             prefix_hash=new.prefix_hash,
             pins=new.pins,
             claims=new.claims,
+            stored=StoredView(messages, new.messages_json, new.tokens, new.exchanges),
         )
         tail = [row for row in before.tail if row.seq > new.covers_through]
         pinned = [each for each in before.pins if each.source in IN_LEDGER.values()]

@@ -31,6 +31,7 @@ from compaction.steps.ladder import must_wait
 from compaction.steps.runs import RunReason, RunState
 from compaction.steps.snapshot import UNREAD, Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
+from compaction.steps.stored_view import StoredView
 from store.bytes_held import MOST_READ_BYTES, announce
 from store.conversations import pins, waiting
 from store.tables import conversations, messages, runs, snapshots
@@ -192,7 +193,7 @@ def load(
     if unread_through >= 0:
         content = case((_m.seq > unread_through, content), else_=UNREAD)
     rows = connection.execute(
-        select(_m.seq, _m.role, content)
+        select(_m.seq, _m.role, content, _m.tokens)
         .where(_m.conversation_id == conversation_id, _m.seq > snapshot.covers_through, _m.superseded_at.is_(None))
         .order_by(_m.seq)
     )
@@ -271,15 +272,17 @@ def _read(connection: Connection, conversation_id: UUID, version: int) -> Snapsh
     row = connection.execute(
         select(snapshots).where(_s.conversation_id == conversation_id, _s.version == version)
     ).one()
+    view = load_view(row.messages, row.seqs)
     return Snapshot(
         version=row.version,
         covers_through=row.covers_through,
-        messages=load_view(row.messages, row.seqs),
+        messages=view,
         summary=row.summary,
         coverage=msgspec.convert(row.coverage, Coverage),
         prefix_hash=row.prefix_hash,
         pins=tuple(msgspec.convert(pin, Pin) for pin in row.pins),
         claims=claims_of(row),
+        stored=StoredView(view, row.messages, row.tokens, row.exchanges),
     )
 
 

@@ -16,7 +16,7 @@ from compaction.cost.breakpoints import Breakpoint, SentMessages, in_messages, i
 from compaction.cost.calls import FIVE_MINUTES, NO_CACHE, ONE_HOUR
 from compaction.messages import count_marks
 from compaction.policy import Policy
-from compaction.steps.snapshot import dump_messages
+from compaction.steps.stored_view import dump_messages
 from compaction.view import ViewMessage
 from tests.domain.core.test_invariants_domain import lived, valid_lives
 from tests.support import talk

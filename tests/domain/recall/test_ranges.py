@@ -19,8 +19,9 @@ from compaction.recall.ranges import MOST_NAMED, note
 from compaction.steps import steps
 from compaction.steps.ladder import Step
 from compaction.steps.overflow import shrink
-from compaction.steps.snapshot import Original, Snapshot, build, dump_messages, load_view
+from compaction.steps.snapshot import Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
+from compaction.steps.stored_view import dump_messages
 from compaction.summary.zone import CLOSES, OPENS, framed, with_summary
 from compaction.view import View, ViewMessage, view_tokens
 from tests.support.messages_api import problems

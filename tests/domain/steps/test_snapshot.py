@@ -21,10 +21,10 @@ from compaction.steps.snapshot import (
     Working,
     build,
     context_json,
-    dump_messages,
     load_view,
     settle,
 )
+from compaction.steps.stored_view import dump_messages
 from compaction.summary.zone import Zone, rebuild
 from compaction.view import WRITTEN, View, ViewMessage
 from tests.support.blocks import text_block

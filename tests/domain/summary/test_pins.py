@@ -25,7 +25,8 @@ from compaction.pins.pinned import (
 from compaction.pins.standing import RULE_CHARS, RULES_CHARS, standing_instructions
 from compaction.repair import repair
 from compaction.shorten.trimming import drop_oldest
-from compaction.steps.snapshot import dump_messages, load_view
+from compaction.steps.snapshot import load_view
+from compaction.steps.stored_view import dump_messages
 from compaction.summary.zone import CLOSES, OPENS, Zone, find_zone, rebuild, with_summary
 from compaction.tokens import content_tokens
 from compaction.view import WRITTEN, View, ViewMessage
