@@ -240,9 +240,11 @@ def result_text_chars(block: Block) -> int:
         return len(content)
     if isinstance(content, list):
         return sum(
-            len(str(part.get("text") or ""))
-            for part in content
-            if isinstance(part, dict) and part.get("type") == "text"
+            [
+                len(str(part.get("text") or ""))
+                for part in content
+                if isinstance(part, dict) and part.get("type") == "text"
+            ]
         )
     return 0
 

@@ -10,7 +10,7 @@ import msgspec
 
 from compaction.messages import THINKING, Block, Content, blocks, has_thinking, is_signed_summary, result_text_chars
 from compaction.recall.handles import ABOUT, WHERE
-from compaction.tokens import CHARS_PER_TOKEN, content_tokens
+from compaction.tokens import content_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -180,11 +180,14 @@ def cap_results(view: Sequence[ViewMessage], cap: int, handles: Handles | None =
 def _exceeds(message: ViewMessage, chars: int) -> bool:
     """Tell whether a message holds a result of more characters of text."""
     content = message.content
-    if isinstance(content, str):
+    if message.role != "user" or isinstance(content, str):
         return False
     for block in content:
-        if isinstance(block, dict) and block.get("type") == "tool_result" and result_text_chars(block) > chars:
-            return True
+        if isinstance(block, dict) and block.get("type") == "tool_result":
+            inner = block.get("content", "")
+            # Nearly all are texts, which need no call.
+            if (len(inner) if isinstance(inner, str) else result_text_chars(block)) > chars:
+                return True
     return False
 
 
@@ -199,11 +202,7 @@ def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index:
     kept = list(view[:from_index])
     for message in view[from_index:]:
         content = message.content
-        if (
-            message.seq > through_seq
-            or isinstance(content, str)
-            or not has_thinking(message.role, content)
-        ):
+        if message.seq > through_seq or isinstance(content, str) or not has_thinking(message.role, content):
             kept.append(message)
         elif rest := [block for block in content if block.get("type") not in THINKING]:
             kept.append(message.with_content(rest))

@@ -19,7 +19,7 @@ Place = tuple[int, int]
 
 
 class RecallCalls:
-    """The ids of the calls of recall in a view, looked for when they are first asked for: hardly any result is recall's."""
+    """The ids of the calls of recall in a view, looked for when first asked for: hardly any result is recall's."""
 
     def __init__(self, view: Sequence[ViewMessage]) -> None:
         self._view = view
@@ -62,7 +62,13 @@ def recalled_lines(view: Sequence[ViewMessage], start: int = 0) -> Iterator[tupl
                 yield (index, place), line
 
 
+def last_results(view: Sequence[ViewMessage]) -> int:
+    """Return the index of the most recent tool-result message, 0 for none."""
+    backwards = range(len(view) - 1, -1, -1)
+    return next((i for i in backwards if has_tool_results(view[i].role, view[i].content)), 0)
+
+
 def newest_results(view: Sequence[ViewMessage]) -> int:
     """Return the index from which on results are the newest: the API takes neighbouring user messages as one."""
-    last = max((i for i, message in enumerate(view) if has_tool_results(message.role, message.content)), default=0)
+    last = last_results(view)
     return last - sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(view[:last])))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compaction.messages import has_tool_results
-from compaction.shorten.recalled import RecallCalls, newest_results, recalled_line
+from compaction.shorten.recalled import RecallCalls, last_results, newest_results, recalled_line
 from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, shorten_result
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ def cut_tool_results(
     between them stay. What recall gave back is cut to a line that names it, however short it is: it can be had again.
     With `handles` the others say before the marker what was cut and how to have it back. Running twice changes nothing.
     """
-    holders = [index for index, message in enumerate(view) if has_tool_results(message.role, message.content)]
     changed: list[ViewMessage] = list(view)
     indices: list[int] = []
     results = 0
@@ -49,7 +46,7 @@ def cut_tool_results(
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         nonlocal results
-        if block.get("type") != "tool_result" or result_tail(block, len(MARKER)) == MARKER:
+        if not _may_be_cut(block):
             return block
         shorter = recalled_line(block, recalls) or shorten_result(block, retention_chars, handles)
         if shorter is None:
@@ -57,13 +54,23 @@ def cut_tool_results(
         results += 1
         return shorter
 
-    newest = newest_results(view) if in_pieces else max(holders, default=0)
-    for index in holders[bisect_left(holders, start) : bisect_left(holders, newest)]:
-        message = map_blocks(view[index], cut)
-        if message is not view[index]:
-            changed[index] = message
-            indices.append(index)
+    for index in range(start, newest_results(view) if in_pieces else last_results(view)):
+        content = view[index].content
+        if view[index].role == "user" and not isinstance(content, str) and any(map(_may_be_cut, content)):
+            message = map_blocks(view[index], cut)
+            if message is not view[index]:
+                changed[index] = message
+                indices.append(index)
     return Cut(tuple(changed), results, tuple(indices))
+
+
+def _may_be_cut(block: dict[str, Any]) -> bool:
+    """Tell whether a block is a result without the marker; nearly all results in a snapshot have it."""
+    if block.get("type") != "tool_result":
+        return False
+    content = block.get("content", "")
+    tail = content if isinstance(content, str) else result_tail(block, len(MARKER))
+    return not tail.endswith(MARKER)
 
 
 def diagnostic(results: int, input_tokens: int, budget: int) -> str:

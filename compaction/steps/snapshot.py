@@ -12,16 +12,16 @@ import msgspec
 
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_seqs
-from compaction.messages import CACHE_MARK, acceptable, is_instruction
+from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
 from compaction.repair import Repairs, mend, repair
 from compaction.shorten.inline_tags import cut_inline
 from compaction.sizes import uncounted_bytes
 from compaction.soundness import is_sound
-from compaction.steps.stored_view import NOTHING, StoredView
+from compaction.steps.stored_view import NOTHING, StoredView, dump_messages
 from compaction.summary.zone import preamble_length, without_summary
-from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking
+from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 class Original(NamedTuple):
-    """A stored message of the tail: its seq, role and content as JSON text, its estimated tokens where they are known."""
+    """A stored message of the tail: its seq, role, content as JSON text, and its estimated tokens where known."""
 
     seq: int
     role: str
@@ -250,7 +250,8 @@ def _first_seq(working: Working) -> int:
 def _instructions(view: View) -> Iterator[Pin]:
     """Yield what the system or the developer said after the beginning: it holds although its message may go."""
     for message in view[preamble_length(view) :]:
-        if message.seq != WRITTEN and is_instruction(message.role, message.content):
+        # Most are none: the first question alone is cheaper than a call.
+        if message.role == "user" and message.seq != WRITTEN and is_instruction(message.role, message.content):
             yield Pin(f"{_INSTRUCTED}{message.seq}", message.seq, message_text(message.content), "standing_instruction")
 
 
@@ -281,30 +282,30 @@ def settle(
     """
     cut, covers = _covered(working, after)
     kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
-    known = working.snapshot.stored
-    messages_json = known.dumped(kept)
-    if CACHE_MARK in messages_json:
+    known, rest = working.snapshot.stored.split(kept)
+    text = dump_messages(rest)
+    if CACHE_MARK in text:
         # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
-        kept = without_marks(kept)
-        messages_json = known.dumped(kept)
+        rest = without_marks(rest)
+        text = dump_messages(rest)
+    messages_json = known.followed_by(text)
     new_rows = [row for row in working.tail if row.seq <= covers]
     # What was gone before is not gone through again: a long conversation has far more of that than of the view.
-    gone = {*shown_seqs(working.snapshot.coverage), *map(_SEQ, new_rows)}.difference(
-        map(_SEQ, kept), map(_SEQ, after[cut:])
-    )
+    shown = () if known.messages else shown_seqs(working.snapshot.coverage)
+    gone = {*shown, *map(_SEQ, new_rows)}.difference(map(_SEQ, rest), map(_SEQ, after[cut:]))
     fates: dict[int, Fate] = dict.fromkeys(gone, removed)
     fates.update({row.seq: "dropped" for row in new_rows if row.content == UNREAD})
     fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     return NewSnapshot(
         messages_json=messages_json,
-        seqs=tuple(map(_SEQ, kept)),
+        seqs=(*map(_SEQ, known.messages), *map(_SEQ, rest)),
         covers_through=covers,
         coverage=extend(working.snapshot.coverage, map(_SEQ, new_rows), fates, run_id),
         summary=summary if summary is not None else working.snapshot.summary,
         prefix_hash=_hash(working.snapshot.prefix_hash, new_rows),
-        tokens=known.tokens_of(kept),
-        bytes=len(messages_json.encode()),
-        exchanges=known.exchanges_of(kept),
+        tokens=known.tokens + view_tokens(rest),
+        bytes=len(messages_json) if messages_json.isascii() else len(messages_json.encode()),
+        exchanges=known.exchanges + sum([is_request(message.role, message.content) for message in rest]),
         pins=pins,
         claims=claims if summary is not None else working.snapshot.claims,
     )
@@ -362,8 +363,7 @@ def _hash(parent: bytes, rows: Sequence[Original]) -> bytes:
     """Return the hash of the prefix a snapshot represents, chained from its parent's."""
     digest = hashlib.sha256(parent)
     for seq, role, content, _ in rows:
-        digest.update(f"{seq}\x00{role}\x00".encode())
-        digest.update(content.encode())
+        digest.update(f"{seq}\x00{role}\x00{content}".encode())
     return digest.digest()
 
 

@@ -1,4 +1,4 @@
-"""What is stored of a snapshot's messages besides them, so that a view that begins with them need not be gone through."""
+"""What is stored of a snapshot besides its messages, so that a view that begins with them need not be gone through."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from compaction.messages import is_request
 from compaction.view import view_tokens
 
 if TYPE_CHECKING:
@@ -29,27 +28,21 @@ class StoredView(NamedTuple):
     tokens: int = 0
     exchanges: int = 0
 
-    def begins(self, view: Sequence[ViewMessage]) -> bool:
-        """Tell whether a view begins with all of these messages."""
-        return view[: len(self.messages)] == self.messages
+    def split(self, view: View) -> tuple[StoredView, View]:
+        """Return what of these messages a view begins with, all or nothing, and what comes after them."""
+        count = len(self.messages)
+        return (self, view[count:]) if count and view[:count] == self.messages else (NOTHING, view)
 
     def tokens_of(self, view: View) -> int:
         """Return the estimated tokens of a view."""
-        if not self.begins(view):
-            return view_tokens(view)
-        return self.tokens + view_tokens(view[len(self.messages) :])
+        known, rest = self.split(view)
+        return known.tokens + view_tokens(rest)
 
-    def exchanges_of(self, view: View) -> int:
-        """Return how many messages of a view are requests."""
-        known, rest = (self.exchanges, view[len(self.messages) :]) if self.begins(view) else (0, view)
-        return known + sum([is_request(message.role, message.content) for message in rest])
-
-    def dumped(self, view: View) -> str:
-        """Return a view as JSON text, `[{"role", "content"}, …]`; what it has of these messages in their own bytes."""
-        if not self.messages or not self.begins(view):
-            return dump_messages(view)
-        rest = dump_messages(view[len(self.messages) :])
-        return self.text if rest == "[]" else f"{self.text[:-1]},{rest[1:]}"
+    def followed_by(self, text: str) -> str:
+        """Return the JSON text of these messages, in their own bytes, and of others whose text is given."""
+        if text == "[]" or not self.messages:
+            return text if not self.messages else self.text
+        return f"{self.text[:-1]},{text[1:]}"
 
 
 NOTHING: Final = StoredView()

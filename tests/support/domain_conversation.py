@@ -18,6 +18,7 @@ from compaction.messages import THINKING, MessageFacts, message_facts, turn_fact
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.snapshot import NewSnapshot, Original, Snapshot, Working, build, context_json, load_view, settle
+from compaction.steps.stored_view import NOTHING, StoredView
 from compaction.summary import zone as summaries
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Stored(NamedTuple):
     summary: str | None
     prefix_hash: bytes
     tokens: int
+    exchanges: int
 
 
 @dataclass
@@ -68,6 +70,8 @@ class Conversation:
     _built_from: tuple[int, ...] = ()
     made: View = ()
     """What the last step made of the view."""
+    knows: bool = True
+    """Whether it goes by what is stored besides the messages: their tokens, what a snapshot counts, what was broken."""
 
     # The store's part
 
@@ -76,9 +80,11 @@ class Conversation:
         turn = [self._signed(message) for message in turn]
         facts = turn_facts([message_facts(message["role"], message["content"]) for message in turn])
         begins = len(self.originals)
-        for message in turn:
+        for message, known in zip(turn, facts.messages, strict=True):
             content = json.dumps(message["content"], ensure_ascii=False)
-            self.originals.append(Original(len(self.originals), message["role"], content))
+            self.originals.append(
+                Original(len(self.originals), message["role"], content, known.tokens if self.knows else None)
+            )
         self.facts += facts.messages
         starts_well = begins > 0 or turn[0]["role"] == "user"
         if not (facts.sound and self.open_calls == facts.leading_results and starts_well):
@@ -99,13 +105,15 @@ class Conversation:
         if not self.head:
             return Snapshot()
         row = self.versions[self.head - 1]
+        messages = load_view(row.messages, row.seqs)
         return Snapshot(
             version=self.head,
             covers_through=row.covers_through,
-            messages=load_view(row.messages, row.seqs),
+            messages=messages,
             summary=row.summary,
             coverage=msgspec.convert(row.coverage, Coverage),
             prefix_hash=row.prefix_hash,
+            stored=StoredView(messages, row.messages, row.tokens, row.exchanges) if self.knows else NOTHING,
         )
 
     @property
@@ -136,6 +144,7 @@ class Conversation:
                 new.summary,
                 new.prefix_hash,
                 new.tokens,
+                new.exchanges,
             )
         )
         self.move_head(len(self.versions))
@@ -156,7 +165,7 @@ class Conversation:
                 self.tail,
                 self.policy,
                 strip_thinking_through=stripped,
-                broken_through=self.broken_through,
+                broken_through=self.broken_through if self.knows else None,
             )
         return self._built
 

@@ -80,9 +80,11 @@ def step(conversation: Conversation, name: str, number: int) -> NewSnapshot | No
     return conversation.cut() if name == "cut" else conversation.drop()
 
 
-def lived(life: Life, ledger: ThinkingLedger | None = None) -> Iterator[tuple[str, Conversation]]:
+def lived(
+    life: Life, ledger: ThinkingLedger | None = None, *, knows: bool = True
+) -> Iterator[tuple[str, Conversation]]:
     """Yield the conversation after every append, commit and restore, with what has just happened."""
-    conversation = Conversation(life.policy, ledger)
+    conversation = Conversation(life.policy, ledger, knows=knows)
     late: NewSnapshot | None = None
     for turn, acts in zip(life.turns, life.acts, strict=True):
         conversation.append(turn)
