@@ -34,8 +34,8 @@ class UnreleasedSchemaError(CommandError):
     """A database has a schema of before the first release."""
 
 
-def configuration(connection: Connection) -> Config:
-    """Return Alembic's configuration for a connection."""
+def configuration(connection: Connection | None = None) -> Config:
+    """Return Alembic's configuration for a connection; without one, to read the revisions."""
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
     config.set_main_option("recursive_version_locations", "true")

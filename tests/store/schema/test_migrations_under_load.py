@@ -208,10 +208,17 @@ def test_what_this_release_calls_works_on_the_next_ones_schema(database_url: str
         assert checked.fetchone() == (None,)
 
 
+def revisions() -> ScriptDirectory:
+    return ScriptDirectory.from_config(migrations_run.configuration())
+
+
+def test_the_code_knows_the_newest_revision() -> None:
+    assert revisions().get_current_head() == HEAD
+
+
 def steps() -> list[tuple[str, str]]:
     """Return every step from a revision to the one after it, the next release's last."""
-    scripts = ScriptDirectory(str(migrations_run.SCRIPTS))
-    chain = [script.revision for script in scripts.walk_revisions()][::-1]
+    chain = [script.revision for script in revisions().walk_revisions()][::-1]
     return [*pairwise(chain), (HEAD, NEXT)]
 
 

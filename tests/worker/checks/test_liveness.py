@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -479,12 +477,3 @@ class TestStuckProcesses:
             with product.worker("sweeper") as sweeper:
                 assert sweeper.process.wait(60) == 1
         assert "task.stuck" in {event["event"] for event in sweeper.events}
-
-
-def test_the_code_knows_the_newest_revision() -> None:
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - only here
-
-    from migrations import revisions  # noqa: PLC0415
-
-    folder = Path(revisions.__file__).parent
-    assert ScriptDirectory(os.fspath(folder)).get_current_head() == revisions.HEAD
