@@ -24,6 +24,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from cli.consent import agree_to_stores
 from cli.local import forking, preparation, preparing, serve
 from cli.local.local_tenant import api_key
 from cli.local.serve import ServiceError, ServiceStoppedError, running_service
@@ -306,8 +307,7 @@ def typing(arguments: list[str], environ: dict[str, str], reply: str | None) -> 
             os.close(ours)
 
 
-@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["replay", str(Path(__file__))]])
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(("command", "terminal"), [(["serve", "--port", "0"], True), (["replay"], False)])
 def test_a_store_of_the_environment_is_not_used_without_a_yes(
     database_url: str, broker_url: str, command: list[str], *, terminal: bool, tmp_path: Path
 ) -> None:
@@ -330,12 +330,10 @@ def test_a_store_of_the_environment_is_not_used_without_a_yes(
     assert untouched(database_url)
 
 
-@pytest.mark.parametrize(("arguments", "reply"), [(["--yes"], ""), ([], "y\n")])
-def test_a_store_of_the_environment_is_used_with_a_yes(
-    database_url: str, broker_url: str, arguments: list[str], reply: str
-) -> None:
+def test_a_store_of_the_environment_is_used_with_a_yes(database_url: str, broker_url: str) -> None:
     environ = elsewhere(database_url, broker_url)
-    with typing(["serve", "--port", "0", *arguments], environ, reply) as process:
+    agree_to_stores(environ, "serve", yes=True)
+    with typing(["serve", "--port", "0"], environ, "y\n") as process:
         # Its tenant is made before any part is started, which takes longest and is shown elsewhere.
         eventually(lambda: not untouched(database_url) or process.poll() is not None, SECONDS)
         process.send_signal(signal.SIGINT)

@@ -46,13 +46,15 @@ ABSENT: Final = {
         "worker",
         "api",
     ),
-    "api.start": ("anthropic", "openai", "alembic", "celery.worker.consumer", "worker", "gateway"),
+    "api.start": ("anthropic", "openai", "alembic", "celery.worker.consumer", "worker", "gateway", "mcp"),
 }
+MAKES: Final = {"api.start": "api.start.create_app()"}
+"""What a role makes before its first request, where that has been seen to load more than the role needs."""
 
 
 @pytest.mark.parametrize("entry", ABSENT)
 def test_a_role_loads_nothing_of_the_others(entry: str) -> None:
-    look = f"import json, sys, cli.main, {entry}; print(json.dumps(sorted(sys.modules)))"
+    look = f"import json, sys, cli.main, {entry}; {MAKES.get(entry, 'pass')}; print(json.dumps(sorted(sys.modules)))"
     output = subprocess.run(
         [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120
     ).stdout

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from cli.conversations.runs import Wanted, run_runs
-from cli.local.forking import COMMAND
+from cli.main import app
 from runtime import ids
 from runtime.broker import CHECKS, SUMMARIES, queue_keys
 from store.runs import runs
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
-from tests.support.processes import environment, started
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import running_api
@@ -26,7 +26,6 @@ from tests.support.talk import exchanges, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
     from uuid import UUID
 
     import httpx2
@@ -320,18 +319,16 @@ class TestCommand:
         assert json.loads(output.out) == [{"id": run_id, "outcome": "queued"}]
         assert "sweeper" in output.err
 
-    def test_the_command_line(self, product: Product, tmp_path: Path) -> None:
+    def test_the_command_line(self, product: Product) -> None:
         run_id = product.die(long_talk(product))
+        urls = {
+            "PALIMPSEST_DATABASE_URL": product.settings.database_url.get_secret_value(),
+            "PALIMPSEST_BROKER_URL": product.settings.broker_url.get_secret_value(),
+        }
 
         def palimpsest(*arguments: str) -> tuple[int, str]:
-            urls = {
-                "PALIMPSEST_DATABASE_URL": product.settings.database_url.get_secret_value(),
-                "PALIMPSEST_BROKER_URL": product.settings.broker_url.get_secret_value(),
-            }
-            with (tmp_path / "output").open("w+b") as output:
-                code = started([*COMMAND, "runs", *arguments], environment(**urls), output).wait(60)
-                output.seek(0)
-                return code, output.read().decode()
+            done = CliRunner().invoke(app, ["runs", *arguments], env=urls)
+            return done.exit_code, done.stdout
 
         code, listing = palimpsest("--dead", "--tenant", "acme", "--json")
         assert code == 0
