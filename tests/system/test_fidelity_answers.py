@@ -35,7 +35,7 @@ ARGUMENTS: Final = ("--json", "--talk-only", "--short", "--replicates", "2")
 
 @pytest.fixture(scope="module")
 def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = made_up(5)
+    made = made_up(5, 400)
     questions = [
         {"question": each.text, "evidence": sorted(each.evidence), "keywords": each.keywords, "answer": each.answer}
         for each in made.questions

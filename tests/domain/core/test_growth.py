@@ -15,9 +15,9 @@ from tests.support.counting.rewriting import COUNTER, TooMuchError, counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CHARS = 400
-MESSAGES = 120
-PAIRS = 600
+CHARS = 200
+MESSAGES = 80
+PAIRS = 400
 """The smallest sizes; each is doubled twice. What goes wrong among calls and results shows late."""
 GROWTH = 2.5
 """Times that the second doubling may add what the first one added: 2 is linear, 4 is quadratic."""

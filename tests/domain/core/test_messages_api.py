@@ -324,13 +324,11 @@ class TestThinkingLedger:
 
 
 @given(valid_conversations())
-@settings(max_examples=100)
 def test_valid_conversations_are_valid(messages: list[Message]) -> None:
     assert problems(messages) == []
 
 
 @given(any_conversations())
-@settings(max_examples=100)
 def test_any_conversation_is_sendable_json_and_can_be_judged(messages: list[Message]) -> None:
     assert messages
     assert {message["role"] for message in messages} <= {"user", "assistant"}
@@ -354,7 +352,6 @@ def test_turns_are_the_conversation_in_order(data: st.DataObject) -> None:
 
 
 @given(policies())
-@settings(max_examples=200)
 def test_policies_are_possible(overrides: dict[str, Any]) -> None:
     policy = merge(overrides)
     assert all(getattr(policy, key) == value for key, value in overrides.items())
@@ -396,12 +393,14 @@ def test_valid_conversations_reach(kind: str) -> None:
     find(valid_conversations(max_chars=40), lambda messages: kind in set(_kinds(messages)), settings=FIND)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 def test_valid_conversations_reach_the_huge_and_the_same_role_twice() -> None:
     find(valid_conversations(max_rounds=0), lambda messages: len(messages[0]["content"]) > 50_000, settings=FIND)
     find(valid_conversations(max_chars=40), lambda messages: not alternates(messages), settings=FIND)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 def test_conversations_shrink_to_the_tiny() -> None:
     assert find(valid_conversations(), lambda _: True, settings=SHRINK) == [user("#0 lorem")]

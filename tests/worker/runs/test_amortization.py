@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chat"]
 
-TURNS: Final[Mapping[Kind, int]] = {"chat": 1_000, "agent": 600}
+TURNS: Final[Mapping[Kind, int]] = {"chat": 600, "agent": 400}
 SPARING: Final = {"tool_results_growth_ratio": 0.6}
 """Tool results are cut when it is cheapest, not as soon as they are over the budget."""
 DEFAULT: Final = {name: getattr(Policy(), name) for name in SMALL}
