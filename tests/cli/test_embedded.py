@@ -26,7 +26,7 @@ from cli.local.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, E
 from cli.local.installations import PostgresInstallation, redis_server
 from cli.local.processes import Restarts
 from tests.cli.test_installations import installed
-from tests.cli.test_processes import SECONDS, Log, await_end
+from tests.cli.test_processes import SECONDS, Log, still_running
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
 
@@ -214,7 +214,7 @@ def test_a_killed_server_does_not_prevent_the_next(data_dir: Path) -> None:
     assert query(server.url, "show fsync") == "on"
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
-    await_end(server.pid)
+    assert still_running(server.pid) == []
     assert "Postgres ended with signal SIGKILL" in str(server.ended())
     server.stop()
     pid_file = data_dir / "pgdata" / "postmaster.pid"
@@ -288,7 +288,7 @@ def test_when_the_parent_is_killed_nothing_is_left(postgres_source: PostgresInst
         assert parent.stdout is not None
         document = json.loads(parent.stdout.readline())
         parent.kill()
-    await_end(*document["pids"], document["guard"])
+    assert still_running(*document["pids"], document["guard"]) == []
     assert not any(Path(directory).exists() for directory in document["directories"])
 
 
@@ -420,7 +420,7 @@ def test_as_an_ordinary_user(
         assert [effective_uid(pid) for pid in document["pids"]] == [ORDINARY_USER, ORDINARY_USER]
         parent.communicate("")
     assert (parent.returncode, document["uid"], document["answer"]) == (0, ORDINARY_USER, "palimpsest")
-    await_end(*document["pids"], document["guard"])
+    assert still_running(*document["pids"], document["guard"]) == []
     assert not any(Path(directory).exists() for directory in document["directories"])
 
 

@@ -16,7 +16,7 @@ import pytest
 from cli.local.embedded_server import free_port
 from cli.local.forking import COMMAND, ForkedProgram, ForkServer
 from runtime.release import VERSION
-from tests.cli.test_processes import SECONDS, await_end
+from tests.cli.test_processes import SECONDS, still_running
 from tests.support.eventually import eventually
 from tests.support.processes import environment
 
@@ -116,7 +116,7 @@ def test_parts_end_with_a_fork_server_that_is_killed_and_another_takes_its_place
         first = parent(part.pid)
         os.kill(first, signal.SIGKILL)
         assert part.wait(SECONDS) == -signal.SIGKILL
-        await_end(part.pid)
+        assert still_running(part.pid) == []
     with running(forks) as part:
         assert parent(part.pid) != first
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import resource
@@ -51,16 +50,20 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-u", "-c", program]
 
 
-def await_end(*pids: int) -> None:
-    """Wait until processes that are nobody's child here have ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                ready, _, _ = select.select([descriptor], [], [], SECONDS)
-                assert ready, f"process {pid} is still there"
-            finally:
-                os.close(descriptor)
+def still_running(*pids: int) -> list[int]:
+    """Return which of these processes, nobody's children here, have not ended after all the time that they may take."""
+    return [pid for pid in pids if not _ends(pid)]
+
+
+def _ends(pid: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], SECONDS)[0])
+    finally:
+        os.close(descriptor)
 
 
 def pool_pids(log: Log) -> list[int]:
@@ -86,7 +89,7 @@ def test_a_child_gets_its_own_environment() -> None:
     log = Log()
     with Supervisor(log=log) as supervisor:
         supervisor.start("one", python("import os; print(os.environ['WORD'])"), {"WORD": "palimpsest"})
-        log.wait_for("| palimpsest")
+        assert "one       | palimpsest" in log.wait_for("| palimpsest")
 
 
 def test_stop_asks_in_the_given_order_and_waits() -> None:
@@ -183,7 +186,7 @@ def test_a_pool_dies_with_its_parent() -> None:
         supervisor.start("worker", python(POOL))
         parent, child = pool_pids(log)
         os.kill(parent, signal.SIGKILL)
-        await_end(child)
+        assert still_running(child) == []
 
 
 def test_stop_ends_a_pool_whose_parent_leaves_it_behind() -> None:
@@ -191,7 +194,7 @@ def test_stop_ends_a_pool_whose_parent_leaves_it_behind() -> None:
     with Supervisor(log=log) as supervisor:
         supervisor.start("worker", python(POOL))
         parent, child = pool_pids(log)
-    await_end(parent, child)
+    assert still_running(parent, child) == []
 
 
 def test_when_the_supervising_process_is_killed_children_and_their_pools_die() -> None:
@@ -208,7 +211,7 @@ def test_when_the_supervising_process_is_killed_children_and_their_pools_die() -
         assert killed.stdout is not None
         line = next(line for line in killed.stdout if "pool " in line)
         killed.kill()
-    await_end(*(int(number) for number in line.split()[-2:]))
+    assert still_running(*(int(number) for number in line.split()[-2:])) == []
 
 
 def test_a_program_outlives_the_thread_that_started_it() -> None:

@@ -30,7 +30,7 @@ from cli.local.local_tenant import api_key
 from cli.local.serve import ServiceError, ServiceStoppedError, running_service
 from runtime.ids import external
 from store.tenants import api_keys
-from tests.cli.test_processes import SECONDS, await_end
+from tests.cli.test_processes import SECONDS, still_running
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=SECONDS)
         assert (process.returncode, rest) == (0, "")
-    await_end(*processes)
+    assert still_running(*processes) == []
     stderr = (tmp_path / "stderr").read_text()
     assert "Traceback" not in stderr
     people = [line for line in stderr.splitlines() if line and line[9:12] != " | "]
@@ -126,7 +126,7 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
         assert kept["external_id"] == "c"
         processes = descendants(process.pid)
         process.kill()
-    await_end(*processes)
+    assert still_running(*processes) == []
 
 
 def test_a_port_that_is_taken_is_an_error_at_once(tmp_path: Path) -> None:

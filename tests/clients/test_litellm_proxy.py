@@ -149,7 +149,7 @@ def test_session_that_litellm_does_not_take(behind: tuple[Room, Gate], session: 
     (row,) = eventually(lambda: room.query(has_answer, f"%no session but {session} result 0%"))
     name = ids.external("conv", row["conversation_id"])
     chat.ask("and on")
-    room.eventually_stored(name, len(chat.rows))
+    assert "and on" in json.dumps(room.eventually_stored(name, len(chat.rows)))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

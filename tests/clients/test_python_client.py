@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -451,16 +452,24 @@ def test_asyncio(proxy: FaultyProxy, key: str) -> None:
 
 
 def test_a_turn_that_is_cut_off_is_kept(proxy: FaultyProxy, key: str, conversation: str, client: Client) -> None:
+    cut_off = threading.Event()
+
     async def talk() -> None:
+        loop, under_way = asyncio.get_running_loop(), asyncio.Event()
+
+        def wait() -> None:
+            loop.call_soon_threadsafe(under_way.set)
+            assert cut_off.wait(30)
+
         async with AsyncClient(proxy.url, key) as other:
-            proxy.then(Refused(503, {"retry-after": "2"}))
+            proxy.then(wait)
             sending = asyncio.create_task(other.deliver(conversation, [request("cut off")]))
-            while not any(each.path.endswith("/turns") for each in proxy.seen):  # noqa: ASYNC110 - another thread's list
-                await asyncio.sleep(0.01)
+            await under_way.wait()
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sending
             assert len(other.outbox) == 1
+            cut_off.set()
             assert await other.flush() == 0
 
     asyncio.run(talk())

@@ -329,26 +329,28 @@ def test_large_request_arrives_whole() -> None:
 def test_answer_waits_for_its_reader() -> None:
     """Of an answer that nobody takes only a little is read."""
     size = 64 * 1024 * 1024
-    sent: list[int] = []
+    sent = 0
+    waits = asyncio.Event()
 
     async def serve(loopback: Loopback, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await loopback.request(reader)
         writer.write(OK + b"Content-Length: %d\r\n\r\n" % size)
         for _ in range(size // 65_536):
             writer.write(bytes(65_536))
-            sent.append(65_536)
+            nonlocal sent
+            sent += 65_536
+            stalled = asyncio.get_running_loop().call_later(0.2, waits.set)
             await writer.drain()
+            stalled.cancel()
+        waits.set()
 
     async def test() -> None:
         async with provider(serve) as (loopback, own):
             answer = await post(own, loopback)
             pieces = answer.pieces()
             most = len(await anext(pieces))
-            before = -1
-            while before != len(sent):
-                before = len(sent)
-                await asyncio.sleep(0.2)
-            assert sum(sent) < size // 2
+            await waits.wait()
+            assert sent < size // 2
             count = most
             async for piece in pieces:
                 most = max(most, len(piece))

@@ -72,11 +72,15 @@ def test_both_policies_begin_with_nothing() -> None:
 @pytest.mark.parametrize("key", [True, False])
 def test_every_route_answers_with_them_whatever_it_answers(service: Service, key: bool) -> None:
     public = {"public, max-age=3600", "no-store", "no-cache", "private, no-cache"}
+    statuses = set()
     with service.api.client() as nobody:
         client = service.client if key else nobody
         for path, method in routes():
             answer = client.request(method, path, headers=ORIGIN)
             guarded(answer, cache=("no-store",) if path.startswith("/v1") else public)
+            if path.startswith("/v1"):
+                statuses.add(answer.status_code)
+    assert (401 in statuses, 404 in statuses) == (not key, key)
 
 
 def test_errors_and_paths_without_a_route_have_them_too(service: Service) -> None:

@@ -365,7 +365,7 @@ SHRINK = settings(FIND, max_examples=300, phases=[Phase.generate, Phase.shrink])
 @pytest.mark.parametrize("fault", Fault)
 def test_each_fault_makes_conversations_that_the_api_refuses(fault: Fault) -> None:
     one = any_conversations(faults=[fault], max_faults=1, max_chars=40, max_exchanges=2)
-    find(one, lambda messages: bool(problems(messages)), settings=FIND)
+    assert problems(find(one, lambda messages: bool(problems(messages)), settings=FIND))
 
 
 def _kinds(messages: list[Message]) -> Iterator[str]:
@@ -390,14 +390,16 @@ def _kinds(messages: list[Message]) -> Iterator[str]:
     ],
 )
 def test_valid_conversations_reach(kind: str) -> None:
-    find(valid_conversations(max_chars=40), lambda messages: kind in set(_kinds(messages)), settings=FIND)
+    reached = find(valid_conversations(max_chars=40), lambda messages: kind in set(_kinds(messages)), settings=FIND)
+    assert problems(reached) == []
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 def test_valid_conversations_reach_the_huge_and_the_same_role_twice() -> None:
-    find(valid_conversations(max_rounds=0), lambda messages: len(messages[0]["content"]) > 50_000, settings=FIND)
-    find(valid_conversations(max_chars=40), lambda messages: not alternates(messages), settings=FIND)
+    huge = find(valid_conversations(max_rounds=0), lambda messages: len(messages[0]["content"]) > 50_000, settings=FIND)
+    twice = find(valid_conversations(max_chars=40), lambda messages: not alternates(messages), settings=FIND)
+    assert problems(huge) == problems(twice) == []
 
 
 @pytest.mark.slow

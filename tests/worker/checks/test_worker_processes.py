@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from runtime.broker import CHECK_TASK, CHECKS
-from tests.cli.test_processes import await_end
+from tests.cli.test_processes import still_running
 from tests.support.eventually import eventually
 from tests.support.processes import Product, ended, long_talk, model, product
 from tests.support.service.in_process import SMALL, head
@@ -69,7 +69,7 @@ def test_the_processes_of_a_pool_end_with_a_parent_that_is_killed(product: Produ
         pool = children(pid)
         os.kill(pid, signal.SIGKILL)
         worker.process.wait(60)
-        await_end(*pool)
+        assert still_running(*pool) == []
 
 
 def children(pid: int) -> list[int]:
