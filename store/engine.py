@@ -6,6 +6,7 @@ bare asyncpg pool; everything else is SQLAlchemy, with asyncpg under the API and
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from types import MappingProxyType
@@ -17,14 +18,15 @@ from sqlalchemy.exc import InvalidatePoolError, OperationalError
 from store.hosts import (
     READ_ONLY,
     Hosts,
+    are_asked,
     asyncpg_connector,
-    has_become_read_only,
-    is_one_of_several,
-    tells_read_only,
+    asyncpg_faults,
+    require_writes,
+    require_writes_async,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from uuid import UUID
 
     from sqlalchemy import URL, ExceptionContext
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
 
 CONNECT_SECONDS: Final = 1.0
-"""Seconds that a request waits for a connection, and for a new one to open."""
+"""Seconds that a request waits for a connection, for a new one to open, and for one to say that it takes writes."""
 COMMAND_SECONDS: Final = 10.0
 """Seconds that a statement of a request may take."""
 TRUSTED_SECONDS: Final = 5.0
@@ -82,7 +84,12 @@ def service_engine(settings: Settings, name: str) -> Engine:
 
 
 def _psycopg_engine(
-    database_url: str, application: str, *, connect_args: Mapping[str, Any] = MappingProxyType({}), **options: Any
+    database_url: str,
+    application: str,
+    *,
+    pool_pre_ping: bool = False,
+    connect_args: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
 ) -> Engine:
     hosts = Hosts(database_url)
     patience = _HOST_SECONDS if len(hosts.urls) == 1 else _HOST_OF_SEVERAL_SECONDS
@@ -90,6 +97,8 @@ def _psycopg_engine(
     engine = create_engine(
         hosts.urls[0].set(drivername="postgresql+psycopg"),
         hide_parameters=True,
+        # Whoever is asked whether it takes writes need not be asked besides whether it answers.
+        pool_pre_ping=pool_pre_ping and not hosts.are_asked,
         connect_args={"application_name": application, "connect_timeout": patience, **given, **connect_args},
         **options,
     )
@@ -99,16 +108,20 @@ def _psycopg_engine(
         @event.listens_for(engine, "do_connect")
         def connect(dialect: Any, _: Any, places: Any, arguments: dict[str, Any]) -> Any:
             def connect_to(url: URL) -> Any:
-                return dialect.connect(*places, **{**arguments, **dialect.create_connect_args(url)[1]})
+                connection = dialect.connect(*places, **{**arguments, **dialect.create_connect_args(url)[1]})
+                try:
+                    if hosts.are_asked:
+                        require_writes(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+                return connection
 
             return hosts.connect(connect_to, dialect.loaded_dbapi.Error)
 
-        @event.listens_for(engine, "checkout")
-        def refuse_read_only(connection: Any, *_: Any) -> None:
-            # The ping before it has brought what the server says of itself.
-            if tells_read_only(connection.info.parameter_status):
-                raise InvalidatePoolError
-
+    if hosts.are_asked:
+        event.listen(engine, "checkin", _note_use)
+        event.listen(engine, "checkout", _refuse_read_only(require_writes, engine.dialect.loaded_dbapi.Error))
     return engine
 
 
@@ -131,9 +144,16 @@ def service_async_engine(settings: Settings) -> AsyncEngine:
         ),
     )
     event.listen(engine.sync_engine, "checkin", _note_use)
-    event.listen(engine.sync_engine, "checkout", _refuse_dead)
-    if is_one_of_several(settings):
-        event.listen(engine.sync_engine, "checkout", _refuse_read_only)
+    if are_asked(settings):
+
+        async def require(connection: Any) -> None:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await require_writes_async(connection)
+
+        refuse = _refuse_read_only(lambda connection: connection.run_async(require), *asyncpg_faults())
+        event.listen(engine.sync_engine, "checkout", refuse)
+    else:
+        event.listen(engine.sync_engine, "checkout", _refuse_dead)
     event.listen(engine.sync_engine, "handle_error", _leave_read_only)
     return engine
 
@@ -158,23 +178,34 @@ def _refuse_dead(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
     The pool opens another one then. Its own `pool_pre_ping` makes three round trips for each transaction, as much as
     many of them have by themselves; a server that restarts or a proxy that gives up closes what is open.
     """
+    if _USED not in record.info:
+        return  # It has just been opened.
     if connection.driver_connection.is_closed():
         raise InvalidatePoolError
-    if monotonic() - record.info.get(_USED, monotonic()) > TRUSTED_SECONDS:
+    if monotonic() - record.info[_USED] > TRUSTED_SECONDS:
         try:
             connection.ping()
         except (connection.dbapi.Error, OSError):
             raise InvalidatePoolError from None
 
 
-def _refuse_read_only(connection: Any, *_: Any) -> None:
-    """Raise InvalidatePoolError for a connection to a server that is a primary no more, which it tells when asked."""
-    try:
-        connection.ping()
-    except (connection.dbapi.Error, OSError):
-        raise InvalidatePoolError from None
-    if has_become_read_only(connection.driver_connection):
-        raise InvalidatePoolError
+def _refuse_read_only(
+    require: Callable[[Any], None], *faults: type[Exception]
+) -> Callable[[Any, ConnectionPoolEntry, Any], None]:
+    """Return what raises InvalidatePoolError for a connection whose server does not say that it takes writes.
+
+    One that has just been opened was asked then, and is used in any case: the pool opens two of them at most, and
+    blames its caller for the second that is refused.
+    """
+
+    def refuse(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+        if _USED in record.info:
+            try:
+                require(connection)
+            except faults:
+                raise InvalidatePoolError from None
+
+    return refuse
 
 
 def server_settings(settings: Settings, name: str) -> dict[str, str]:

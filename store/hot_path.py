@@ -14,7 +14,7 @@ from compaction.tokens import CHARS_PER_TOKEN
 from runtime import ids
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES
 from store.engine import server_settings
-from store.hosts import asyncpg_connector, has_become_read_only, is_one_of_several
+from store.hosts import are_asked, asyncpg_connector
 from store.hot_pool import HotPool
 from store.turn_context import TurnContext
 
@@ -255,12 +255,7 @@ async def open_pool(settings: Settings) -> HotPool:
         command_timeout=COMMAND_SECONDS,
         server_settings=server_settings(settings, "api-hot"),
     )
-    return HotPool(
-        connect,
-        size=settings.database_pool_size,
-        patience=ACQUIRE_SECONDS,
-        is_over=has_become_read_only if is_one_of_several(settings) else None,
-    )
+    return HotPool(connect, size=settings.database_pool_size, patience=ACQUIRE_SECONDS, of_primary=are_asked(settings))
 
 
 async def append_turn(

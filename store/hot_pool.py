@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
+from store.hosts import require_writes_async
 from store.hot_groups import CallGroups
 from store.hot_writes import Writes
 
@@ -24,6 +25,8 @@ MAX_IDLE_SECONDS: Final = 300.0
 """Seconds after which a connection that nobody used is closed, as in asyncpg's pool."""
 MAX_CALLS: Final = 50_000
 """Calls after which a connection makes room for a new one, as in asyncpg's pool: servers' processes grow."""
+_OF_PRIMARY: Final = " where current_setting('transaction_read_only') = 'off'"
+"""Has a query answer with nothing where the server takes no writes."""
 
 
 class _Lane:
@@ -46,15 +49,15 @@ class HotPool:
         *,
         size: int,
         patience: float,
-        is_over: Callable[[asyncpg.Connection], bool] | None = None,
+        of_primary: bool = False,
     ) -> None:
         """Take at most `size` connections; a call waits `patience` seconds for one, opening included.
 
         Those on which a write waits that the server does not answer do not count: as many again may be opened.
-        is_over: tells of a connection that has just been used whether it is to be used no more.
+        of_primary: nothing is read from a server that takes no writes, which may be older than what others were told.
         """
         self._connect = connect
-        self._is_over = is_over
+        self._of_primary = of_primary
         self._size = size
         self._patience = patience
         self._loop = asyncio.get_running_loop()
@@ -73,19 +76,26 @@ class HotPool:
         self._sweep = self._loop.call_later(MAX_IDLE_SECONDS, self._close_idle)
 
     async def fetchrow(self, query: str, *arguments: Any) -> asyncpg.Record | None:
-        """Make a call; return the first row of its answer, None for none.
+        """Make a call without a condition of its own; return the first row of its answer, None for none.
 
         Raises TimeoutError when no connection comes free or the call takes too long, and what asyncpg raises.
         """
-        return await self._call(query, arguments)
+        if self._of_primary:
+            query += _OF_PRIMARY
+        return await self._call(query, arguments, of_primary=self._of_primary)
 
-    async def _call(self, query: str, arguments: Sequence[Any], *, every_row: bool = False) -> Any:
+    async def _call(
+        self, query: str, arguments: Sequence[Any], *, every_row: bool = False, of_primary: bool = False
+    ) -> Any:
         lane = await self._take()
         fetch = lane.connection.fetch if every_row else lane.connection.fetchrow
         began = self._loop.time()
         try:
             answer = await fetch(query, *arguments)
-        except asyncpg.ReadOnlySQLTransactionError:
+            if answer is None and of_primary:
+                await require_writes_async(lane.connection)
+        except (asyncpg.ReadOnlySQLTransactionError, asyncpg.PostgresConnectionError):
+            # What has ended, or what a pooler says whose server has: the others lead to the same one.
             self._leave(lane)
             raise
         except TimeoutError:
@@ -101,10 +111,6 @@ class HotPool:
             # Given up halfway, by a timeout or a caller that went away: the next call would get this one's answer.
             self._retire(lane)
             raise
-        if self._is_over is not None and self._is_over(lane.connection):
-            # The answer brought the news, and may be older than what others have been told.
-            self._leave(lane)
-            raise asyncpg.ReadOnlySQLTransactionError("the server takes no writes any more")
         if self._give_back(lane):
             # Who waited for it asks the database now, and not after this answer has been made and written.
             await asyncio.sleep(0)

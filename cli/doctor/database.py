@@ -15,6 +15,7 @@ from runtime.addresses.database_url import hosts_of
 from runtime.broker import QUEUES
 from runtime.release import VERSION
 from store.engine import owner_engine, service_engine, transaction
+from store.hosts import READ_ONLY
 from store.operations import diagnosis, processes
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ def _unavailable(settings: Settings) -> tuple[str, str]:
         "53300": (
             "the server answers, and takes no more connections",
             "raise max_connections, lower PALIMPSEST_DATABASE_POOL_SIZE, or put PgBouncer between (docs/deployment.md)",
+        ),
+        READ_ONLY: (
+            "none of the hosts takes writes",
+            "promote one, or name the primary in PALIMPSEST_DATABASE_URL",
         ),
         "57P03": ("the server answers, and is starting or stopping", "wait; its log says what it is at"),
     }.get(

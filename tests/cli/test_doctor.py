@@ -164,6 +164,12 @@ def test_what_refuses_is_told_apart_from_what_does_not_answer(installation: Inst
         "refuses the password of 'palimpsest'": url.set(password="another"),
         "has no database 'nowhere'": url.set(database="nowhere"),
         "the database does not answer": make_url(NOWHERE),
+        # As two standbys would.
+        "none of the hosts takes writes": url.set(
+            host=None,
+            port=None,
+            query={"host": [f"{url.host}:{url.port}"] * 2, "options": "-c default_transaction_read_only=on"},
+        ),
     }
     for what, wrong in told.items():
         rows = installation.look(PALIMPSEST_DATABASE_URL=wrong.render_as_string(hide_password=False))

@@ -44,23 +44,27 @@ SERVER_CONNECTIONS = 2
 """Far fewer than the services open, so that every transaction may meet another one's connection."""
 
 
-def program() -> str:
+SESSIONS = ["pool_mode = session", "ignore_startup_parameters = jit"]
+"""In which older ones can be used too, with as many connections to the server as there are to them."""
+
+
+def program(oldest: tuple[int, int]) -> str:
     """Where PgBouncer is; the test is skipped where it is missing or too old."""
     found = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
     if found is None:
-        pytest.skip("pgbouncer is not installed (package pgbouncer, 1.21 or newer)")
+        pytest.skip("pgbouncer is not installed (package pgbouncer)")
     printed = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"PgBouncer (\d+)\.(\d+)", printed)
     assert version
-    if (int(version[1]), int(version[2])) < OLDEST:
+    if (int(version[1]), int(version[2])) < oldest:
         pytest.skip(f"{version[0]} is too old: 1.21 was the first with prepared statements in transaction mode")
     return found
 
 
-def documented() -> list[str]:
-    """The settings that the page on deployment asks for."""
-    (block,) = re.findall(r"```ini\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    return [line for line in block.splitlines() if line]
+def documented() -> tuple[list[str], list[str]]:
+    """The settings that the page on deployment asks for: of every PgBouncer, and of one beside another."""
+    every, beside = re.findall(r"```ini\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    return every.splitlines(), beside.splitlines()
 
 
 class Pooler(NamedTuple):
@@ -71,9 +75,11 @@ class Pooler(NamedTuple):
 
 
 @contextmanager
-def pooler(database_url: str, login: str, folder: Path) -> Iterator[Pooler]:
+def pooler(
+    database_url: str, login: str, folder: Path, *settings: str, oldest: tuple[int, int] = OLDEST
+) -> Iterator[Pooler]:
     """Run PgBouncer before the test's database; `folder` has to be readable to an unprivileged user."""
-    binary = program()
+    binary = program(oldest)
     server, port = make_url(database_url), free_port()
     config, log = folder / "pgbouncer.ini", folder / "pgbouncer.log"
     (folder / "users").write_text(f'"{login}" "{PASSWORD}"\n')
@@ -83,8 +89,7 @@ def pooler(database_url: str, login: str, folder: Path) -> Iterator[Pooler]:
         "[pgbouncer]",
         *("listen_addr = 127.0.0.1", f"listen_port = {port}", "unix_socket_dir =", "auth_type = scram-sha-256"),
         *(f"auth_file = {folder / 'users'}", "server_tls_sslmode = disable"),
-        f"default_pool_size = {SERVER_CONNECTIONS}",
-        *documented(),
+        *settings,
     ]
     config.write_text("\n".join(lines) + "\n")
     options = ["--user", "nobody"] if os.geteuid() == 0 else []
@@ -108,23 +113,30 @@ def _answers(url: str, process: subprocess.Popen[bytes], log: Path) -> bool:
         return False
 
 
-@pytest.fixture
-def pooled(database_url: str) -> Iterator[Pooler]:
-    """PgBouncer, with a login that begins in the services' role as the page has it."""
+def make_login(database_url: str) -> str:
+    """Make a login that begins in the services' role, as the page has it."""
     login = f"app_{uuid4().hex[:12]}"
     name = sql.Identifier(login)
     with psycopg.connect(database_url, autocommit=True) as owner:
         owner.execute(sql.SQL("create role {} login noinherit password {}").format(name, PASSWORD))
         owner.execute(sql.SQL("grant palimpsest_service to {}").format(name))
         owner.execute(sql.SQL("alter role {} set role = 'palimpsest_service'").format(name))
+    return login
+
+
+@pytest.fixture
+def pooled(database_url: str) -> Iterator[Pooler]:
+    """PgBouncer, with a login that begins in the services' role as the page has it."""
+    login = make_login(database_url)
     try:
         with tempfile.TemporaryDirectory(prefix="palimpsest-pgbouncer-") as folder:
             Path(folder).chmod(0o755)
-            with pooler(database_url, login, Path(folder)) as running:
+            settings = [f"default_pool_size = {SERVER_CONNECTIONS}", *documented()[0]]
+            with pooler(database_url, login, Path(folder), *settings) as running:
                 yield running
     finally:
         with psycopg.connect(database_url, autocommit=True) as owner:
-            owner.execute(sql.SQL("drop role {}").format(name))
+            owner.execute(sql.SQL("drop role {}").format(sql.Identifier(login)))
 
 
 @pytest.fixture

@@ -63,6 +63,11 @@ class Pair(NamedTuple):
         state = "select sync_state from pg_stat_replication"
         eventually(lambda: query(self.primary.url, state) == [("sync",)])
 
+    def take_no_writes(self) -> None:
+        """Have the primary refuse to write from now on, as after a planned change of roles; connections stay open."""
+        query(self.primary.url, "alter system set default_transaction_read_only = on")
+        query(self.primary.url, "select pg_reload_conf()")
+
     def promote(self) -> float:
         """Promote the standby; return the time at which it takes writes."""
         self.standby.promote()
@@ -98,10 +103,10 @@ def port(server: OwnPostgres) -> int:
 
 
 class Client:
-    """Somebody who sends turn after turn, each until it is stored."""
+    """Somebody who sends turn after turn, each until it is stored, and reads between them."""
 
-    def __init__(self, talk: Talk, installation: Installation) -> None:
-        self.talk, self.installation = talk, installation
+    def __init__(self, talk: Talk, installation: Installation, *, reads: bool) -> None:
+        self.talk, self.installation, self.reads = talk, installation, reads
         self.stored: list[float] = []
         """When each turn was acknowledged."""
 
@@ -112,12 +117,23 @@ class Client:
             turn.key = f"{self.talk.label}-{len(self.stored)}"
             turn.send_until_stored()
             self.stored.append(monotonic())
+            if self.reads:
+                self.read()
+
+    def read(self) -> None:
+        """Read what was stored, by the hot call and by another: it is there, or nothing is answered for the moment."""
+        for path in (f"{self.talk.path}/context", self.talk.path):
+            answered = unless_away(self.installation.client.get(path))
+            if answered is not None:
+                assert answered.status_code == 200, answered.text
+                assert answered.json()["last_seq"] == len(self.stored) - 1
 
 
 @contextmanager
-def load(installation: Installation) -> Iterator[list[Client]]:
+def load(installation: Installation, *, reads: bool = True) -> Iterator[list[Client]]:
     """Have turns sent all the while; every one that is acknowledged has to be there in the end, once."""
-    clients = [Client(installation.talk({"compaction_enabled": False}), installation) for _ in range(TALKS)]
+    policy = {"compaction_enabled": False}
+    clients = [Client(installation.talk(policy), installation, reads=reads) for _ in range(TALKS)]
     over = Event()
     with ThreadPoolExecutor(TALKS) as threads:
         sending = [threads.submit(each.send_until, over) for each in clients]
@@ -137,6 +153,22 @@ def stored_after(clients: list[Client], moment: float) -> float:
     """Return the seconds from a moment until everybody has had a turn stored."""
     eventually(lambda: all(each.stored[-1] > moment for each in clients), SETTLE_SECONDS)
     return max(next(at for at in each.stored if at > moment) for each in clients) - moment
+
+
+def refused(talk: Talk, client: httpx2.Client) -> Turn:
+    """Send turn after turn until one is refused, which is returned."""
+
+    def one() -> Turn | None:
+        turn = Turn(talk, client)
+        turn.key = f"{talk.label}-{len(talk.sent)}"
+        if unless_away(turn.send()) is None:
+            return turn
+        talk.sent += turn.messages
+        return None
+
+    turn = eventually(one)
+    assert turn is not None
+    return turn
 
 
 def test_no_acknowledged_turn_is_lost(pair: Pair, measured: Callable[[str, float], None]) -> None:
@@ -163,10 +195,8 @@ def test_a_primary_that_takes_no_more_writes_is_left(pair: Pair, measured: Calla
     pair.wait_for_standby()
     with installation.running("checks,summaries", "sweeper"), load(installation) as clients:
         talk = asked(installation)
-        query(pair.primary.url, "alter system set default_transaction_read_only = on")
-        query(pair.primary.url, "select pg_reload_conf()")
-        turn = Turn(talk, installation.client)
-        eventually(lambda: turn.send().status_code == 503)
+        pair.take_no_writes()
+        turn = refused(talk, installation.client)
         promoted = pair.promote()
         measured("F33 primary read-only, standby promoted: a turn of everybody stored", stored_after(clients, promoted))
         installation.model.release()
@@ -182,7 +212,8 @@ def test_a_primary_that_falls_silent(pair: Pair, measured: Callable[[str, float]
     """
     installation = pair.installation
     pair.wait_for_standby()
-    with load(installation) as clients:
+    # A read that was under way could take longer than a turn may.
+    with load(installation, reads=False) as clients:
         pair.door.silence()
         pair.primary.crash()
         promoted = pair.promote()
@@ -226,7 +257,7 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     pair.promote()
     messages = [request("next")]
     follows = {"messages": messages, "expected_next_seq": 3}
-    refused = eventually(lambda: _unless_away(installation.client.post(f"{talk.path}/turns", json=follows)))
+    refused = eventually(lambda: unless_away(installation.client.post(f"{talk.path}/turns", json=follows)))
     assert refused is not None
     problem(refused, 409, "unexpected_seq", pointer="/expected_next_seq")
     assert refused.json()["next_seq"] == 1
@@ -238,5 +269,9 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
         talk.end_state(runs=0)
 
 
-def _unless_away(answered: httpx2.Response) -> httpx2.Response | None:
-    return None if answered.status_code == 503 else answered
+def unless_away(answered: httpx2.Response) -> httpx2.Response | None:
+    """Return an answer that is not a refusal for the moment; what else it may be is an answer from the database."""
+    if answered.status_code == 503:
+        unavailable(answered)
+        return None
+    return answered
