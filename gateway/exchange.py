@@ -15,7 +15,7 @@ from api.http.bytes_under_way import BusyError, HeldBytes
 from api.http.problems import ProblemError
 from gateway import refusals
 from gateway.answers.beginnings import look_at
-from gateway.answers.reading import Answered, AnswerReader
+from gateway.answers.reading import Answered, AnswerReader, decompressor
 from gateway.bodies import GoneError, read_body, until_gone
 from gateway.conversations.increments import response_key
 from gateway.conversations.storing import store
@@ -199,7 +199,8 @@ class PassedRequest:
         headers = incoming(response.headers)
         self._hold.give_back()
         if response.status == _OK and prepared.learned is not None and self._door.is_conversation:
-            if prepared.as_it_came is not None and self._caller is not None:
+            is_read = decompressor(encoding_of(response)) is not None
+            if is_read and prepared.as_it_came is not None and self._caller is not None:
                 self._recalling = self._recalls(known, self._caller, prepared)
             self._reader = self._recalling or AnswerReader(self._door.shape, dict(headers))
             self._prepared = PreparedRequest(b"", prepared.outcome, without_text(prepared.learned))

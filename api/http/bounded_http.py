@@ -42,6 +42,7 @@ class BoundedHttp(HttpToolsProtocol):
     _other_bytes = 0
     """What else came since a body's last part: punctuation, and a header that the parser keeps until it ends."""
     _body_came = False
+    _head_is_whole = False
     _unread_bytes = 0
     """Of a body whose request was answered without it."""
     _refusal: ProblemError | None = None
@@ -63,6 +64,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin to count."""
         super().on_message_begin()
+        self._head_is_whole = False
         self._head_bytes = self._new_head_bytes = self._other_bytes = self._unread_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -74,9 +76,10 @@ class BoundedHttp(HttpToolsProtocol):
         self._grow(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer."""
+        """Take a header; a trailer is none, whatever its name (RFC 9110, 6.5.1)."""
         self._grow(len(name) + len(value))
-        super().on_header(name, value)
+        if not self._head_is_whole:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Begin a request, or have it wait for the answers to those before it."""
@@ -84,6 +87,7 @@ class BoundedHttp(HttpToolsProtocol):
             detail = f"At most {MAX_PIPELINED} requests are sent ahead of their answers."
             self._refusal = ProblemError(400, "bad_request", detail)
             raise _TooLargeError
+        self._head_is_whole = True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

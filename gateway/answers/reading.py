@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -134,11 +135,21 @@ class AnswerReader:
 
 
 def decompressor(encoding: bytes) -> Callable[[bytes], bytes] | None:
-    """Return what takes an encoding off the pieces of a body, None for one that is not read here."""
+    """Return what takes an encoding off the pieces of a body, None for one that is not read here.
+
+    It raises zlib.error for what is not in that encoding, and for a piece that is one of more than MOST_BYTES.
+    """
     match encoding:
         case b"identity" | b"":
             return bytes
         case b"gzip" | b"deflate":
             # 32: the header says which of the two it is.
-            return zlib.decompressobj(32 + zlib.MAX_WBITS).decompress
+            return partial(_decompressed, zlib.decompressobj(32 + zlib.MAX_WBITS))
     return None
+
+
+def _decompressed(decompress: zlib._Decompress, piece: bytes) -> bytes:
+    read = decompress.decompress(piece, MOST_BYTES + 1)
+    if len(read) > MOST_BYTES:
+        raise zlib.error("too long an answer")
+    return read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from gateway.answers.events import EventSplitter
 from gateway.answers.reading import LAST, MOST_BYTES, Answered, decompressor
 from gateway.conversations.histories import LISTS
 from gateway.doors import DoorError, error_body
-from gateway.providers.answers import encoding_of, read_whole
+from gateway.providers.answers import CutOffError, encoding_of, read_whole
 from gateway.recalls.asking import TOO_MANY, answer_without
 from gateway.recalls.calls import calls_in, result_rows
 from gateway.recalls.splice_chat import ChatSplice
@@ -19,7 +20,7 @@ from gateway.recalls.splice_messages import MessagesSplice
 from gateway.recalls.splice_responses import ResponsesSplice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from compaction.shapes.inner import Shape
     from gateway.answers.events import StreamEvent
@@ -77,9 +78,8 @@ class RecallingAnswer:
         try:
             while current is not None:
                 events = EventSplitter()
-                decompress = decompressor(encoding_of(current))
-                async for chunk in current.pieces():
-                    if piece := self._take(events, decompress(chunk) if decompress is not None else chunk):
+                async for chunk in _read_pieces(current):
+                    if piece := self._take(events, chunk):
                         yield piece
                 if rest := events.end():
                     yield rest
@@ -229,8 +229,21 @@ def _with_more(shape: Shape, body: bytes, rows: Sequence[Any]) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
+async def _read_pieces(response: ProviderAnswer) -> AsyncIterator[bytes]:
+    """Yield a stream as it reads; raise CutOffError where it is not in its encoding."""
+    decompress = decompressor(encoding_of(response))
+    async for chunk in response.pieces():
+        try:
+            yield decompress(chunk) if decompress is not None else chunk
+        except zlib.error as error:
+            raise CutOffError(str(error)) from None
+
+
 async def _read(response: ProviderAnswer) -> tuple[bytes, bytes]:
-    """Return a body as it came, and as it reads."""
+    """Return a body as it came, and as it reads; what is not in its encoding is nothing that can be read."""
     raw = await read_whole(response)
     decompress = decompressor(encoding_of(response))
-    return raw, decompress(raw) if decompress is not None else raw
+    try:
+        return raw, decompress(raw) if decompress is not None else raw
+    except zlib.error:
+        return raw, b""

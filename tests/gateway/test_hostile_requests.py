@@ -185,6 +185,20 @@ def test_head_that_two_readers_would_read_differently_is_refused(room: Room, lin
     assert len(room.providers.asked) == sent
 
 
+def test_trailers_are_no_headers(room: Room) -> None:
+    body = body_of("trailers")
+    last = f"0\r\nx-api-key: {'k' * 40}\r\nx-palimpsest-bypass: true\r\n\r\n".encode()
+    with connected(room) as connection:
+        connection.sendall(
+            head(room, "transfer-encoding: chunked", "connection: close") + b"%x\r\n%b\r\n" % (len(body), body) + last
+        )
+        answer = answer_of(connection)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"x-palimpsest-outcome: unchanged\r\n" in answer
+    assert "x-palimpsest-bypass" not in room.providers.asked[-1].headers
+    assert room.providers.asked[-1].headers["x-api-key"] == PROVIDER_KEY
+
+
 def test_headers_cannot_name_another_place_or_another_key(room: Room) -> None:
     headers = {
         "host": "elsewhere.example",
