@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 CALL: Final = "Called "
 SPEAKERS: Final[Mapping[Source, str]] = {"user": "User: ", "assistant": "Assistant: ", "result": "Result: "}
+INITIALS: Final[Mapping[Source, str]] = {"user": "U: ", "assistant": "A: ", "result": "Result: "}
+"""The same of talk, where the extract's first line has room to say what they stand for."""
+ROOMY_CHARS: Final = 1_500
+"""Characters from which the extract can afford to explain itself."""
 
 _FIRST_SHARE: Final = 0.1
 _STANDING_SHARE: Final = 0.2
@@ -74,7 +78,7 @@ _RULE: Final = re.compile(
 _NO_RULE: Final = re.compile(
     r"!$|\bmust(?:['\u2019]ve| be| have| feel)\b|"
     r"\b(?:i|they|it|he|she|we|that|who|has|have|had|been|are|is|was|were|\w+['\u2019](?:s|ve|re|m|d|ll)) "
-    r"(?:\w+ ){0,3}(?:always|never|must)\b",
+    r"(?:\w+ ){0,3}(?:always|never|must)\b|n['\u2019]t always\b",
     re.IGNORECASE,
 )
 """What reads like a rule in a task and cheers or describes where people talk: "keep it up!", "they always help"."""
@@ -107,7 +111,9 @@ class Draft:
         self.end = end
         self.talk = manner.talk
         """How far the conversation is talk, 0 to 1."""
-        self._language = manner.language
+        self.speakers = INITIALS if max_chars >= ROOMY_CHARS and manner.talk else SPEAKERS
+        """What lines begin with, by who said them."""
+        self._manner = manner
         self._changes = Changes()
         self._heading: Heading | None = None
         self._dated = 0
@@ -131,7 +137,7 @@ class Draft:
             self._talk(source, text, place)
             return
         for record in prose(text):
-            line = self._line(SPEAKERS.get(source, ""), place)
+            line = self._line(self.speakers.get(source, ""), place)
             worths = [self._worth(source, clause, n, place) for n, clause in enumerate(record.clauses)]
             self._add(line, line.groups, [record], source, worths)
             self._requests += source == "user"
@@ -149,16 +155,17 @@ class Draft:
         day, text = stamped(text)
         if day or place - self._dated > _DATED_MESSAGES:
             self.dated(day, place)
-        said = statements(text, self._language)
+        # A line of an earlier extract is short, whatever the message that it is from.
+        said = statements(text, self._manner, self._manner.crowds.get(source, 1.0) if place < 0 else None)
         if not said:
             return
-        line = self._line(SPEAKERS.get(source, ""), place)
+        line = self._line(self.speakers.get(source, ""), place)
         told = [(text, telling) for one, telling in said for text in pieces(self._told_in_full(one, line))]
         worths = [self._worth(source, text, n, place) for n, (text, _) in enumerate(told)]
         first = len(self.clauses)
         self._add(line, line.groups, [Record(clauses=[text for text, _ in told], joint=" ")], source, worths)
         for clause, (text, telling) in zip(self.clauses[first:], told, strict=True):
-            clause.words = self.vocabulary.read(text, place)
+            clause.words = self.vocabulary.read(text)
             clause.telling = 0.0 if text.lower() in self._told else telling * self.talk
             self._told.add(text.lower())
             self._changes.note(clause)
@@ -200,7 +207,7 @@ class Draft:
             worths[telling] = worth * (_REMARK_FRESH + recency(place, self.end))
             self._failures.add(flat[telling])
         if line is None:
-            line = self._line(SPEAKERS["result"], place)
+            line = self._line(self.speakers["result"], place)
             self._add(line, line.groups, records, "result", worths)
             return
         line.status = ERROR_STATUS if failed else DONE
@@ -209,7 +216,7 @@ class Draft:
 
     def attachment(self, source: Source, kind: str, text: str, place: int) -> None:
         """Append a block that is not speech, such as a document or an image, by its kind and its text."""
-        line = self._line(f"{SPEAKERS[source]}({one_line(kind)[:_NAME_CHARS]}) ", place)
+        line = self._line(f"{self.speakers[source]}({one_line(kind)[:_NAME_CHARS]}) ", place)
         self._add(
             line,
             line.groups,

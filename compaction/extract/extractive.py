@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.extract.draft import SPEAKERS, Draft
+from compaction.extract.draft import INITIALS, ROOMY_CHARS, SPEAKERS, Draft
 from compaction.extract.talk import manner_of
 from compaction.messages import THINKING, blocks
 from compaction.text.clauses import READ_CHARS, chars_in
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 TITLE: Final = "Extract (made without a model)"
 LONG_HEADER: Final = f"{TITLE}: original wording in order; \u2026 marks what is left out."
+TALK_HEADER: Final = f"{TITLE}: original wording in order; U: user, A: assistant; \u2026 marks what is left out."
 SHORT_HEADER: Final = "Extract (no model):"
 LATEST: Final = "Latest:"
-_ROOMY_CHARS: Final = 1_500
-"""Characters from which the extract can afford to explain itself."""
 _LATEST_MESSAGES: Final = 4
 _CALL_LINE: Final = re.compile(r"Called ([^\s(]{1,200})(?:\((.*?)\))?(?: \u2192 (.*))?")
 _AGAIN: Final = 0.03
@@ -79,7 +78,7 @@ def extract_placed(
     _read_messages(draft, messages, places)
     if not draft.clauses:
         return "", []
-    roomy = max_chars >= _ROOMY_CHARS
+    roomy = max_chars >= ROOMY_CHARS
     selection = Selection(draft)
     text = _render(draft, roomy=roomy)
     spare = len(LATEST) + 1 if roomy else 0
@@ -96,7 +95,8 @@ def extract_placed(
 
 
 def _render(draft: Draft, *, roomy: bool) -> str:
-    out = [LONG_HEADER if roomy else SHORT_HEADER]
+    long = TALK_HEADER if draft.speakers is INITIALS else LONG_HEADER
+    out = [long if roomy else SHORT_HEADER]
     headed = not roomy
     heading = None
     for line in draft.kept_lines():
@@ -207,7 +207,7 @@ def _read_previous(draft: Draft, lines: Sequence[str]) -> None:
 
 
 def _attributed(text: str) -> tuple[Source, str]:
-    for source, prefix in SPEAKERS.items():
+    for source, prefix in (*SPEAKERS.items(), *INITIALS.items()):
         if text.startswith(prefix):
             return source, text.removeprefix(prefix)
     return "note", text

@@ -8,6 +8,7 @@ languages the first person is known for a few, and the rest goes by words, numbe
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.extract.vocabulary import EMPTY, NUMBER
@@ -40,13 +41,14 @@ _EXCLAIMED: Final = 0.8
 _ASIDE_FACTOR: Final = 0.4
 _EXPLAINED: Final = 0.4
 """What explains an item of a list tells less than its name."""
-_HAPPENED: Final = 1.4
+_WISHED: Final = 0.4
 _CHANGED: Final = 1.5
 _NUMBERED: Final = 1.5
 _NAMED: Final = 1.2
 """How much statements tell, as shares of a plain one in the first person. Measured on recorded chats: sentences in the
 first person have the answers to three times as many questions a character as others, those that address somebody or
-ask something a fifth. Changing any of them by half changes what is kept of the answers by less than a fiftieth."""
+ask something a fifth, wishes and comments a third or, said to an assistant, next to none. Changing any of them by
+half changes what is kept of the answers by less than a fiftieth."""
 
 _JOINTS: Final = re.compile(
     r"(?<=,) (?=(?:and|but|so|because|which|who|where|when|while|since|though|although|or|plus)\b)"
@@ -65,7 +67,7 @@ _OPENING: Final = re.compile(
     r"(?: (?:so much|a lot))?(?:,? [A-Z]\w+(?=[,!.]))? ?[,!.\u2013-]+ ?)+",
     re.IGNORECASE,
 )
-_CONJUNCTION: Final = re.compile(r"(?:[-\u2013\u2014]+ )?(?:(?:and|but|so|or|plus) )?", re.IGNORECASE)
+_CONJUNCTION: Final = re.compile(r"(?:\u2026 )?(?:[-\u2013\u2014]+ )?(?:(?:and|but|so|or|plus) )?", re.IGNORECASE)
 _SECOND: Final = re.compile(r"\b(?:you|your|yours|y['\u2019]all|u|ur)\b", re.IGNORECASE)
 _FIRST_WORDS: Final = {
     "english": "i|me|my|mine|we|us|our",
@@ -77,19 +79,19 @@ _FIRST_WORDS: Final = {
     "dutch": "ik|mij|me|mijn|wij|we|ons|onze",
 }
 _FIRST: Final = {language: re.compile(rf"\b(?:{ws})\b", re.IGNORECASE) for language, ws in _FIRST_WORDS.items()}
-_EVENT: Final = re.compile(
-    r"\b(?:[a-z]{3,}ed|went|got|was|were|had|took|made|bought|found|saw|met|won|lost|began|told|gave|left|came|taught|"
-    r"wrote|read|ran|grew|built|did|gonna|going to|will|plan(?:ning)?|want(?:ing)? to|favou?rite|prefer|since|until|"
-    r"last|next|ago|yesterday|tomorrow|tonight|weeks?|months?|years?|days?|because|recommend|suggest)\b",
-    re.IGNORECASE,
-)
-"""What happened, is planned, is preferred or was recommended, and when."""
 CHANGE: Final = re.compile(
     r"\b(?:actually|instead|changed? (?:my|our) minds?|no longer|(?:not|n['\u2019]t)\b[^.,;]{0,40} any ?more|"
     r"scratch that|on second thought|make (?:it|that)|mov(?:ed?|ing) (?:it|that) to|turns? out|not \w+ after all)\b",
     re.IGNORECASE,
 )
 """Words with which people take back what they said."""
+_WISH: Final = re.compile(
+    r"\b(?:think|guess|hope|wish|feel|know|agree|sounds?|could|would|might|may|can|can['\u2019]t|cannot|"
+    r"wonder(?:ed|ing)?|interested in|curious|glad|impressed|looking for|trying to (?:learn|understand)|"
+    r"i['\u2019](?:d|ll))\b|^(?:that|which|who|where|when|because|so)\b",
+    re.IGNORECASE,
+)
+"""What is wished, asked for, supposed or commented on, and clauses that only hang on another."""
 _NAME: Final = re.compile(r"(?<=[a-z0-9,;:\u201c\"] )[\u201c\"]?[A-Z][a-z]{2,}")
 
 
@@ -98,6 +100,13 @@ class Manner(NamedTuple):
 
     talk: float
     language: str
+    crowds: Mapping[str, float] = MappingProxyType({})
+    """How much statements tell for the length of the messages, by the role of who writes them: 1 for short ones."""
+
+    @property
+    def chat(self) -> float:
+        """How far nobody writes essays, 0 to 1: to somebody who does, what is not about oneself is a task."""
+        return min(self.crowds.values(), default=1.0)
 
 
 class Statement(NamedTuple):
@@ -118,6 +127,7 @@ def manner_of(messages: Sequence[Mapping[str, Any]], previous: Sequence[str] = (
         is_work = line.startswith(("Called ", "Result: "))
         speech, other = speech + len(line) * (not is_work), other + len(line) * is_work
     step = max(1, len(messages) // _SAMPLE_MESSAGES)
+    lengths: dict[str, list[int]] = {}
     for number, message in enumerate(messages):
         content = message.get("content")
         for block in blocks(content) if isinstance(content, (str, list)) else ():
@@ -126,6 +136,7 @@ def manner_of(messages: Sequence[Mapping[str, Any]], previous: Sequence[str] = (
                 continue
             text = str(block.get("text") or "")
             speech += len(text)
+            lengths.setdefault(str(message.get("role")), []).append(len(text))
             if number % step == 0 and sampled < _SAMPLE_CHARS:
                 sample.append(text[: _SAMPLE_CHARS // 20])
                 sampled += len(sample[-1])
@@ -135,21 +146,31 @@ def manner_of(messages: Sequence[Mapping[str, Any]], previous: Sequence[str] = (
     by_speech = _between(speech / (speech + other), *_SPEECH_SHARES)
     by_values = 1.0 - _between(len(values(said)) / max(1, len(said.split())), *_VALUE_SHARES)
     talk = by_speech * by_values
-    return Manner(talk, language_of(said) if talk else NEUTRAL)
+    crowds = {role: _crowd(sizes) for role, sizes in lengths.items()}
+    return Manner(talk, language_of(said) if talk else NEUTRAL, crowds)
+
+
+def _crowd(lengths: Sequence[int]) -> float:
+    """Return how much a statement tells in messages of so many characters."""
+    return sum(min(length, _WHOLE_ANSWER) for length in lengths) / sum(lengths) if any(lengths) else 1.0
 
 
 def _between(share: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (share - low) / (high - low)))
 
 
-def statements(text: str, language: str) -> list[Statement]:
-    """Cut what somebody said into clauses that can be kept one by one, without what only opens a sentence."""
-    crowd = min(1.0, _WHOLE_ANSWER / max(1, len(text)))
+def statements(text: str, manner: Manner, crowd: float | None = None) -> list[Statement]:
+    """Cut what somebody said into clauses that can be kept one by one, without what only opens a sentence.
+
+    `crowd` is how much each tells for the length of the message that it is from, None where `text` is all of it.
+    """
+    if crowd is None:
+        crowd = _crowd([len(text)])
     out: list[Statement] = []
     for part in _ASIDE.split(text):
         is_aside = part.startswith("[") and part.endswith("]")
         for sentence in (clause for record in prose(part) for clause in record.clauses):
-            telling = _telling(sentence, language) * crowd
+            telling = _telling(sentence, manner) * crowd
             if is_aside:
                 out.append(_statement(sentence, telling * _ASIDE_FACTOR))
                 continue
@@ -167,20 +188,21 @@ def unopened(clause: str) -> str:
     return clause[match.end() :] if match else clause
 
 
-def _telling(sentence: str, language: str) -> float:
+def _telling(sentence: str, manner: Manner) -> float:
     """Return how much a sentence tells by its form."""
-    first = _FIRST.get(language)
+    first = _FIRST.get(manner.language)
     is_first = bool(first and first.search(sentence))
     if sentence.rstrip(" \u2026").endswith(("?", "\uff1f")):
         return _QUESTION * (2 if is_first else 1)
-    telling = _FIRST_PERSON if is_first else _SECOND_PERSON if _SECOND.search(sentence) else _THIRD_PERSON
-    telling *= _HAPPENED if _EVENT.search(sentence) else 1.0
+    others = _SECOND_PERSON if _SECOND.search(sentence) else _THIRD_PERSON * manner.chat
+    telling = _FIRST_PERSON if is_first else others
     telling *= _CHANGED if CHANGE.search(sentence) else 1.0
     return telling * (_EXCLAIMED if sentence.endswith("!") else 1.0)
 
 
 def _statement(clause: str, telling: float) -> Statement:
     telling *= _NUMBERED if NUMBER.search(clause) else 1.0
+    telling *= _WISHED if _WISH.search(clause) else 1.0
     return Statement(clause, telling * (_NAMED if _NAME.search(clause) else 1.0))
 
 

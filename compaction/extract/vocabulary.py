@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final
 
@@ -12,10 +11,6 @@ _LEAST_CHARS: Final = 2
 """Characters; a shorter word that is no number says nothing."""
 _WORTH: Final = 0.25
 """Worth of a word, on the scale of a value's weight."""
-_RARE: Final = 0.8
-"""Share of its worth that a word has which was said once, as against one that many messages are about."""
-_DOUBLINGS: Final = 3
-"""Times that the number of messages doubles until a word has its whole worth: in seven of them."""
 _SPELLED_AS_NAME: Final = 1.6
 _NUMBER_FACTOR: Final = 1.6
 _AGAIN: Final = 0.35
@@ -48,18 +43,17 @@ EMPTY: Final = frozenset(_EMPTY_LIST.split())
 
 
 class Vocabulary:
-    """The words of a conversation: in how many messages they were said, and what saying them adds to an extract."""
+    """The words of a conversation, and what saying them adds to an extract."""
 
     def __init__(self, language: str) -> None:
         self._language = language
-        self._messages: dict[str, set[int]] = {}
         self._factors: dict[str, float] = {}
         self._tokens: dict[str, tuple[tuple[str, ...], float]] = {}
         self._worths: dict[str, float] = {}
         """What each word is worth now."""
 
-    def read(self, clause: str, place: int) -> tuple[str, ...]:
-        """Note the words of a clause of message number `place`; return those that say something, each once."""
+    def read(self, clause: str) -> tuple[str, ...]:
+        """Note the words of a clause; return those that say something, each once."""
         words: set[str] = set()
         for position, token in enumerate(tokens(clause)):
             known = self._tokens.get(token)
@@ -70,7 +64,6 @@ class Vocabulary:
                 factor = _SPELLED_AS_NAME
             for term in terms:
                 words.add(term)
-                self._messages.setdefault(term, set()).add(place)
                 if factor > self._factors.get(term, 1.0):
                     self._factors[term] = factor
         # Sorted: sums of floats in another order could differ in the last bit.
@@ -94,7 +87,5 @@ class Vocabulary:
     def _worth(self, word: str) -> float:
         worth = self._worths.get(word)
         if worth is None:
-            often = min(1.0, math.log2(1 + len(self._messages[word])) / _DOUBLINGS)
-            worth = _WORTH * (_RARE + (1 - _RARE) * often) * self._factors.get(word, 1.0)
-            self._worths[word] = worth
+            worth = self._worths[word] = _WORTH * self._factors.get(word, 1.0)
         return worth

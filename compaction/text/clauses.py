@@ -34,7 +34,7 @@ _HTML_SNIFF_CHARS: Final = 5_000
 _HTML_TAGS: Final = 3
 
 _SENTENCE: Final = re.compile(
-    r"(?<=[.!?])(?<!\b\d[.])(?<!\b\d\d[.])\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\s+(?=\u2026\s)"
+    r"(?<=[.!?])(?<!\b\d[.])(?<!\b\d\d[.])(?<!\b[DMS][rst]\.)(?<!\bM[rs]s\.)(?<!\bProf\.)\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\s+(?=\u2026\s)"
 )
 _FIRST_WORD: Final = re.compile(r"^\S*\s+")
 _LAST_WORD: Final = re.compile(r"\s+\S*$")

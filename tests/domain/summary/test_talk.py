@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench.fidelity.talk import measure, near
 from bench.reach.talks import made_up
 from compaction.extract.extractive import LATEST, extract
-from compaction.extract.talk import manner_of, statements, unopened
+from compaction.extract.talk import Manner, manner_of, statements, unopened
 from compaction.text.dates import reckoned, stamped, written
 from tests.support.dialogues import DIALOGUES
 
@@ -38,6 +38,10 @@ CHATTER = (
     "Haha, absolutely! You must be so proud.",
     "What do you think about it?",
 )
+
+
+ESSAY = ("oak", "birch", "elm", "ash", "pine", "beech", "cedar", "maple", "walnut", "cherry", "teak", "larch")
+PLACES = (("piano", "attic"), ("kiln", "garage"), ("loom", "cellar"), ("harp", "kitchen"))
 
 
 def chat(rounds: int = 6) -> list[dict[str, Any]]:
@@ -104,7 +108,38 @@ def test_what_is_about_something_else_takes_nothing_back(later: str) -> None:
 def test_an_extract_of_talk_is_read_as_itself() -> None:
     first = extract(chat(), max_chars=1_600)
     again = extract([], max_chars=1_600, previous=first)
-    assert [line for line in first.split("\n") if line != LATEST][1:] == again.split("\n")[1:]
+    # With no message beside it nothing tells that it is talk, so that speakers are written out.
+    written_out = [line.replace("U: ", "User: ", 1).replace("A: ", "Assistant: ", 1) for line in first.split("\n")]
+    assert [line for line in written_out if line != LATEST][1:] == again.split("\n")[1:]
+
+
+def test_what_an_essay_left_in_an_extract_does_not_outlive_what_people_tell() -> None:
+    essay = " ".join(f"Option {name} offers {name} chairs, {name} lamps and {name} curtains." for name in ESSAY)
+    facts = [f"My {thing} stands in the {place}." for thing, place in PLACES]
+    rounds = [said("[4 June, 2031] Hm.", essay, fact, essay, *CHATTER) for fact in facts]
+    text = ""
+    for more in rounds:
+        text = extract(more, max_chars=900, previous=text)
+    assert all(fact.removesuffix(".") in text for fact in facts)
+
+
+def test_speakers_are_initials_where_the_first_line_can_say_so() -> None:
+    long, short = (extract(chat(), max_chars=chars) for chars in (1_600, 1_200))
+    assert "U: user, A: assistant" in long.split("\n")[0]
+    assert {line[:3] for line in long.split("\n")[1:] if line[0] != "[" and line != LATEST} <= {"U: ", "A: "}
+    assert "U: user" not in short.split("\n")[0]
+    assert not any(line.startswith(("U: ", "A: ")) for line in short.split("\n"))
+    # What was written with initials is read, and written out where there is no room to explain them.
+    again = extract([], max_chars=1_200, previous=long)
+    assert {line.split(" ")[0] for line in again.split("\n")[1:] if line[0] != "[" and line != LATEST} <= {
+        "User:",
+        "Assistant:",
+    }
+
+
+def test_a_title_ends_no_sentence() -> None:
+    first, *_ = statements("I see Dr. Smith every two weeks. She helps.", Manner(1.0, "english"))
+    assert first.text == "I see Dr. Smith every two weeks."
 
 
 def test_facts_outlive_five_compactions_of_talk() -> None:
@@ -151,7 +186,7 @@ def test_other_languages_keep_what_is_told_too() -> None:
 
 def test_work_with_tools_is_no_talk_and_one_lookup_is_no_work() -> None:
     assert all(manner_of(DIALOGUES[name]()).talk == 0 for name in ("support", "coding"))
-    assert manner_of(chat()) == (1.0, "english")
+    assert manner_of(chat()) == (1.0, "english", {"user": 1.0, "assistant": 1.0})
     lookup = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "Sunny, 21 degrees"}]}
     assert manner_of([*chat(), lookup]).talk == 1
     work = ["Called book(order: K-1001) \u2192 ok"] * 400
@@ -175,7 +210,7 @@ def test_a_long_answer_is_kept_for_the_names_in_it() -> None:
 def test_statements_are_word_for_word(texts: list[str]) -> None:
     text = "\n".join(texts)
     words = "".join(text.replace("**", "").split())
-    for statement in statements(text, "english"):
+    for statement in statements(text, Manner(1.0, "english")):
         assert statement.telling > 0
         for word in unopened(statement.text).split():
             assert word in words or ";" in word
