@@ -44,7 +44,7 @@ _RESULT_CHARS: Final = 4_000
 _PACE_SECONDS: Final = 0.3
 _BUDGET_TOKENS: Final = 5_000
 """Small, so that the smallest of the contexts is over it."""
-_firsts: Final = count(600_000_000_000, 1_000_000)
+_firsts: Final = count(900_000_000_000, 1_000_000)
 """First numbers of groups of conversations; other rows' are below."""
 
 

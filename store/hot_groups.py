@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 MOST_TOGETHER: Final = 8
-"""Calls of one statement. All of them wait for the slowest."""
+"""Calls that write in one statement. All of them wait for the slowest."""
+MOST_READ_TOGETHER: Final = 4
+"""Calls that read in one statement: their answers are large, and are in memory together."""
 LOCK_MILLISECONDS: Final = 50
 """Milliseconds that calls together wait for a row that somebody else has locked; then each goes alone."""
 _PLACE: Final = re.compile(r"\$(\d+)")
@@ -39,26 +41,37 @@ _ROLLED_BACK: Final = (
 class Connections(Protocol):
     """Where the calls are made: `HotPool`."""
 
-    async def write(self, query: str, *arguments: Any) -> Any:
+    async def fetchrow(self, query: str, *arguments: Any) -> Any:
         """Make one call; return the first row of its answer."""
 
-    async def write_many(self, query: str, *arguments: Any) -> Sequence[Any]:
+    async def fetch_many(self, query: str, *arguments: Any) -> Sequence[Any]:
         """Make calls together; return the rows of their answers."""
+
+    async def write(self, query: str, *arguments: Any) -> Any:
+        """Make one call that writes; return the first row of its answer."""
+
+    async def write_many(self, query: str, *arguments: Any) -> Sequence[Any]:
+        """Make calls that write together; return the rows of their answers."""
 
 
 class _Waiting(NamedTuple):
-    locked: UUID
+    row: UUID
     arguments: Sequence[Any]
     answer: asyncio.Future[Any]
     expiry: asyncio.TimerHandle
 
 
 class CallGroups:
-    """Calls of one query, which returns a row of a text, three integers and a boolean."""
+    """Calls of one query, which returns a row; where it writes, one of a text, three integers and a boolean."""
 
-    def __init__(self, connections: Connections, query: str, *, most_under_way: int, patience: float) -> None:
+    def __init__(
+        self, connections: Connections, query: str, *, writes: bool, most_under_way: int, patience: float
+    ) -> None:
         """Have at most so many statements under way; a call waits `patience` seconds for its turn."""
-        self._connections = connections
+        self._alone = connections.write if writes else connections.fetchrow
+        self._together = connections.write_many if writes else connections.fetch_many
+        self._writes = writes
+        self._most = MOST_TOGETHER if writes else MOST_READ_TOGETHER
         self._query = query
         self._most_under_way = most_under_way
         self._patience = patience
@@ -66,21 +79,21 @@ class CallGroups:
         self._waiting: deque[_Waiting] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(self, locked: UUID, *arguments: Any) -> Any:
-        """Make a call; return its row, and raise what it raises. `locked` is the id of the row that it locks.
+    async def call(self, row: UUID, *arguments: Any) -> Any:
+        """Make a call; return its row, and raise what it raises. `row` is the id of the one that it reads or locks.
 
         Raises TimeoutError for one whose turn does not come in time.
         """
         if self._under_way < self._most_under_way:
             self._under_way += 1
             try:
-                return await self._connections.write(self._query, *arguments)
+                return await self._alone(self._query, *arguments)
             finally:
                 self._end()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         expiry = loop.call_later(self._patience, _give_up, answer)
-        self._waiting.append(_Waiting(locked, arguments, answer, expiry))
+        self._waiting.append(_Waiting(row, arguments, answer, expiry))
         try:
             return await answer
         finally:
@@ -90,7 +103,7 @@ class CallGroups:
         """Let those go next that wait."""
         self._under_way -= 1
         group: list[_Waiting] = []
-        while self._waiting and len(group) < MOST_TOGETHER:
+        while self._waiting and len(group) < self._most:
             waiting = self._waiting.popleft()
             if not waiting.answer.done():
                 waiting.expiry.cancel()
@@ -103,7 +116,7 @@ class CallGroups:
 
     async def _go(self, group: list[_Waiting]) -> None:
         # Two groups that lock the same rows in one order never wait for each other.
-        group.sort(key=lambda waiting: waiting.locked)
+        group.sort(key=lambda waiting: waiting.row)
         try:
             if len(group) == 1:
                 await self._go_alone(group[0])
@@ -115,7 +128,7 @@ class CallGroups:
     async def _go_together(self, group: list[_Waiting]) -> None:
         arguments = [argument for waiting in group for argument in waiting.arguments]
         try:
-            _, *rows = await self._connections.write_many(_together(self._query, len(group)), *arguments)
+            rows = await self._together(_together(self._query, len(group), locks=self._writes), *arguments)
         except _ROLLED_BACK:
             await asyncio.gather(*map(self._go_alone, group))
         except BaseException as error:
@@ -124,13 +137,13 @@ class CallGroups:
             if not isinstance(error, Exception):
                 raise
         else:
-            for waiting, row in zip(group, rows, strict=True):
+            for waiting, row in zip(group, rows[self._writes :], strict=True):
                 if not waiting.answer.done():
                     waiting.answer.set_result(row)
 
     async def _go_alone(self, waiting: _Waiting) -> None:
         try:
-            row = await self._connections.write(self._query, *waiting.arguments)
+            row = await self._alone(self._query, *waiting.arguments)
         except BaseException as error:
             _fail(waiting.answer, error)
             if not isinstance(error, Exception):
@@ -141,12 +154,12 @@ class CallGroups:
 
 
 @cache
-def _together(query: str, count: int) -> str:
-    """Return a statement of so many calls, each with arguments of its own; its first row is none of theirs."""
+def _together(query: str, count: int, *, locks: bool) -> str:
+    """Return a statement of so many calls, each with its own arguments; where they lock, its first row is nobody's."""
     places = max(int(number) for number in _PLACE.findall(query))
     calls = (_PLACE.sub(lambda place: f"${int(place[1]) + call * places}", query) for call in range(count))  # noqa: B023
-    bound = f"select set_config('lock_timeout', '{LOCK_MILLISECONDS}ms', true), 0, 0, 0, false"
-    return " union all ".join((bound, *calls))
+    bound = [f"select set_config('lock_timeout', '{LOCK_MILLISECONDS}ms', true), 0, 0, 0, false"] if locks else []
+    return " union all ".join((*bound, *calls))
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:

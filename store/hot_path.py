@@ -51,6 +51,9 @@ class Pool(Protocol):
     async def fetchrow(self, query: str, *arguments: Any) -> Any:
         """Return the first row of a query's answer, None for none."""
 
+    async def read_together(self, row: UUID, query: str, *arguments: Any) -> Any:
+        """Do the same in one statement with others of the same query; `row` is the id of the one that it reads."""
+
     async def write(self, query: str, *arguments: Any) -> Any:
         """Do the same with a query that writes."""
 
@@ -384,7 +387,8 @@ async def read_context(
         LEAST_CHARS // CHARS_PER_TOKEN,
         MOST_READ_BYTES,
     )
-    row = await pool.fetchrow(_READ, *arguments, None if take is None else UNASKED_BYTES, shape)
+    most = None if take is None else UNASKED_BYTES
+    row = await pool.read_together(conversation_id, _READ, *arguments, most, shape)
     if take is not None and row["withheld"]:
         take(min(row["context_bytes"], MOST_READ_BYTES))
         row = await pool.fetchrow(_READ, *arguments, None, shape)

@@ -128,13 +128,26 @@ class HotPool:
         rows: list[asyncpg.Record] = await self._write(query, arguments, every_row=True)
         return rows
 
+    async def fetch_many(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Make calls in one statement; return all rows; see `fetchrow`."""
+        rows: list[asyncpg.Record] = await self._call(query, arguments, every_row=True)
+        return rows
+
+    async def read_together(self, row: UUID, query: str, *arguments: Any) -> Any:
+        """Make a call, with others of the same query where all would wait; see `CallGroups`."""
+        return await self._group(query, writes=False).call(row, *arguments)
+
     async def write_together(self, locked: UUID, query: str, *arguments: Any) -> Any:
         """Make a call that writes, with others of the same query where all would wait; see `CallGroups`."""
+        return await self._group(query, writes=True).call(locked, *arguments)
+
+    def _group(self, query: str, *, writes: bool) -> CallGroups:
         group = self._groups.get(query)
         if group is None:
             half = max(1, self._size // 2)
-            group = self._groups[query] = CallGroups(self, query, most_under_way=half, patience=self._patience)
-        return await group.call(locked, *arguments)
+            group = CallGroups(self, query, writes=writes, most_under_way=half, patience=self._patience)
+            self._groups[query] = group
+        return group
 
     async def _write(self, query: str, arguments: Sequence[Any], *, every_row: bool = False) -> Any:
         self._writes.begin()
