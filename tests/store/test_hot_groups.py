@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from store import hot_path
-from store.hot_groups import MOST_TOGETHER
+from store.hot_groups import MOST_READ_TOGETHER, MOST_TOGETHER
 from store.hot_pool import HotPool
 from tests.conftest import make_tenant
 from tests.support.service.hot_calls import hot_calls
@@ -72,6 +72,51 @@ def test_turns_that_would_wait_share_transactions(
     by = [row["by"] for row in rows]
     assert len(set(by)) < len(by) / 2
     assert max(map(by.count, by)) == MOST_TOGETHER
+
+
+def test_contexts_that_would_wait_are_read_together_each_by_its_own_tenant(
+    calls: HotCalls, database_url: str, make_settings: Callable[..., Settings]
+) -> None:
+    other = make_tenant(database_url, "other")
+    own = [calls.conversation() for _ in range(20)]
+    with hot_calls(make_settings(), other.id) as others:
+        theirs = [others.conversation() for _ in range(20)]
+        for each, conversations in ((calls, own), (others, theirs)):
+            for conversation in conversations:
+                each.append(conversation, {"role": "user", "content": str(conversation)})
+    mine = [(calls.tenant_id, each) for each in own]
+    wanted = [pair for both in zip(mine, [(other.id, each) for each in theirs], strict=True) for pair in both]
+
+    answers = calls.contexts([*wanted, *((calls.tenant_id, each) for each in theirs)])
+
+    tails = [answer and answer.tail for answer in answers]
+    assert tails[: len(wanted)] == [f'{{"role":"user","content":"{each}"}}' for _, each in wanted]
+    # Which tenant a call is of is set by it alone: what the one before it was allowed to see says nothing.
+    assert tails[len(wanted) :] == [None] * len(theirs)
+
+
+def test_reads_share_statements_only_where_they_would_wait(database_url: str) -> None:
+    query = "select $1::integer, statement_timestamp() as at, pg_backend_pid() as by from pg_sleep(0.01)"
+
+    async def test(pool: HotPool) -> None:
+        (alone,) = await asyncio.gather(pool.read_together(uuid4(), query, 0))
+        rows = await asyncio.gather(*(pool.read_together(uuid4(), query, number) for number in range(9)))
+        assert (alone[0], [row[0] for row in rows]) == (0, list(range(9)))
+        statements = [(row["by"], row["at"]) for row in rows]
+        # One under way, then as many at a time as may be in memory together.
+        assert sorted(map(statements.count, set(statements))) == [1, MOST_READ_TOGETHER, MOST_READ_TOGETHER]
+
+    pooled(database_url, test)
+
+
+def test_a_read_that_fails_fails_alone(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        reads = (pool.read_together(uuid4(), "select 6 / $1::integer", number) for number in (1, 2, 0, 3, 6))
+        answers = await asyncio.gather(*reads, return_exceptions=True)
+        assert [answer if isinstance(answer, BaseException) else answer[0] for answer in answers][3:] == [2, 1]
+        assert isinstance(answers[2], asyncpg.DivisionByZeroError)
+
+    pooled(database_url, test)
 
 
 def test_a_turn_that_waits_for_its_row_holds_up_no_other(calls: HotCalls, database_url: str) -> None:

@@ -103,6 +103,18 @@ class HotCalls:
             )
         )
 
+    def contexts(self, wanted: Sequence[tuple[UUID, UUID]]) -> list[ContextRead | None]:
+        """Read contexts concurrently, each by the tenant's and the conversation's id; return them in that order."""
+
+        async def every() -> list[ContextRead | None]:
+            reads = (
+                hot_path.read_context(self.pool, tenant_id=tenant, conversation_id=each, etag=None, policy=merge({}))
+                for tenant, each in wanted
+            )
+            return await asyncio.gather(*reads)
+
+        return self._runner.run(every())
+
     def fetch(self, statement: str) -> Any:
         """Run a statement for one row on a connection of the pool, as whatever the last call left it."""
         return self._runner.run(self.pool.fetchrow(statement))
