@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from compaction.claims.citations import with_citations
+from compaction.claims.citations import left_over, with_citations
 from compaction.claims.extracted import claims_of
 from compaction.extract.extractive import extract_placed
 from compaction.pieces import places
@@ -47,10 +47,11 @@ class ExtractiveSummarizer:
         for place, message in zip(numbers, originals, strict=True):
             at.setdefault(place, []).append(message.seq)
         said = [message.as_message() for message in originals]
+        previous = _borne_out(request)
         limit = room = most * CHARS_PER_TOKEN
         while True:
-            text, placed = extract_placed(said, max_chars=room, previous=request.previous, places=numbers)
-            claims = claims_of(text, placed, at, previous=request.previous, earlier=request.claims or ())
+            text, placed = extract_placed(said, max_chars=room, previous=previous, places=numbers)
+            claims = claims_of(text, placed, at, previous=previous, earlier=request.claims or ())
             over = len(with_citations(text, claims)) - limit if policy.recall_handles else 0
             # References count, too: what they take the wording has to give up.
             if over <= 0 or room < limit // 2:
@@ -59,3 +60,12 @@ class ExtractiveSummarizer:
         if not text.strip():
             raise SummaryError(RunReason.EMPTY_SUMMARY, "there was nothing to extract")
         return Summary(text, None, PROMPT_VERSION, Spent(), claims=claims)
+
+
+def _borne_out(request: SummaryRequest) -> str | None:
+    """Return the summary before without the lines that nothing bore out, where the policy drops them."""
+    unsupported = {claim.text for claim in request.claims or () if claim.support == "unsupported"}
+    if request.previous is None or request.policy.unsupported_claims != "drop" or not unsupported:
+        return request.previous
+    lines = request.previous.split("\n")
+    return "\n".join(left_over([None if line.strip() in unsupported else line for line in lines]))

@@ -9,18 +9,22 @@ import pytest
 
 from api.schema.runs import run_out
 from compaction.claims.citations import read
+from compaction.claims.claim import Claim
 from compaction.coverage import find_span
 from compaction.policy import merge
+from compaction.view import ViewMessage
 from store.conversations import branches, conversations, snapshots
 from tests.support.servers.loopback_model import LoopbackModel, ok
 from tests.support.service.in_process import Chat, Workers, chat
 from tests.support.talk import answer, exchanges, request
+from worker.claims.proving import proved
+from worker.summarizers.base import SummaryRequest
+from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from compaction.claims.claim import Claim
     from runtime.settings import Settings
     from tests.conftest import Tenant
 
@@ -287,3 +291,20 @@ def test_a_fork_and_a_restore_keep_the_claims(asking: Chat, model: LoopbackModel
     assert asking.query("select claims from snapshots where conversation_id = :c and version = 2", c=conversation) == [
         (None,)
     ]
+
+
+@pytest.mark.parametrize(("handling", "keeps"), [("mark", True), ("drop", False)])
+def test_an_extract_drops_what_the_summary_before_it_had_marked(handling: str, keeps: bool) -> None:
+    grave, depot = "A warehouse in Osaka was rented for 48 months.", "The depot in Rotterdam closes on Friday."
+    zone = tuple(ViewMessage("user" if seq % 2 else "assistant", text, seq) for seq, text in enumerate(sum(FACTS, ())))
+    asked = SummaryRequest(
+        zone,
+        f"{grave}\n{depot}",
+        merge({"unsupported_claims": handling}),
+        claims=(Claim(grave), Claim(depot, (2,), "verbatim")),
+    )
+    summary = proved(ExtractiveSummarizer().summarize(asked), asked)
+    assert ("Osaka" in summary.text) is keeps
+    assert any("Osaka" in claim.text for claim in summary.claims or ()) is keeps
+    assert "KL-20417" in summary.text
+    assert next(claim.seqs for claim in summary.claims or () if claim.text == depot) == (2,)
