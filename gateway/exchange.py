@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from gateway.conversations.storing import store
 from gateway.doors import DoorError, error_body, error_headers
 from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, outgoing, said
 from gateway.preparing import PreparedRequest, prepare, without_text
-from gateway.providers.answers import CutOffError, ReadAnswer, encoding_of, read_whole
+from gateway.providers.answers import CutOffError, encoding_of, read_within
 from gateway.recalls.asking import answer
 from gateway.recalls.lineage import asker_of
 from gateway.recalls.recalling import RecallingAnswer
@@ -146,8 +146,10 @@ class PassedRequest:
             return await self._unless_refused_within(known, prepared, response)
         if response.status not in refusals.STATUSES or not may_be_smaller:
             return response, prepared
-        refusal = await read_whole(response)
-        error = refusals.said(refusal, encoding_of(response))
+        refused = await read_within(response, refusals.MOST_BYTES)
+        if not refused.is_whole:
+            return refused, prepared
+        error = refusals.said(refused.body, encoding_of(response))
         if self._caller is not None and refusals.is_too_long(error):
             shorter = await refusals.smaller(self._services, self._caller, prepared, error)
             if shorter is not None:
@@ -156,7 +158,7 @@ class PassedRequest:
         elif prepared.as_it_came is not None and refusals.is_of_tools(error):
             plain = PreparedRequest(prepared.as_it_came, "unchanged", prepared.learned)
             return await self._send(known, plain), plain
-        return ReadAnswer(response.status, response.headers, refusal), prepared
+        return refused, prepared
 
     async def _unless_refused_within(
         self, known: Known, prepared: PreparedRequest, response: ProviderAnswer
@@ -235,14 +237,15 @@ class PassedRequest:
             kept = [(name, value) for name, value in headers if name not in CODED]
             async with aclosing(recalling.stream(response)) as pieces:
                 return await self._answer(pieces, response.status, kept, send)
-        last, body, is_other = await recalling.whole(response)
-        if last is not response:
-            own = [(name, value) for name, value in headers if name.startswith(OURS)]
-            headers = [*incoming(last.headers), *own]
-        if is_other:
-            headers = [(name, value) for name, value in headers if name not in CODED]
-            headers.append((b"content-length", b"%d" % len(body)))
-        return await self._answer(_once(body), last.status, headers, send)
+        last, other = await recalling.whole(response)
+        own = [(name, value) for name, value in headers if name.startswith(OURS)]
+        headers = [*incoming(last.headers), *own]
+        if other is None:
+            with closing(last):
+                return await self._answer(last.pieces(), last.status, headers, send)
+        headers = [(name, value) for name, value in headers if name not in CODED]
+        headers.append((b"content-length", b"%d" % len(other)))
+        return await self._answer(_once(other), last.status, headers, send)
 
     async def _answer(self, pieces: AsyncIterator[bytes], status: int, headers: Headers, send: Send) -> None:
         self.status = status

@@ -31,17 +31,29 @@ class ProviderAnswer(Protocol):
 class ReadAnswer:
     """An answer that was read before, with what is still to come of it."""
 
-    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self._body = body
+    def __init__(self, answer: ProviderAnswer, body: bytes, rest: AsyncIterator[bytes] | None) -> None:
+        self.status = answer.status
+        self.headers = answer.headers
+        self.body = body
+        """What was read, as it came."""
+        self._answer = answer
+        self._rest = rest
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether nothing is to come any more."""
+        return self._rest is None
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield what was read."""
-        yield self._body
+        """Yield what was read, and the rest as it comes."""
+        yield self.body
+        if self._rest is not None:
+            async for piece in self._rest:
+                yield piece
 
     def close(self) -> None:
-        """Nothing is open any more."""
+        """End the call."""
+        self._answer.close()
 
 
 def encoding_of(answer: ProviderAnswer) -> bytes:
@@ -49,9 +61,19 @@ def encoding_of(answer: ProviderAnswer) -> bytes:
     return dict(answer.headers).get(b"content-encoding", b"identity").strip().lower()
 
 
-async def read_whole(answer: ProviderAnswer) -> bytes:
-    """Return a body, as it came."""
+async def read_within(answer: ProviderAnswer, most: int) -> ReadAnswer:
+    """Read a body as it comes, one of more than `most` bytes no further than that."""
+    pieces = answer.pieces()
+    read: list[bytes] = []
+    size = 0
     try:
-        return b"".join([piece async for piece in answer.pieces()])
-    finally:
+        async for piece in pieces:
+            read.append(piece)
+            size += len(piece)
+            if size > most:
+                return ReadAnswer(answer, b"".join(read), pieces)
+    except BaseException:
         answer.close()
+        raise
+    answer.close()
+    return ReadAnswer(answer, b"".join(read), None)

@@ -12,7 +12,7 @@ from gateway.answers.events import EventSplitter
 from gateway.answers.reading import LAST, MOST_BYTES, Answered, decompressor
 from gateway.conversations.histories import LISTS
 from gateway.doors import DoorError, error_body
-from gateway.providers.answers import CutOffError, encoding_of, read_whole
+from gateway.providers.answers import CutOffError, encoding_of, read_within
 from gateway.recalls.asking import TOO_MANY, answer_without
 from gateway.recalls.calls import calls_in, result_rows
 from gateway.recalls.splice_chat import ChatSplice
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from compaction.shapes.inner import Shape
     from gateway.answers.events import StreamEvent
-    from gateway.providers.answers import ProviderAnswer
+    from gateway.providers.answers import ProviderAnswer, ReadAnswer
     from gateway.recalls.calls import AnsweredCall, RecallCall
     from gateway.recalls.splice import Splice
 
@@ -93,25 +93,24 @@ class RecallingAnswer:
             if current is not None:
                 current.close()
 
-    async def whole(self, response: ProviderAnswer) -> tuple[ProviderAnswer, bytes, bool]:
-        """Return the last answer of the provider, what the client gets as its body, and whether that is another.
+    async def whole(self, response: ProviderAnswer) -> tuple[ReadAnswer, bytes | None]:
+        """Return the last answer of the provider, and the body that the client gets in place of its own, if any.
 
         Raises DoorError, and what reading from the provider does.
         """
-        raw, body = await _read(response)
+        last, body = await _read(response)
         words = ""
         while self._understands(body, words) and self._splice.goes_on:
             words, following = await self._go_on()
             if following is None:
                 break
-            response = following
-            raw, body = await _read(response)
-            if response.status != _OK:
+            last, body = await _read(following)
+            if last.status != _OK:
                 self._is_readable = False
         self.is_complete = True
         if not self._is_readable or not (self._splice.round or self._splice.hidden):
-            return response, raw, False
-        return response, _encode(self._splice.together()), True
+            return last, None
+        return last, _encode(self._splice.together())
 
     def _understands(self, body: bytes, words: str) -> bool:
         if self._is_readable:
@@ -210,7 +209,8 @@ class RecallingAnswer:
         self.is_complete = True
         if refusal is None:
             return self._splice.close()
-        _, body = await _read(refusal)
+        answer, body = await _read(refusal)
+        answer.close()
         try:
             error = _value(body)
         except msgspec.DecodeError:
@@ -239,11 +239,12 @@ async def _read_pieces(response: ProviderAnswer) -> AsyncIterator[bytes]:
             raise CutOffError(str(error)) from None
 
 
-async def _read(response: ProviderAnswer) -> tuple[bytes, bytes]:
-    """Return a body as it came, and as it reads; what is not in its encoding is nothing that can be read."""
-    raw = await read_whole(response)
+async def _read(response: ProviderAnswer) -> tuple[ReadAnswer, bytes]:
+    """Read a body; return it with what it reads as: nothing where it is not in its encoding, or too long."""
+    answer = await read_within(response, MOST_BYTES)
     decompress = decompressor(encoding_of(response))
     try:
-        return raw, decompress(raw) if decompress is not None else raw
+        body = decompress(answer.body) if decompress is not None else answer.body
     except zlib.error:
-        return raw, b""
+        body = b""
+    return answer, body if answer.is_whole else b""

@@ -11,8 +11,9 @@ from typing import Any, Final
 import pytest
 
 from gateway.answers.reading import MOST_BYTES, AnswerReader, decompressor
-from gateway.providers.answers import CutOffError, ReadAnswer
+from gateway.providers.answers import CutOffError, read_within
 from gateway.recalls.recalling import RecallingAnswer
+from tests.gateway.recalls.given_answer import GivenAnswer
 
 GZIP: Final = [(b"content-type", b"text/event-stream"), (b"content-encoding", b"gzip")]
 BOMB: Final = zlib.compress(b"data: " + bytes(12 * MOST_BYTES))
@@ -52,15 +53,35 @@ def test_pieces_that_are_read_are_bounded(encoding: bytes) -> None:
 @pytest.mark.parametrize("body", [b"no gzip", BOMB], ids=["none", "bomb"])
 def test_what_is_not_in_its_encoding_passes_where_the_model_may_recall(body: bytes) -> None:
     answer = recalling()
-    response = ReadAnswer(200, GZIP, body)
-    assert asyncio.run(answer.whole(response)) == (response, body, False)
+    last, other = asyncio.run(answer.whole(GivenAnswer(GZIP, body)))
+    assert (last.body, other) == (body, None)
     assert answer.end() is None
+
+
+def test_answer_that_is_too_long_to_be_read_passes_where_the_model_may_recall() -> None:
+    piece = bytes(MOST_BYTES // 2)
+    given = GivenAnswer([], piece, piece, b"more", piece)
+
+    async def passed() -> tuple[int, int, bool]:
+        answer = recalling()
+        last, other = await answer.whole(given)
+        assert (other, answer.end()) == (None, None)
+        assert not given.is_closed
+        return len(last.body), sum([len(each) async for each in last.pieces()]), last.is_whole
+
+    assert asyncio.run(passed()) == (2 * len(piece) + 4, 3 * len(piece) + 4, False)
+
+
+def test_what_is_read_whole_is_closed() -> None:
+    given = GivenAnswer([], b"a", b"b")
+    read = asyncio.run(read_within(given, 2))
+    assert (read.body, read.is_whole, given.is_closed) == (b"ab", True, True)
 
 
 @pytest.mark.parametrize("body", [b"no gzip", BOMB], ids=["none", "bomb"])
 def test_stream_that_is_not_in_its_encoding_is_cut_off_where_the_model_may_recall(body: bytes) -> None:
     async def read() -> list[bytes]:
-        return [piece async for piece in recalling().stream(ReadAnswer(200, GZIP, body))]
+        return [piece async for piece in recalling().stream(GivenAnswer(GZIP, body))]
 
     with pytest.raises(CutOffError):
         asyncio.run(read())

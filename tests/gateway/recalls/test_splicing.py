@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.recall.tool import NAME
-from gateway.providers.answers import ReadAnswer
 from gateway.recalls.calls import AnsweredCall
 from gateway.recalls.recalling import MOST_ROUNDS, RecallingAnswer
+from tests.gateway.recalls.given_answer import GivenAnswer
 from tests.gateway.recalls.test_recalling import read_stream
 from tests.gateway.test_compacting import PROBLEMS
 from tests.support.servers.loopback_providers import SHAPES, Asked, Says
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from compaction.shapes.inner import Shape
     from gateway.answers.reading import Answered
+    from gateway.providers.answers import ProviderAnswer
     from gateway.recalls.calls import RecallCall
 
 PATHS: Final[dict[Shape, str]] = {
@@ -35,14 +36,9 @@ ROUNDS: Final = st.lists(st.tuples(TEXTS, st.integers(1, 3), TEXTS), max_size=MO
 LAST: Final = st.tuples(TEXTS, st.lists(st.sampled_from([NAME, "look"]), max_size=3), TEXTS)
 
 
-class _Pieces(ReadAnswer):
+class _Pieces(GivenAnswer):
     def __init__(self, body: bytes, size: int) -> None:
-        super().__init__(200, [], body)
-        self._size = size
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self._body), self._size):
-            yield self._body[start : start + self._size]
+        super().__init__([], *(body[start : start + size] for start in range(0, len(body), size)))
 
 
 class _Provider:
@@ -54,7 +50,7 @@ class _Provider:
         self.sizes: list[int] = []
         self.answered = b""
 
-    async def ask(self, body: bytes) -> ReadAnswer:
+    async def ask(self, body: bytes) -> ProviderAnswer:
         self.bodies.append(json.loads(body))
         self.sizes.append(len(body))
         asked = Asked("POST", PATHS[self._shape], "", {}, body, self.bodies[-1])
@@ -80,7 +76,8 @@ def answer_of(
     async def run() -> bytes:
         response = await provider.ask(body)
         if not is_stream:
-            return (await recalling.whole(response))[1]
+            last, other = await recalling.whole(response)
+            return last.body if other is None else other
         return b"".join([piece async for piece in recalling.stream(response)])
 
     raw = asyncio.run(run())
