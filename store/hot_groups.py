@@ -41,10 +41,10 @@ _ROLLED_BACK: Final = (
 class Connections(Protocol):
     """Where the calls are made: `HotPool`."""
 
-    async def fetchrow(self, query: str, *arguments: Any) -> Any:
+    async def read(self, query: str, *arguments: Any) -> Any:
         """Make one call; return the first row of its answer."""
 
-    async def fetch_many(self, query: str, *arguments: Any) -> Sequence[Any]:
+    async def read_many(self, query: str, *arguments: Any) -> Sequence[Any]:
         """Make calls together; return the rows of their answers."""
 
     async def write(self, query: str, *arguments: Any) -> Any:
@@ -68,8 +68,8 @@ class CallGroups:
         self, connections: Connections, query: str, *, writes: bool, most_under_way: int, patience: float
     ) -> None:
         """Have at most so many statements under way; a call waits `patience` seconds for its turn."""
-        self._alone = connections.write if writes else connections.fetchrow
-        self._together = connections.write_many if writes else connections.fetch_many
+        self._alone = connections.write if writes else connections.read
+        self._together = connections.write_many if writes else connections.read_many
         self._writes = writes
         self._most = MOST_TOGETHER if writes else MOST_READ_TOGETHER
         self._query = query
@@ -129,6 +129,7 @@ class CallGroups:
         arguments = [argument for waiting in group for argument in waiting.arguments]
         try:
             rows = await self._together(_together(self._query, len(group), locks=self._writes), *arguments)
+            answered = list(zip(group, rows[self._writes :], strict=True))
         except _ROLLED_BACK:
             await asyncio.gather(*map(self._go_alone, group))
         except BaseException as error:
@@ -137,7 +138,7 @@ class CallGroups:
             if not isinstance(error, Exception):
                 raise
         else:
-            for waiting, row in zip(group, rows[self._writes :], strict=True):
+            for waiting, row in answered:
                 if not waiting.answer.done():
                     waiting.answer.set_result(row)
 

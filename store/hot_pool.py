@@ -80,9 +80,10 @@ class HotPool:
 
         Raises TimeoutError when no connection comes free or the call takes too long, and what asyncpg raises.
         """
-        if self._of_primary:
-            query += _OF_PRIMARY
-        return await self._call(query, arguments, of_primary=self._of_primary)
+        return await self.read(self._reading(query), *arguments)
+
+    def _reading(self, query: str) -> str:
+        return query + _OF_PRIMARY if self._of_primary else query
 
     async def _call(
         self, query: str, arguments: Sequence[Any], *, every_row: bool = False, of_primary: bool = False
@@ -92,7 +93,7 @@ class HotPool:
         began = self._loop.time()
         try:
             answer = await fetch(query, *arguments)
-            if answer is None and of_primary:
+            if of_primary and not answer:
                 await require_writes_async(lane.connection)
         except (asyncpg.ReadOnlySQLTransactionError, asyncpg.PostgresConnectionError):
             # What has ended, or what a pooler says whose server has: the others lead to the same one.
@@ -128,14 +129,19 @@ class HotPool:
         rows: list[asyncpg.Record] = await self._write(query, arguments, every_row=True)
         return rows
 
-    async def fetch_many(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """Make calls in one statement; return all rows; see `fetchrow`."""
-        rows: list[asyncpg.Record] = await self._call(query, arguments, every_row=True)
+    async def read(self, query: str, *arguments: Any) -> asyncpg.Record | None:
+        """Make a call that has its condition; see `fetchrow`."""
+        row: asyncpg.Record | None = await self._call(query, arguments, of_primary=self._of_primary)
+        return row
+
+    async def read_many(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Make calls that have their condition, and a row each, in one statement; return all rows; see `fetchrow`."""
+        rows: list[asyncpg.Record] = await self._call(query, arguments, every_row=True, of_primary=self._of_primary)
         return rows
 
     async def read_together(self, row: UUID, query: str, *arguments: Any) -> Any:
         """Make a call, with others of the same query where all would wait; see `CallGroups`."""
-        return await self._group(query, writes=False).call(row, *arguments)
+        return await self._group(self._reading(query), writes=False).call(row, *arguments)
 
     async def write_together(self, locked: UUID, query: str, *arguments: Any) -> Any:
         """Make a call that writes, with others of the same query where all would wait; see `CallGroups`."""

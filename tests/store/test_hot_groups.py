@@ -34,11 +34,15 @@ def calls(make_settings: Callable[..., Settings], tenant: Tenant) -> Iterator[Ho
         yield opened
 
 
-def pooled(url: str, test: Callable[[HotPool], Awaitable[None]], *, patience: float = 10.0) -> None:
-    """Run a test with a pool of two connections, one of them for calls that write."""
+def pooled(
+    url: str, test: Callable[[HotPool], Awaitable[None]], *, patience: float = 10.0, is_over: bool = False
+) -> None:
+    """Run a test with a pool of two connections, one of them for calls that write; to a primary no more, where told."""
+    says = {"default_transaction_read_only": "on" if is_over else "off"}
+    connect = partial(asyncpg.connect, url, command_timeout=10, server_settings=says)
 
     async def run() -> None:
-        pool = HotPool(partial(asyncpg.connect, url, command_timeout=10), size=2, patience=patience)
+        pool = HotPool(connect, size=2, patience=patience, of_primary=True)
         try:
             await test(pool)
         finally:
@@ -117,6 +121,15 @@ def test_a_read_that_fails_fails_alone(database_url: str) -> None:
         assert isinstance(answers[2], asyncpg.DivisionByZeroError)
 
     pooled(database_url, test)
+
+
+def test_nothing_is_read_from_what_was_the_primary_alone_or_together(database_url: str) -> None:
+    async def test(pool: HotPool) -> None:
+        reads = (pool.read_together(uuid4(), "select $1::integer", number) for number in range(9))
+        answers = await asyncio.gather(*reads, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {asyncpg.ReadOnlySQLTransactionError}
+
+    pooled(database_url, test, is_over=True)
 
 
 def test_a_turn_that_waits_for_its_row_holds_up_no_other(calls: HotCalls, database_url: str) -> None:
