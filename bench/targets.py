@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 TARGETS: Final[Mapping[str, Target]] = {
     "append": Target(">=", 1.0),
-    "context": Target(">=", 0.90),
+    "context": Target(">=", 1.1),
     "database": Target(">=", 0.85),
     "revalidation": Target(">=", 2.5),
     "handles-context": Target(">=", 0.98),
