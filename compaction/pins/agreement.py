@@ -60,15 +60,28 @@ def disagreements(rules: Sequence[Pin]) -> list[Disagreement]:
     return [Disagreement(one.id, other.id, kind) for one, other in pairs if (kind := _kind(one, other)) is not None]
 
 
-def states_one(line: str, rules: Sequence[Pin]) -> bool:
-    """Tell whether a line states one of the rules, in whichever order of words, and says little else.
+def without_stated(line: str, rules: Sequence[Pin]) -> str:
+    """Return a line without the sentences that state one of the rules, "" where it says little else.
 
-    One that tells that a rule is withdrawn does not state it.
+    They may state it in whichever order of words. A line that tells that a rule is withdrawn stays as it is.
     """
     if WITHDRAWS.search(line.lower()) or _WITHDRAWN.search(line):
-        return False
-    said = _Read.of(Pin("", 0, line, "standing_instruction"))
-    return any(said.states(_Read.of(rule)) for rule in rules)
+        return line
+    read = [_Read.of(rule) for rule in rules]
+    if _states_one(line, read):
+        return ""
+    opening = _OPENING.match(line)
+    begins = opening.end() if opening else 0
+    sentences = _BETWEEN_SENTENCES.split(line[begins:])
+    kept = [sentence for sentence in sentences if not _states_one(sentence, read)]
+    if len(kept) == len(sentences):
+        return line
+    return line[:begins] + " ".join(kept) if kept else ""
+
+
+def _states_one(text: str, rules: Sequence[_Read]) -> bool:
+    said = _Read.of(Pin("", 0, text, "standing_instruction"))
+    return any(said.states(rule) for rule in rules)
 
 
 class _Read(NamedTuple):
@@ -126,6 +139,9 @@ _SAME_MATTER: Final = 0.6
 _LEAST_STEM: Final = 3
 _OTHER_WORDS: Final = 0.5
 """A line that has more words beside those of a rule, by their share, says something else as well."""
+_OPENING: Final = re.compile(r"\s*(?:(?:[-*\u2022]|\d+[.)]) +)?(?:[A-Z]\w{0,20}: )?")
+"""What a line begins with whichever of its sentences comes first: a bullet, who says it."""
+_BETWEEN_SENTENCES: Final = re.compile(r"(?<=[.!?;\u2026]) +")
 _WITHDRAWN: Final = re.compile(
     r"\b(?:withdr[ae]w\w*|no longer|not any ?more|lifted|obsolete|revoked|cancell?ed|dropped|forgotten)\b",
     re.IGNORECASE,

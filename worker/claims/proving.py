@@ -9,7 +9,7 @@ import msgspec
 from compaction.claims.citations import cited_as, left_over, says_something, with_citations
 from compaction.claims.claim import counted
 from compaction.claims.proof import prove
-from compaction.pins.agreement import states_one
+from compaction.pins.agreement import without_stated
 from compaction.steps.runs import RunReason
 from worker.summarizers.base import SummaryError
 
@@ -71,17 +71,22 @@ def attributed(summary: Summary, request: SummaryRequest, previous: str | None) 
 def _in_force(
     text: str, claims: tuple[Claim, ...], request: SummaryRequest
 ) -> tuple[str, tuple[Claim, ...], tuple[str, ...]]:
-    """Return a summary without the lines that state rules which were withdrawn, and what a step says of them."""
+    """Return a summary that does not state rules which were withdrawn, and what a step says of that."""
     if not request.withdrawn:
         return text, claims, ()
-    stating = {line for line in text.split("\n") if says_something(line) and states_one(line, request.withdrawn)}
-    kept = left_over([None if line in stating else line for line in text.split("\n")])
-    if not stating or not any(map(says_something, kept)):
+    lines = text.split("\n")
+    changed = {
+        line: rest
+        for line in lines
+        if says_something(line) and (rest := without_stated(line, request.withdrawn)) != line
+    }
+    kept = left_over([changed.get(line, line) or (None if line in changed else line) for line in lines])
+    if not changed or not any(map(says_something, kept)):
         return text, claims, ()
-    gone = {line.strip() for line in stating}
-    left = tuple(claim for claim in claims if claim.text not in gone)
-    lines = "1 line" if len(stating) == 1 else f"{len(stating)} lines"
-    return "\n".join(kept), left, (f"withdrawn rules: {lines} left out",)
+    rests = {line.strip(): rest.strip() for line, rest in changed.items()}
+    told = [msgspec.structs.replace(claim, text=rests.get(claim.text, claim.text)) for claim in claims]
+    count = "1 line" if len(changed) == 1 else f"{len(changed)} lines"
+    return "\n".join(kept), tuple(claim for claim in told if claim.text), (f"withdrawn rules: left out of {count}",)
 
 
 def _gone(claims: Sequence[Claim], request: SummaryRequest) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compaction.messages import INSTRUCTION
 from compaction.pins import ledger, standing, wording
-from compaction.pins.agreement import Disagreement, disagreements, proposals, states_one
+from compaction.pins.agreement import Disagreement, disagreements, proposals, without_stated
 from compaction.pins.cues import Cues
 from compaction.pins.ledger import TurnEntry, turn_entries
 from compaction.pins.pinned import Pin, missing_pins
@@ -263,26 +263,31 @@ def test_most_texts_have_no_cue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "states"),
+    ("line", "rest"),
     [
-        ("- The user wants that prices are never mentioned to customers.", True),
-        ("From now on, never mention prices to customers.", True),
-        ("User: From now on, never mention prices to customers. \u2026", True),
-        ("Prices may be mentioned to customers.", False),
-        ("The rule never to mention prices to customers no longer applies.", False),
-        ("The user withdrew: never mention prices to customers.", False),
-        ("Never mention prices to customers, nor the contract KL-20417, which the depot in Rotterdam holds.", False),
-        ("Prices went up in May.", False),
-        ("", False),
+        ("- The user wants that prices are never mentioned to customers.", ""),
+        ("From now on, never mention prices to customers.", ""),
+        ("User: From now on, never mention prices to customers. \u2026", ""),
+        ("- Trip to Oslo. Never mention prices to customers! It leaves at ten.", "- Trip to Oslo. It leaves at ten."),
+        ("U: Never mention prices to customers. The depot in Rotterdam has it.", "U: The depot in Rotterdam has it."),
+        ("- Never mention prices to customers. To customers, never mention prices.", ""),
+        ("Prices may be mentioned to customers.", None),
+        ("The rule never to mention prices to customers no longer applies.", None),
+        ("The user withdrew: never mention prices to customers.", None),
+        ("Never mention prices to customers. The user withdrew that.", None),
+        ("Never mention prices to customers, nor the contract KL-20417, which the depot in Rotterdam holds.", None),
+        ("Prices went up in May.", None),
+        ("", None),
     ],
 )
-def test_a_line_states_a_rule_in_whichever_words_order(line: str, states: bool) -> None:
-    assert states_one(line, [rule("a", "From now on, never mention prices to customers.")]) is states
+def test_a_line_is_left_without_what_states_a_rule(line: str, rest: str | None) -> None:
+    left = without_stated(line, [rule("a", "From now on, never mention prices to customers.")])
+    assert left == (line if rest is None else rest)
 
 
 @given(st.text(max_size=80))
 def test_every_rule_states_itself_or_nothing(text: str) -> None:
     said = f"Never do {text} again"
-    assert states_one(said, []) is False
-    tells = states_one(said, [rule("a", said)])
+    assert without_stated(said, []) == said
+    tells = without_stated(said, [rule("a", said)]) == ""
     assert tells or not disagreements([rule("a", said), rule("b", said)]) or withdrawals(said) or "no longer" in said

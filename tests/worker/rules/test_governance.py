@@ -125,7 +125,7 @@ def texts_of(message: Message) -> list[str]:
 def test_a_summary_states_no_rule_that_was_withdrawn(chat: Chat, model: LoopbackModel, summarizer: str) -> None:
     conversation = chat.begin(POLICY)
     settings = settings_of(chat, model, summarizer)
-    model.default = ok(f"## Request and constraints\n- The user says: {LATER}\n## Facts\n- " + "Pages were read. " * 9)
+    model.default = ok(f"## Request and constraints\n- The user plans a trip. {LATER}\n## Facts\n- " + "Pages were read. " * 9)
     settled: Message = {"role": "assistant", "content": "Understood."}
     chat.append(conversation, [{"role": "user", "content": "Plan my trip."}, settled])
     chat.append(conversation, [{"role": "user", "content": f"Good. {LATER} Go on."}, settled])
@@ -148,4 +148,4 @@ def test_a_summary_states_no_rule_that_was_withdrawn(chat: Chat, model: Loopback
     assert LATER in summaries[0]
     assert not [each for each in summaries[1:] if LATER in each]
     details = [step.detail or "" for run in chat.runs(conversation) for step in chat.steps(run.id)]
-    assert any("withdrawn rules: 1 line left out" in each for each in details), details
+    assert any("withdrawn rules: left out of 1 line" in each for each in details), details
