@@ -125,7 +125,8 @@ def texts_of(message: Message) -> list[str]:
 def test_a_summary_states_no_rule_that_was_withdrawn(chat: Chat, model: LoopbackModel, summarizer: str) -> None:
     conversation = chat.begin(POLICY)
     settings = settings_of(chat, model, summarizer)
-    model.default = ok(f"## Request and constraints\n- The user plans a trip. {LATER}\n## Facts\n- " + "Pages were read. " * 9)
+    pages = "Pages were read. " * 9
+    model.default = ok(f"## Request and constraints\n- The user plans a trip. {LATER}\n## Facts\n- {pages}")
     settled: Message = {"role": "assistant", "content": "Understood."}
     chat.append(conversation, [{"role": "user", "content": "Plan my trip."}, settled])
     chat.append(conversation, [{"role": "user", "content": f"Good. {LATER} Go on."}, settled])
