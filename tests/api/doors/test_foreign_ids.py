@@ -151,7 +151,11 @@ def test_a_foreign_id_answers_as_a_missing_one(doors: Doors, method: str, path: 
         assert foreign[0] == 404, foreign
         # The first two calls have had what each connection asks once prepared.
         executed = doors.statements(method, theirs, body)
-        assert executed == doors.statements(method, nobodys, body)
+        others = doors.statements(method, nobodys, body)
+        if executed != others:
+            # A connection that was idle for seconds is asked whether it lives, in a transaction: not twice in a row.
+            executed, others = doors.statements(method, theirs, body), doors.statements(method, nobodys, body)
+        assert executed == others
         assert executed, "nothing was asked, so nothing was compared"
     assert doors.planted.changed() == set()
 
