@@ -41,10 +41,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+_ahead: dict[int, Litestar] = {}
+"""Routes that no application has yet, by the bytes that a body may have."""
+
+
 def create_app(settings: Settings | None = None) -> Litestar:
     """Return the ASGI application."""
     settings = settings or Settings()
-    return furnished(routed(settings.max_body_bytes), settings)
+    app = _ahead.pop(settings.max_body_bytes, None) or routed(settings.max_body_bytes)
+    return furnished(app, settings)
+
+
+def route_ahead(max_body_bytes: int) -> None:
+    """Make the routes of this process's next application, or of those of processes that are forked from it."""
+    _ahead[max_body_bytes] = routed(max_body_bytes)
 
 
 def furnished(app: Litestar, settings: Settings) -> Litestar:

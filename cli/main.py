@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ from runtime.release import VERSION
 from runtime.summarizers import summarizer_names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from runtime.settings import Settings
 
 app = typer.Typer(
@@ -266,9 +269,15 @@ def _scraped_at(port: int | None) -> Settings:
     return settings if port is None else settings.model_copy(update={"metrics_port": port})
 
 
+@cache
+def command() -> Callable[..., object]:
+    """Return the command, made of the declarations above: what forks it has made it for all that it forks."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command."""
-    app()
+    command()()
 
 
 if __name__ == "__main__":

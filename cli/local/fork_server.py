@@ -41,11 +41,15 @@ _LOADED: Final = (
     "worker.process.start",
     "worker.sweeping.start",
     # What these load only when they run.
+    "anyio._backends._asyncio",
     "anyio.streams.tls",
     "billiard.popen_fork",
+    "celery.app.amqp",
     "celery.app.control",
+    "celery.app.events",
     "celery.app.log",
     "celery.apps.worker",
+    "celery.backends.base",
     "celery.concurrency.prefork",
     "celery.concurrency.thread",
     "celery.events.receiver",
@@ -68,6 +72,13 @@ _LOADED: Final = (
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.websockets.auto",
 )
+_REFUSED: Final = (
+    ["api", "--port", "none"],
+    ["gateway", "--port", "none"],
+    ["worker", "--concurrency", "none"],
+    ["sweeper", "--metrics-port", "none"],
+)
+"""Commands that end where their options are read, which makes classes for each kind of option."""
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Where /proc/self/stat has the place of the arguments in memory, counted from the state; see proc_pid_stat(5)."""
 
@@ -77,8 +88,8 @@ def main() -> None:
     gc.disable()
     for name in _LOADED:
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
+    _make_ahead()
+    _leave_out_of_collections()
     with socket.socket(fileno=CONTROL) as control:
         arguments = _Server(control).serve()
     if arguments is None:
@@ -86,13 +97,34 @@ def main() -> None:
     _go_on_as(arguments)
 
 
+def _make_ahead() -> None:
+    """Make what each part makes before it knows of a database: the command, routes, applications, their classes.
+
+    What is wrong with the settings, a part says. Nothing here opens a connection or begins a thread.
+    """
+    # Loaded in `main`; the other end loads none of it.
+    from api.app import route_ahead  # noqa: PLC0415
+    from cli.main import command  # noqa: PLC0415
+    from gateway.app import create_gateway  # noqa: PLC0415
+    from runtime.settings import Settings  # noqa: PLC0415
+    from worker.app import create_app  # noqa: PLC0415
+
+    for refused in _REFUSED:
+        with contextlib.suppress(Exception):
+            command()(refused, standalone_mode=False)
+    with contextlib.suppress(Exception):
+        settings = Settings()
+        route_ahead(settings.max_body_bytes)
+        create_gateway(settings)
+        create_app(settings)
+
+
 def rehearse(environment: Mapping[str, str]) -> None:
     """Do what every part does when it starts: what is made by the first time is in pages that are shared.
 
     Where something is wrong with it, a part says so.
     """
-    # Loaded in `main`; the other end loads none of it.
-    from sqlalchemy import text  # noqa: PLC0415
+    from sqlalchemy import text  # noqa: PLC0415 - as above
 
     from runtime.broker import CHECKS, QueueDepths  # noqa: PLC0415
     from runtime.settings import Settings  # noqa: PLC0415
@@ -108,6 +140,11 @@ def rehearse(environment: Mapping[str, str]) -> None:
         depths = QueueDepths(settings)
         depths.of(CHECKS)
         depths.close()
+    _leave_out_of_collections()
+
+
+def _leave_out_of_collections() -> None:
+    """Keep what there is from being written to when a part looks for cycles."""
     gc.collect()
     gc.freeze()
 
