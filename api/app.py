@@ -52,9 +52,10 @@ def create_app(settings: Settings | None = None) -> Litestar:
     return furnished(app, settings)
 
 
-def route_ahead(max_body_bytes: int) -> None:
-    """Make the routes of this process's next application, or of those of processes that are forked from it."""
+def route_ahead(max_body_bytes: int) -> Litestar:
+    """Make the routes of the next application here and in each process that is forked from this one."""
     _ahead[max_body_bytes] = routed(max_body_bytes)
+    return _ahead[max_body_bytes]
 
 
 def furnished(app: Litestar, settings: Settings) -> Litestar:

@@ -104,11 +104,11 @@ def _make_ahead() -> None:
     """
     # Loaded in `main`; the other end loads none of it.
     from api.app import route_ahead  # noqa: PLC0415
-    from cli.main import command  # noqa: PLC0415
     from gateway.app import create_gateway  # noqa: PLC0415
     from runtime.settings import Settings  # noqa: PLC0415
     from worker.app import create_app  # noqa: PLC0415
 
+    command = importlib.import_module(_LOADED[0]).command
     for refused in _REFUSED:
         with contextlib.suppress(Exception):
             command()(refused, standalone_mode=False)

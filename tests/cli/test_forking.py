@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from api.app import create_app, route_ahead
 from cli.local.embedded_server import free_port
 from cli.local.forking import COMMAND, ForkedProgram, ForkServer
 from runtime.release import VERSION
+from runtime.settings import Settings
 from tests.cli.test_processes import SECONDS, still_running
 from tests.support.eventually import eventually
 from tests.support.processes import environment
@@ -77,6 +79,14 @@ def test_a_part_ends_by_signals_as_any_program_does(forks: ForkServer) -> None:
         eventually(lambda: listens(part.pid))
         part.send_signal(signal.SIGTERM)
         assert part.wait(SECONDS) == -signal.SIGTERM  # the API's server raises it again when it has finished
+
+
+def test_routes_made_ahead_are_those_of_one_application_that_takes_as_large_a_body() -> None:
+    settings = Settings(max_body_bytes=3 << 20)
+    ahead = route_ahead(settings.max_body_bytes)
+    assert create_app(Settings(max_body_bytes=2 << 20)) is not ahead
+    assert create_app(settings) is ahead
+    assert create_app(settings) is not ahead
 
 
 def test_nothing_is_open_where_parts_are_forked_and_nothing_of_each_other_in_them(forks: ForkServer) -> None:
