@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from functools import partial
+from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,9 +39,15 @@ _CONSTANT: Final = frozenset({
     heapq.heappush, heapq.heappop, bisect.bisect_left, bisect.bisect_right,
 })  # fmt: skip
 _SIZED: Final = (str, bytes, list, tuple, dict, set, frozenset)
-_QUICK_LIST: Final = frozenset({"append", "clear"})
-_QUICK_DICT: Final = frozenset({"get", "setdefault", "pop", "items", "keys", "values", "__contains__", "__getitem__"})
-_QUICK_SET: Final = frozenset({"add", "discard", "remove", "pop"})
+_AT_ONCE: Final = {each.__name__ for each in _CONSTANT - {map, filter} if hasattr(builtins, each.__name__)}
+_QUICK: Final[dict[type, frozenset[str]]] = {
+    str: frozenset({"isascii"}),
+    bytes: frozenset({"isascii"}),
+    list: frozenset({"append", "clear"}),
+    dict: frozenset({"get", "setdefault", "pop", "items", "keys", "values", "__contains__", "__getitem__"}),
+    set: frozenset({"add", "discard", "remove", "pop"}),
+}
+"""Methods that take no longer for a larger object."""
 
 
 class TooMuchError(Exception):
@@ -73,17 +79,23 @@ class Counter:
 
     # What the rewritten code calls.
 
+    def quick(self, function: Any, *given: Any, **named: Any) -> Any:
+        """Call what costs the same whatever it is given, as most calls do: what else is done looks at the limit."""
+        self.done += 1
+        return function(*given, **named)
+
     def call(self, function: Any, *given: Any, **named: Any) -> Any:
         """Call, and count what the call costs unless the function counts that itself."""
         if isinstance(function, BuiltinFunctionType):
-            if function in _CONSTANT:
-                self.add()
-                return function(*given, **named)
             owner = function.__self__
-            if type(owner) is re.Pattern:
+            kind = type(owner)
+            if kind is re.Pattern:
                 return self._matched(owner, function, given)
             result = function(*given, **named)
-            self.add(1 + _cost(function, owner, given, result))
+            if function.__name__ in _QUICK.get(kind, ()) or function in _CONSTANT:
+                self.add()
+            else:
+                self.add(1 + _cost(function, owner, given, result))
             return result
         if function in (map, filter) and given:
             given = (partial(self.call, given[0]), *given[1:]) if given[0] is not None else given
@@ -172,8 +184,11 @@ class Counter:
 def _counts_itself(function: Any) -> bool:
     if isinstance(function, MethodType):
         function = function.__func__
-    if not isinstance(function, (FunctionType, type)):
-        return False
+    return isinstance(function, (FunctionType, type)) and _is_counted(function)
+
+
+@cache
+def _is_counted(function: FunctionType | type) -> bool:
     of = function.__module__
     return isinstance(of, str) and of.startswith(COUNTED)
 
@@ -185,14 +200,12 @@ def _cost(function: Any, owner: Any, given: tuple[Any, ...], found: Any) -> int:
     if isinstance(owner, (str, bytes)):
         return _text_cost(name, owner, given, found)
     if isinstance(owner, list):
-        if name in _QUICK_LIST or (name == "pop" and not given):
+        if name == "pop" and not given:
             return 0
         return _size(given[0]) if name == "extend" else len(owner)
-    if isinstance(owner, dict) and name in _QUICK_DICT:
+    if isinstance(owner, dict) and name in _QUICK[dict]:  # of a kind of its own
         return 0
     if isinstance(owner, (set, frozenset)):
-        if name in _QUICK_SET:
-            return 0
         return sum(map(_size, given)) + (0 if name in {"update", "issuperset"} else len(owner))
     return sum(map(_size, given)) + _size(found)
 
@@ -207,8 +220,6 @@ def _text_cost(name: str, owner: Any, given: tuple[Any, ...], found: Any) -> int
             return int(max(0, looked)) + len(given[0])
         case "join":
             return len(found)
-        case "isascii":
-            return 0
         case "isspace":
             return len(owner) - len(owner.lstrip())
         case _:
@@ -257,7 +268,8 @@ class _Rewriting(ast.NodeTransformer):
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             return node
-        return ast.Call(_counting("call"), [node.func, *node.args], node.keywords)
+        at_once = isinstance(node.func, ast.Name) and node.func.id in _AT_ONCE  # whose names the linter keeps free
+        return ast.Call(_counting("quick" if at_once else "call"), [node.func, *node.args], node.keywords)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
