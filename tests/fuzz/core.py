@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 _PROPERTIES: Final[dict[str, Callable[..., None]]] = {
-    "accounted for once": test_invariants_domain.test_every_original_is_accounted_for_once,
-    "newest last": test_invariants_domain.test_the_context_ends_with_the_newest_message,
-    "valid": test_invariants_domain.test_the_context_is_valid_whatever_was_stored_and_done,
-    "same unparsed": test_invariants_domain.test_stored_text_served_unparsed_is_the_same_context,
-    "one summary": test_invariants_domain.test_there_is_never_more_than_one_summary_and_it_is_the_newest,
+    "valid and whole": test_invariants_domain.test_a_life_of_any_conversation_keeps_the_invariants,
     "idempotent": test_invariants_domain.test_the_same_step_twice_is_the_same_step_once,
     "shrinking": test_invariants_domain.test_a_commit_shrinks_the_context_by_what_was_promised,
 }

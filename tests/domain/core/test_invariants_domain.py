@@ -107,35 +107,107 @@ def lived(
             yield name, conversation
 
 
-@given(any_lives())
-def test_the_context_is_valid_whatever_was_stored_and_done(life: Life) -> None:
-    for event, conversation in lived(life):
-        messages = conversation.messages()
-        assert messages == [] or problems(messages) == [], event
-        view = conversation.working().view
-        again, repairs = repair(view)
-        assert all(new is old for new, old in zip(again, view, strict=True))
-        assert repairs.warnings() == []
+def check_context_is_valid(event: str, conversation: Conversation) -> None:
+    messages = conversation.messages()
+    assert messages == [] or problems(messages) == [], event
+    view = conversation.working().view
+    again, repairs = repair(view)
+    assert all(new is old for new, old in zip(again, view, strict=True))
+    assert repairs.warnings() == []
 
 
-@given(any_lives())
-def test_what_a_step_made_is_what_is_served_then(life: Life) -> None:
+def check_what_a_step_made_is_served(event: str, conversation: Conversation) -> None:
     """But for thinking, which was signed for another prefix, and marks, which no snapshot holds."""
-    for event, conversation in lived(life):
-        if event in STEPS:
-            stripped = without_marks(strip_thinking(conversation.made, conversation.working().last_seq))
-            served = without_marks(strip_thinking(conversation.working().view, conversation.working().last_seq))
-            assert [message.as_message() for message in served] == [message.as_message() for message in stripped], event
+    if event in STEPS:
+        stripped = without_marks(strip_thinking(conversation.made, conversation.working().last_seq))
+        served = without_marks(strip_thinking(conversation.working().view, conversation.working().last_seq))
+        assert [message.as_message() for message in served] == [message.as_message() for message in stripped], event
+
+
+def check_stored_text_is_the_same_context(event: str, conversation: Conversation) -> None:
+    if conversation.is_plain:
+        served = conversation.plain_messages()
+        assert served == conversation.messages(), event
+        assert problems(served) == [], event
+        assert conversation.working().warnings == ()
+
+
+def check_every_original_is_accounted_for_once(event: str, conversation: Conversation) -> None:
+    snapshot = conversation.snapshot
+    spans = snapshot.coverage
+    assert [seq for span in spans for seq in range(span.first, span.last + 1)] == list(
+        range(snapshot.covers_through + 1)
+    ), event
+    assert snapshot.covers_through < len(conversation.originals)
+    shown_seqs = {message.seq for message in snapshot.messages if message.seq != WRITTEN}
+    for span in spans:
+        assert (span.run_id is None) == (span.fate == "kept")
+        assert span.run_id is None or span.run_id in conversation.runs
+        for seq in range(span.first, span.last + 1):
+            assert (seq in shown_seqs) == (span.fate in {"kept", "truncated"}), (event, seq, span)
+    assert max(shown_seqs, default=-1) <= snapshot.covers_through
+
+
+def check_context_ends_with_the_newest_message(event: str, conversation: Conversation) -> None:
+    newest = conversation.originals[-1]
+    content = json.loads(newest.content)
+    blocks = [text_block(content)] if isinstance(content, str) else content
+    texts = [block["text"] for block in blocks if block["type"] == "text" and block["text"].strip()]
+    if texts:
+        last = conversation.working().view[-1]
+        assert last.seq == newest.seq, event
+        served_text = last.content if isinstance(last.content, str) else json.dumps(last.content)
+        assert all(text in served_text or json.dumps(text)[1:-1] in served_text for text in texts)
+
+
+def check_only_the_newest_summary_is_there(event: str, conversation: Conversation) -> None:
+    messages = conversation.messages()
+    text = json.dumps(messages)
+    summary = conversation.snapshot.summary
+    assert text.count(OPENS) == text.count(CLOSES) == (summary is not None), event
+    if summary is not None:
+        first = conversation.working().view[0]
+        assert without_summary(first, summary) != first
 
 
 @given(any_lives())
-def test_stored_text_served_unparsed_is_the_same_context(life: Life) -> None:
+def test_a_life_of_any_conversation_keeps_the_invariants(life: Life) -> None:
     for event, conversation in lived(life):
-        if conversation.is_plain:
-            served = conversation.plain_messages()
-            assert served == conversation.messages(), event
-            assert problems(served) == [], event
-            assert conversation.working().warnings == ()
+        check_context_is_valid(event, conversation)
+        check_what_a_step_made_is_served(event, conversation)
+        check_stored_text_is_the_same_context(event, conversation)
+        check_every_original_is_accounted_for_once(event, conversation)
+        check_context_ends_with_the_newest_message(event, conversation)
+        check_only_the_newest_summary_is_there(event, conversation)
+
+
+def check_only_what_is_truncated_is_cut(event: str, conversation: Conversation) -> None:
+    snapshot = conversation.snapshot
+    for index, message in enumerate(snapshot.messages):
+        if message.seq == WRITTEN:
+            continue
+        if index == 0 and snapshot.summary is not None:
+            message = without_summary(message, snapshot.summary)  # noqa: PLW2901 - compared with the original
+        content = without_thinking(message.as_message())["content"]
+        stored = as_first_shown(conversation, message.seq)
+        fate = fate_of(snapshot.coverage, message.seq)
+        if fate == "kept":
+            assert content == stored, event
+        else:
+            assert is_cut(content, stored), event
+
+
+def check_context_ends_with_the_newest_message_whatever_its_blocks(event: str, conversation: Conversation) -> None:
+    newest = json.loads(conversation.originals[-1].content)
+    if isinstance(newest, str) or any(block["type"] not in THINKING for block in newest):
+        assert conversation.working().view[-1].seq == len(conversation.originals) - 1, event
+
+
+@given(valid_lives())
+def test_a_life_of_a_valid_conversation_keeps_what_it_may(life: Life) -> None:
+    for event, conversation in lived(life):
+        check_only_what_is_truncated_is_cut(event, conversation)
+        check_context_ends_with_the_newest_message_whatever_its_blocks(event, conversation)
 
 
 @given(any_conversations(max_chars=MAX_CHARS), st.data())
@@ -161,42 +233,6 @@ def test_a_valid_conversation_in_whole_rounds_is_called_sound(conversation: list
     assert stored.broken_through == -1
 
 
-@given(any_lives())
-def test_every_original_is_accounted_for_once(life: Life) -> None:
-    for event, conversation in lived(life):
-        snapshot = conversation.snapshot
-        spans = snapshot.coverage
-        assert [seq for span in spans for seq in range(span.first, span.last + 1)] == list(
-            range(snapshot.covers_through + 1)
-        ), event
-        assert snapshot.covers_through < len(conversation.originals)
-        shown_seqs = {message.seq for message in snapshot.messages if message.seq != WRITTEN}
-        for span in spans:
-            assert (span.run_id is None) == (span.fate == "kept")
-            assert span.run_id is None or span.run_id in conversation.runs
-            for seq in range(span.first, span.last + 1):
-                assert (seq in shown_seqs) == (span.fate in {"kept", "truncated"}), (event, seq, span)
-        assert max(shown_seqs, default=-1) <= snapshot.covers_through
-
-
-@given(valid_lives())
-def test_what_is_kept_appears_unchanged_and_what_is_truncated_is_cut(life: Life) -> None:
-    for event, conversation in lived(life):
-        snapshot = conversation.snapshot
-        for index, message in enumerate(snapshot.messages):
-            if message.seq == WRITTEN:
-                continue
-            if index == 0 and snapshot.summary is not None:
-                message = without_summary(message, snapshot.summary)  # noqa: PLW2901 - compared with the original
-            content = without_thinking(message.as_message())["content"]
-            stored = as_first_shown(conversation, message.seq)
-            fate = fate_of(snapshot.coverage, message.seq)
-            if fate == "kept":
-                assert content == stored, event
-            else:
-                assert is_cut(content, stored), event
-
-
 def as_first_shown(conversation: Conversation, seq: int) -> Any:
     row = conversation.originals[seq]
     message = without_thinking({"role": row.role, "content": json.loads(row.content)})
@@ -219,40 +255,6 @@ def is_cut(shown: Any, stored: Any) -> bool:
     cut = [(new, old) for new, old in zip(shown, stored, strict=True) if new != old]
     assert all(old["type"] == "tool_result" and MARKER in json.dumps(new["content"]) for new, old in cut)
     return bool(cut)
-
-
-@given(any_lives())
-def test_the_context_ends_with_the_newest_message(life: Life) -> None:
-    for event, conversation in lived(life):
-        newest = conversation.originals[-1]
-        content = json.loads(newest.content)
-        blocks = [text_block(content)] if isinstance(content, str) else content
-        texts = [block["text"] for block in blocks if block["type"] == "text" and block["text"].strip()]
-        if texts:
-            last = conversation.working().view[-1]
-            assert last.seq == newest.seq, event
-            served_text = last.content if isinstance(last.content, str) else json.dumps(last.content)
-            assert all(text in served_text or json.dumps(text)[1:-1] in served_text for text in texts)
-
-
-@given(valid_lives())
-def test_the_context_ends_with_the_newest_message_whatever_its_blocks(life: Life) -> None:
-    for event, conversation in lived(life):
-        newest = json.loads(conversation.originals[-1].content)
-        if isinstance(newest, str) or any(block["type"] not in THINKING for block in newest):
-            assert conversation.working().view[-1].seq == len(conversation.originals) - 1, event
-
-
-@given(any_lives())
-def test_there_is_never_more_than_one_summary_and_it_is_the_newest(life: Life) -> None:
-    for event, conversation in lived(life):
-        messages = conversation.messages()
-        text = json.dumps(messages)
-        summary = conversation.snapshot.summary
-        assert text.count(OPENS) == text.count(CLOSES) == (summary is not None), event
-        if summary is not None:
-            first = conversation.working().view[0]
-            assert without_summary(first, summary) != first
 
 
 @given(any_lives())
