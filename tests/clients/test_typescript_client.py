@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -27,16 +27,12 @@ CLIENTS: Final = ROOT / "clients"
 SCRIPT_SECONDS: Final = 80
 
 
-def test_the_types_are_the_documents() -> None:
-    generated = subprocess.run(
-        [sys.executable, CLIENTS / "typescript/generate_schema.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+def test_the_types_are_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(CLIENTS / "typescript/generate_schema.py"), run_name="__main__")
     kept = (CLIENTS / "typescript/src/schema.ts").read_text()
-    assert generated.stdout == kept, "the API has changed: make clients writes clients/typescript/src/schema.ts anew"
+    assert capsys.readouterr().out == kept, (
+        "the API has changed: make clients writes clients/typescript/src/schema.ts anew"
+    )
 
 
 def test_both_clients_know_the_same_refusals() -> None:
@@ -72,6 +68,12 @@ def npm(package: str, service: Service, *scripts: str, **variables: str) -> str:
     return printed
 
 
+@pytest.fixture(scope="module")
+def built(service: Service) -> None:
+    """The client is compiled, which its own tests and the adapter's need: it takes longer than either."""
+    npm("typescript", service, "build")
+
+
 @pytest.fixture
 def every_api(service: Service) -> Iterator[EveryApiModel]:
     """A model that speaks every API; posted to `/check`, a conversation has done for it what is due."""
@@ -85,16 +87,17 @@ def check_asked(model: EveryApiModel) -> None:
     assert [each.problems for each in model.requests if each.problems] == []
 
 
+@pytest.mark.usefixtures("built")
 def test_the_client_passes_its_own_tests(service: Service, every_api: EveryApiModel) -> None:
     with recalling_model() as model:
         urls = {"PALIMPSEST_MODEL_URL": model.url, "PALIMPSEST_EVERY_API_URL": every_api.url}
-        assert "everything else" in npm("typescript", service, "build", "test", **urls)
+        assert "everything else" in npm("typescript", service, "test", **urls)
         check_recalled(model, service.client.get("/v1/recall-tool").json())
     check_asked(every_api)
 
 
+@pytest.mark.usefixtures("built")
 def test_the_adapter_of_the_ai_sdk_passes_its_own_tests(service: Service, every_api: EveryApiModel) -> None:
-    npm("typescript", service, "build")
     with recalling_model() as model:
         urls = {"PALIMPSEST_MODEL_URL": model.url, "PALIMPSEST_EVERY_API_URL": every_api.url}
         assert "a stream" in npm("ai-sdk", service, "build", "test", **urls)
