@@ -9,12 +9,14 @@ from typing import Any
 
 import anthropic
 import pytest
+from typer.testing import CliRunner
 
 from cli.demo.command import own_environment
 from cli.demo.provider import StoryProvider
 from cli.demo.scenario import job_search
 from cli.demo.through_gateway import ChatClient
 from cli.installation.accounting import tokens_of
+from cli.main import app
 
 SCENARIO = job_search()
 STORY: list[dict[str, Any]] = [
@@ -47,12 +49,11 @@ def test_the_provider_refuses_what_does_not_end_with_the_newest_message() -> Non
     assert provider.received == []
 
 
-def test_it_is_for_the_messages_api_on_servers_of_its_own() -> None:
-    for other in (["--shape", "chat"], ["--url", "http://127.0.0.1:1"]):
-        command = [sys.executable, "-P", "-m", "cli.main", "demo", "--gateway", *other]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
-        assert done.returncode == 2
-        assert "--gateway" in done.stderr
+@pytest.mark.parametrize("other", [["--shape", "chat"], ["--url", "http://127.0.0.1:1"]])
+def test_it_is_for_the_messages_api_on_servers_of_its_own(other: list[str]) -> None:
+    done = CliRunner().invoke(app, ["demo", "--gateway", *other])
+    assert done.exit_code == 2
+    assert "--gateway" in done.stderr
 
 
 @pytest.mark.slow
