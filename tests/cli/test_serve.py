@@ -119,14 +119,17 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
     assert "extractive, no model is called" in stderr
     assert (tmp_path / "data" / "api-key").stat().st_mode & 0o777 == 0o600
 
-    with serving(*arguments, cwd=tmp_path) as process:
+    (tmp_path / "stderr").unlink()
+    with serving(*arguments, cwd=tmp_path, PALIMPSEST_LOG_LEVEL="debug") as process:
         second = told(process, tmp_path)
         assert second["api_key"] == first["api_key"]
         kept = call("GET", f"{second['url']}/v1/conversations/{made['id']}", second["api_key"])
         assert kept["external_id"] == "c"
+        secrets = use_secrets_while_servers_fail(process, second, tmp_path)
         processes = descendants(process.pid)
         process.kill()
     assert still_running(*processes) == []
+    check_what_is_printed((tmp_path / "stderr").read_text().splitlines(), second, *secrets)
 
 
 def test_a_port_that_is_taken_is_an_error_at_once(tmp_path: Path) -> None:
@@ -420,35 +423,39 @@ def logged_in(database_url: str) -> dict[str, set[tuple[str, bool]]]:
     return by_name
 
 
-def test_what_serve_prints_once_is_all_that_is_secret_in_it_and_no_part_is_a_superuser(tmp_path: Path) -> None:
-    with serving("--port", "0", cwd=tmp_path, PALIMPSEST_LOG_LEVEL="debug") as process:
-        answer = told(process, tmp_path)
-        url, key = answer["url"], answer["api_key"]
-        assert urlsplit(url).hostname == "127.0.0.1"
-        made = call("POST", f"{url}/v1/conversations", key, {"policy": {"compaction_threshold_tokens": 2_000}})
-        path = f"/v1/conversations/{made['id']}"
-        for number in range(20):
-            if number == 5:  # what goes wrong is what is logged
-                os.kill(server_of(process, "redis-server"), signal.SIGKILL)
-            if number == 10:
-                os.kill(server_of(process, "postgres"), signal.SIGKILL)
-            posted(url, key, path, number)
-        second = call("POST", f"{url}/v1/keys", key, {"name": "second", "scopes": ["audit:read"]})["key"]
-        ticket = re.findall(r"ticket=(\S+)", eventually((tmp_path / "stderr").read_text))[0]
-        with urllib.request.urlopen(f"{url}/console/sign-in?ticket={ticket}", timeout=SECONDS):  # noqa: S310
-            pass
-        for wrong in (f"{key}x", second[:-1]):
-            with pytest.raises(urllib.error.HTTPError, match="401"):
-                call("GET", f"{url}{path}", wrong)
-        eventually(lambda: call("GET", f"{url}{path}/runs", key)["data"], 90)
-        connected = {name: who for name, who in logged_in(answer["database_url"]).items() if name != "palimpsest-admin"}
-        assert {who for each in connected.values() for who in each} == {("palimpsest_app", False)}
-        assert any(name.startswith("palimpsest-") for name in connected)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=SECONDS)
-    lines = (tmp_path / "stderr").read_text().splitlines()
+def use_secrets_while_servers_fail(
+    process: subprocess.Popen[str], answer: dict[str, str], cwd: Path
+) -> tuple[str, str]:
+    """Do what could be logged with its secrets, and see who is connected; return a second key and a ticket."""
+    url, key = answer["url"], answer["api_key"]
+    assert urlsplit(url).hostname == "127.0.0.1"
+    made = call("POST", f"{url}/v1/conversations", key, {"policy": {"compaction_threshold_tokens": 2_000}})
+    path = f"/v1/conversations/{made['id']}"
+    for number in range(20):
+        if number == 5:  # what goes wrong is what is logged
+            os.kill(server_of(process, "redis-server"), signal.SIGKILL)
+        if number == 10:
+            os.kill(server_of(process, "postgres"), signal.SIGKILL)
+        posted(url, key, path, number)
+    second: str = call("POST", f"{url}/v1/keys", key, {"name": "second", "scopes": ["audit:read"]})["key"]
+    ticket: str = re.findall(r"ticket=(\S+)", eventually((cwd / "stderr").read_text))[0]
+    with urllib.request.urlopen(f"{url}/console/sign-in?ticket={ticket}", timeout=SECONDS):  # noqa: S310
+        pass
+    for wrong in (f"{key}x", second[:-1]):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            call("GET", f"{url}{path}", wrong)
+    eventually(lambda: call("GET", f"{url}{path}/runs", key)["data"], 90)
+    connected = {name: who for name, who in logged_in(answer["database_url"]).items() if name != "palimpsest-admin"}
+    assert {who for each in connected.values() for who in each} == {("palimpsest_app", False)}  # no superuser
+    assert any(name.startswith("palimpsest-") for name in connected)
+    return second, ticket
+
+
+def check_what_is_printed(lines: list[str], answer: dict[str, str], second: str, ticket: str) -> None:
+    """Assert that what `serve` prints once to people is all that is secret in its output."""
+    key = answer["api_key"]
     people = [line for line in lines if line[9:12] != " | "]
-    assert people[0] == f"API     {url}  (from this machine alone)"
+    assert people[0] == f"API     {answer['url']}  (from this machine alone)"
     logs = "\n".join(line for line in lines if line[9:12] == " | ")
     assert "Redis ended" in logs
     assert logs.count('"level": "error"') > 0
