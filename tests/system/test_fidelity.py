@@ -114,7 +114,7 @@ def agree(
 
 @pytest.mark.parametrize("name", [*DIALOGUES, "scenario"])
 def test_agrees_with_the_definition(definition: ModuleType, name: str) -> None:
-    messages = scenario().conversations[0][:60] if name == "scenario" else DIALOGUES[name]()
+    messages = scenario().conversations[0][:40] if name == "scenario" else DIALOGUES[name]()
     for at in range(8, len(messages), 11):
         past, future = messages[:at], messages[at:]
         for context in (past, keep_last(past, characters(past) // 4).context, definition.cut_tools(past, 100)):
@@ -291,7 +291,7 @@ def test_reports_as_json_and_as_a_plot(tmp_path: Path, recorded: Path, monkeypat
 
 
 def test_reports_as_tables(tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, err = run(tmp_path, monkeypatch, "--short", "--transcripts", str(recorded))
+    code, out, err = run(tmp_path, monkeypatch, "--cuts", "3", "--short", "--transcripts", str(recorded))
     assert code == 0, err
     assert re.search(r"talks\s+│\s+0\.25\s+│\s+extractive\s+│\s+0\.\d{3}", out)
     assert "Chained compactions" in out
@@ -303,6 +303,8 @@ def test_asks_a_model_where_there_is_one(tmp_path: Path, recorded: Path, monkeyp
             tmp_path,
             monkeypatch,
             "--json",
+            "--cuts",
+            "3",
             "--short",
             "--transcripts",
             str(recorded),
@@ -352,6 +354,7 @@ def test_measures_talk_with_questions_of_a_file(tmp_path: Path, monkeypatch: pyt
     assert row["whole"] == row["questions"]
     assert row["whole"] >= row["served"] > row["keep_last"]
     assert row["runs"] >= 1
+    path.write_text(json.dumps({"id": "made", "messages": talk.messages, "questions": questions[:1]}))
     code, out, err = run(tmp_path, monkeypatch, "--talk-only", "--talk", str(path))
     assert code == 0, err
     assert re.search(r"talk-made \(1\)\s+│\s+8,000", out)
