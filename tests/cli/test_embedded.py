@@ -281,7 +281,7 @@ def test_a_stop_does_not_wait_for_a_start(monkeypatch: pytest.MonkeyPatch) -> No
     assert server.pid is None
 
 
-def test_when_the_parent_is_killed_nothing_is_left(postgres_source: PostgresInstallation) -> None:
+def test_when_the_parent_is_killed_nothing_is_left() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", TELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
