@@ -63,7 +63,7 @@ class Counter:
         self._patterns: dict[tuple[re.Pattern[str], str, str, int, int], int] = {}
 
     def add(self, amount: int = 1) -> None:
-        """Count `amount`; raise TooMuchError over the limit."""
+        """Count `amount`; raise TooMuchError over the limit. A single step of many is counted without looking at it."""
         self.done += amount
         if self.done > self.limit:
             raise TooMuchError
@@ -80,7 +80,7 @@ class Counter:
     # What the rewritten code calls.
 
     def quick(self, function: Any, *given: Any, **named: Any) -> Any:
-        """Call what costs the same whatever it is given, as most calls do: what else is done looks at the limit."""
+        """Call what costs the same whatever it is given, as most calls do."""
         self.done += 1
         return function(*given, **named)
 
@@ -93,14 +93,14 @@ class Counter:
                 return self._matched(owner, function, given)
             result = function(*given, **named)
             if function.__name__ in _QUICK.get(kind, ()) or function in _CONSTANT:
-                self.add()
+                self.done += 1
             else:
                 self.add(1 + _cost(function, owner, given, result))
             return result
         if function in (map, filter) and given:
             given = (partial(self.call, given[0]), *given[1:]) if given[0] is not None else given
         if _counts_itself(function):
-            self.add()
+            self.done += 1
             return function(*given, **named)
         if getattr(function, "__module__", None) == "re" and given and function.__name__ not in {"compile", "escape"}:
             pattern = re.compile(given[0], *given[3:] if function.__name__ == "sub" else given[2:])
@@ -112,7 +112,7 @@ class Counter:
     def each(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield `items`, counted."""
         for item in items:
-            self.add()
+            self.done += 1
             yield item
 
     def step(self) -> None:
@@ -138,12 +138,15 @@ class Counter:
         elif isinstance(whole, (list, tuple)):
             self.add(len(whole))
         else:
-            self.add()
+            self.done += 1
         return is_in
 
     def equal(self, one: Any, other: Any) -> bool:
         """Tell whether two values are equal, and count the comparison."""
-        self.add(_comparison(one, other))
+        if one is other or not isinstance(other, type(one)):
+            self.done += 1
+        else:
+            self.add(_comparison(one, other))
         return bool(one == other)
 
     def _matched(self, pattern: re.Pattern[str], function: Any, given: tuple[Any, ...]) -> Any:
