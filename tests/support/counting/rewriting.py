@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 COUNTED: Final = "counted_compaction"
 SOURCE: Final = ROOT / "compaction"
 
-_CONSTANT: Final = frozenset({
+_CONSTANT: Final[frozenset[Any]] = frozenset({
     len, isinstance, getattr, type, next, iter, id, ord, chr, range, bool, callable, abs, round, hash, map, filter, zip,
     enumerate, reversed, issubclass, divmod,
     heapq.heappush, heapq.heappop, bisect.bisect_left, bisect.bisect_right,
@@ -87,7 +87,7 @@ class Counter:
     def call(self, function: Any, *given: Any, **named: Any) -> Any:
         """Call, and count what the call costs unless the function counts that itself."""
         if isinstance(function, BuiltinFunctionType):
-            owner = function.__self__
+            owner: Any = function.__self__
             kind = type(owner)
             if kind is re.Pattern:
                 return self._matched(owner, function, given)
