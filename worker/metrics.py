@@ -106,6 +106,11 @@ class WorkerMetrics:
         self._counter("sweep_found", "What sweeps woke workers for.", "part")
         self._histogram("sweep_duration_seconds", "Seconds that sweeps took.", _TASK_SECONDS)
         self._counter("leases_expired", "Runs that were taken from workers whose leases had run out.")
+        self._counter(
+            "commits_lost",
+            "Times that this process, alive, met a database without commits that it had acknowledged: a standby was "
+            "promoted without them, or a backup restored.",
+        )
         self._counter("rows_removed", "Rows that housekeeping removed.", "table")
         self._counter("metrics_lost", "Counts that a process of the pool could not pass on.")
         # There from the start, at 0: an alert sees the first of each as a change.
@@ -209,6 +214,10 @@ class WorkerMetrics:
     def lease_expired(self) -> None:
         """Count a run that was taken from a worker that is gone."""
         self._add("leases_expired")
+
+    def lost_commits(self) -> None:
+        """Count a database that does not have what it had acknowledged."""
+        self._add("commits_lost")
 
     def removed(self, table: str, rows: int) -> None:
         """Count rows that housekeeping removed."""

@@ -21,6 +21,8 @@ FORGOTTEN_SECONDS: Final = 600.0
 """Seconds after which the sweeper removes the row of a process that is gone."""
 
 _p = processes.c
+_before = processes.alias("before").c
+"""The row as it was, beside the one that is written: no further statement asks for it."""
 _EXPIRE: Final = text("select expire_leases(:process, cast(:workers as text[]))")
 _EXPIRE_MISSED: Final = text("select * from expire_missed_leases(:beats, :beat, :watched, :lease)")
 
@@ -52,6 +54,14 @@ class Activity(NamedTuple):
     oldest_seconds: float | None = None
 
 
+class Beat(NamedTuple):
+    """When a process is told to be alive, and when it was the last time that the database knows of; by its clock."""
+
+    at: datetime
+    before: datetime | None
+    """None where it has no row, yet or any more."""
+
+
 class Backlog(NamedTuple):
     """What is left to do, over all tenants."""
 
@@ -63,7 +73,7 @@ class Backlog(NamedTuple):
     dead_runs: int
 
 
-def beat(connection: Connection, process: Process, activity: Activity) -> None:
+def beat(connection: Connection, process: Process, activity: Activity) -> Beat:
     """Tell that a process is alive, and what it is at; its row is made where there is none (any more)."""
     state: dict[str, Any] = {
         "busy": activity.busy,
@@ -72,8 +82,12 @@ def beat(connection: Connection, process: Process, activity: Activity) -> None:
         else func.now() - func.make_interval(0, 0, 0, 0, 0, 0, activity.oldest_seconds),
         "seen_at": func.now(),
     }
-    if not connection.execute(update(processes).where(_p.id == process.id).values(**state)).rowcount:
-        connection.execute(insert(processes).values(**process._asdict(), **state))
+    known = update(processes).where(_p.id == process.id, _before.id == _p.id).values(**state)
+    row = connection.execute(known.returning(_p.seen_at, _before.seen_at)).one_or_none()
+    if row is None:
+        made = insert(processes).values(**process._asdict(), **state).returning(_p.seen_at)
+        return Beat(connection.execute(made).scalar_one(), None)
+    return Beat(*row)
 
 
 def leave(connection: Connection, process_id: UUID) -> int:

@@ -19,6 +19,7 @@ from runtime.release import VERSION
 from store.operations import processes
 from store.operations.processes import Activity, Process
 from worker.process import place
+from worker.process.losses import Losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from store.operations.processes import Kind
+    from store.operations.processes import Beat, Kind
     from worker.database import Database
     from worker.process.progress import Progress
 
@@ -76,6 +77,7 @@ class Heart:
         self._seconds = seconds
         self._activity = activity
         self._beside = beside
+        self._losses = Losses()
         self._ended = Event()
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -91,12 +93,17 @@ class Heart:
 
     def _run(self) -> None:
         while True:
-            self.write(lambda connection: processes.beat(connection, self.process, self._activity()))
+            self._beat()
             self._beside()
             if self._ended.wait(self._seconds):
                 break
         self.write(lambda connection: processes.leave(connection, self.process.id))
         self._database.close()
+
+    def _beat(self) -> None:
+        beats: list[Beat] = []
+        if self.write(lambda connection: beats.append(processes.beat(connection, self.process, self._activity()))):
+            self._losses.note(beats[-1])
 
     def write(self, statement: Callable[[Connection], object]) -> bool:
         """Write something over the heartbeat's own connection; False if the database does not take it."""

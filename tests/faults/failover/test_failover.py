@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from functools import partial
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from cli.local.embedded import EmbeddedRedis
     from tests.faults.installation import Installation, Talk
+    from tests.support.processes import Worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault("F33")]
 
@@ -186,6 +189,8 @@ def test_no_acknowledged_turn_is_lost(pair: Pair, measured: Callable[[str, float
         measured("F33 standby promoted: a turn of everybody stored", took)
         once(talk.end_state(runs=1))
         assert [worker.process.poll() for worker in workers] == [None] * 2
+        met_by_all(pair, workers)
+        assert [said_lost(worker) for worker in workers] == [[], []]
     assert took <= BOUND_SECONDS
 
 
@@ -267,6 +272,63 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     with installation.running("checks,summaries"):
         installation.wake(talk.id)
         talk.end_state(runs=0)
+
+
+def test_processes_say_that_acknowledged_commits_are_lost_and_since_when(pair: Pair) -> None:
+    """Without having been asked for anything: a heartbeat that was acknowledged after them is gone as well."""
+    installation = pair.installation
+    talk = installation.talk({"compaction_enabled": False})
+    with installation.running("checks,summaries", "sweeper") as workers:
+        talk.append(request("there"))
+        behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
+        eventually(lambda: query(pair.primary.url, behind) == [(True,)])
+        pair.stream.silence()
+        lost = Turn(talk, installation.client)
+        assert lost.send().status_code == 201
+        # The primary's own word for when the turn was stored, and that everybody has been heard of since.
+        ((stored_at,),) = query(installation.database_url, "select max(created_at) from messages")
+        assert isinstance(stored_at, datetime)
+        later = "select bool_and(seen_at > %s) from processes"
+        eventually(lambda: query(installation.database_url, later, stored_at) == [(True,)])
+        assert [said_lost(worker) for worker in workers] == [[], []]
+        kept = beats(pair)
+        pair.primary.crash()
+        pair.promote()
+        for worker in workers:
+            (said,) = eventually(partial(said_lost, worker), SETTLE_SECONDS)
+            since, through = (datetime.fromisoformat(said[name]) for name in ("since", "through"))
+            assert since == kept[worker.process.pid]
+            assert since < stored_at < through
+        # Said once: from then on the new primary's commits are what there is.
+        met_by_all(pair, workers)
+        assert [len(said_lost(worker)) for worker in workers] == [1, 1]
+        assert "idempotency-replayed" not in lost.send_until_stored().headers
+        installation.wake(talk.id)
+        talk.end_state(runs=0)
+
+
+def said_lost(worker: Worker) -> list[dict[str, Any]]:
+    """Return what a process has said of commits that are not there any more."""
+    return [event for event in worker.events if event["event"] == "commits.lost"]
+
+
+def beats(pair: Pair) -> dict[int, datetime]:
+    """Return when the standby has last heard of each process, by process id."""
+    database = urlsplit(pair.installation.database_url).path
+    rows = query(urlsplit(pair.standby.url)._replace(path=database).geturl(), "select pid, seen_at from processes")
+    return {pid: at for pid, at in rows if isinstance(pid, int) and isinstance(at, datetime)}
+
+
+def met_by_all(pair: Pair, workers: list[Worker]) -> None:
+    """Wait until each process has been heard of twice by the promoted standby: by then it has said what it has to."""
+    pids = [worker.process.pid for worker in workers]
+
+    def heard_since(before: dict[int, datetime]) -> bool:
+        now = beats(pair)
+        return all(now[pid] > before[pid] for pid in pids)
+
+    for _ in range(2):
+        eventually(partial(heard_since, beats(pair)), SETTLE_SECONDS)
 
 
 def unless_away(answered: httpx2.Response) -> httpx2.Response | None:
