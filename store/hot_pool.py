@@ -199,7 +199,7 @@ class HotPool:
     @property
     def _room(self) -> int:
         """How many connections there may be just now."""
-        return self._size + self._writes.stuck
+        return self._size + self._writes.stuck(len(self._retiring))
 
     async def _take(self) -> _Lane:
         while self._idle:

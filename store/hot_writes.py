@@ -30,10 +30,12 @@ class Writes:
         """How many were given up since the last answer."""
         self._heard = 0.0
 
-    @property
-    def stuck(self) -> int:
-        """How many connections are taken by calls that the server does not answer."""
-        return min(self._under_way, self._connections) if self._is_silent() else 0
+    def stuck(self, closing: int = 0) -> int:
+        """Return how many connections are taken by calls that the server does not answer.
+
+        closing: how many are being closed after such calls, which it answers as little.
+        """
+        return min(self._under_way + closing, self._connections) if self._is_silent() else 0
 
     def begin(self) -> None:
         """Count a call in. Raises TimeoutError where it would only wait with the others."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -150,25 +152,50 @@ def test_what_is_read_does_not_wait_for_writes_that_are_not_answered(
     pooled(database_url, test)
 
 
+def test_what_is_read_does_not_wait_for_the_end_of_writes_that_were_given_up(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's process cannot end them: it sees nothing but its disk, here not even that."""
+
+    async def test(pool: HotPool, signals: Signals) -> None:
+        stopped = await pid(pool)
+        with psycopg.connect(database_url, autocommit=True) as holder:
+            holder.execute("select pg_advisory_lock(1)")
+            call = asyncio.create_task(pool.write(HOLD))
+            await signals.begun(1)
+            monkeypatch.setattr(hot_writes, "SILENT_SECONDS", 0.0)
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+                assert await pid(pool) != stopped
+                assert pool.get_size() == 2  # that of the write is still being closed
+            finally:
+                os.kill(stopped, signal.SIGCONT)
+
+    pooled(database_url, test, size=1)
+
+
 def test_few_writes_are_tried_while_none_is_answered() -> None:
     now = 0.0
     writes = Writes(8, lambda: now)
     for _ in range(8):
         writes.begin()
-    assert writes.stuck == 0  # it may be about to answer
+    assert writes.stuck() == 0  # it may be about to answer
     writes.begin()
     now += hot_writes.SILENT_SECONDS + 0.1
-    assert writes.stuck == 8
+    assert writes.stuck() == 8
     for tried in (3, 2, 2):  # fewer with each that is given up, down to two
         writes.unanswered()
-        while writes.stuck:
+        while writes.stuck():
             writes.end()
         for _ in range(tried):
             writes.begin()
         with pytest.raises(TimeoutError):
             writes.begin()
     writes.answered()
-    assert writes.stuck == 0
+    assert writes.stuck() == 0
     for _ in range(20):
         writes.begin()
 
@@ -185,7 +212,7 @@ def test_a_write_that_waits_alone_keeps_no_other_away() -> None:
         writes.answered()
         writes.end()
         writes.end()
-    assert writes.stuck == 0
+    assert writes.stuck() == 0
 
 
 def test_a_refused_statement_keeps_its_connection(database_url: str) -> None:
