@@ -158,7 +158,11 @@ class Flows:
         return self._send_line_locked(conversation_id, timeout, turn)
 
     def flush(self, *, timeout: float = CALL_SECONDS) -> Flow[int]:
-        """Send the turns that wait, and return how many still do. timeout: seconds for one conversation's."""
+        """Send the turns that wait, and return how many still do. timeout: seconds for one conversation's.
+
+        Those are among them that the service was seen to have lost after it had acknowledged them, as far as the outbox
+        still holds them: its database may have failed over to a standby that did not have them yet.
+        """
         for conversation_id in self.outbox.conversations():
             yield from self._send_line_locked(conversation_id, timeout)
         return len(self.outbox)
@@ -209,6 +213,7 @@ class Flows:
         """Keep nothing of an erased conversation."""
         self._memory.forget(conversation_id)
         self._next_seqs.pop(conversation_id, None)
+        self.outbox.forget(conversation_id)
 
     def _note_last(self, conversation_id: str, last_seq: int) -> None:
         self._next_seqs[conversation_id] = last_seq + 1
@@ -242,10 +247,15 @@ class Flows:
         room = None if cache_breakpoints is None else str(cache_breakpoints)
         query = given(shape=shape, cache_breakpoints=room)
         request = Request("GET", path, query, headers, deadline=timeout)
+        # Before it is asked: what is acknowledged meanwhile, the answer need not have.
+        acknowledged = self._next_seqs.get(conversation_id, 0)
         answer: Answer = yield from self._caller.send(request)
         if answer.status == HTTPStatus.NOT_MODIFIED and known:
             return self._context_of(conversation_id, known.body, shape)
         context = self._context_of(conversation_id, answer.body, shape)
+        next_seq = 0 if context.last_seq is None else context.last_seq + 1
+        if next_seq < acknowledged:
+            self.outbox.lose(conversation_id, next_seq, acknowledged)
         if etag := answer.headers.get("etag"):
             self._memory.put(place, Remembered(etag, answer.body))
         return context
@@ -301,13 +311,17 @@ class Flows:
         """Send the turns of a conversation in order; return what became of the last one, None if it stays."""
         ends = self._caller.ends_in(timeout)
         done: Turn | None = None
-        while turns := self.outbox.waiting(conversation_id):
+        while True:
+            self.outbox.put_again(conversation_id)
+            turns = self.outbox.waiting(conversation_id)
+            if not turns:
+                return done
             turn = turns[0]
             is_own = own is not None and turn.idempotency_key == own.idempotency_key
             try:
                 self._caller.check()
                 self._caller.left(ends, min(timeout / 2, FAIR_SECONDS))
-                done = yield from self._send_kept(turn, ends)
+                sent = yield from self._send_kept(turn, ends)
             except PalimpsestError as error:
                 if isinstance(error, ApiError) and not is_passing(error):
                     self.outbox.refuse(self.outbox.waiting(conversation_id)[0], error, told=is_own)
@@ -321,10 +335,12 @@ class Flows:
                 # Cut off: nobody knows whether it arrived, and its key makes it safe to ask.
                 self.outbox.keep(self.outbox.waiting(conversation_id)[0], None)
                 raise
-            self.outbox.sent(self.outbox.waiting(conversation_id)[0])
-        return done
+            if sent is not None:
+                done = sent
+                self.outbox.sent(self.outbox.waiting(conversation_id)[0], sent.first_seq)
 
-    def _send_kept(self, turn: KeptTurn, ends: float) -> Flow[Turn]:
+    def _send_kept(self, turn: KeptTurn, ends: float) -> Flow[Turn | None]:
+        """Send the first turn of a line; None where others turned out to be lost, which go before it."""
         for _ in range(OVERTAKEN):
             was_begun = turn.begun
             if not was_begun:
@@ -332,6 +348,8 @@ class Flows:
                 turn = replace(turn, begun=True, body={**expected, **turn.body})
                 self.outbox.change(turn)
             seconds = self._caller.left(ends)
+            # Before it is sent: what others learn meanwhile, this answer need not have.
+            acknowledged = self._next_seqs.get(turn.conversation_id, 0)
             try:
                 return (yield from self._append(turn.conversation_id, turn.body, turn.idempotency_key, seconds))
             except UnexpectedSeqError as error:
@@ -339,6 +357,10 @@ class Flows:
                 stored = (yield from self._find(turn, ends)) if was_begun else None
                 if stored is not None:
                     return stored
+                if error.next_seq < acknowledged:
+                    self._note_last(turn.conversation_id, error.next_seq - 1)
+                    self.outbox.lose(turn.conversation_id, error.next_seq, acknowledged)
+                    return None
                 if turn.pinned:
                     raise
                 # It could be stored at the expected seq alone, and is not: others have written meanwhile.

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from palimpsest_client.results import KeptTurn
 
 log: Final = logging.getLogger("palimpsest_client")
+HELD: Final = 100
+"""Turns of all conversations; those of some seconds, which is what a standby of Postgres may lag."""
 LIMIT: Final = 1_000
 """Turns; an hour of a busy backend whose service is away, and some tens of megabytes."""
 
@@ -28,6 +30,8 @@ class Outbox:
         is to survive its own restart stores the turn in the one and deletes it in the other, and hands what it finds
         at its start to `restore`.
     on_refused: called with a turn that the service will never take, and why. Without it such turns gather in `refused`.
+    held: turns, the last that were stored, that are put again where the service has lost them: its database failed over
+        to a standby that did not have them yet, or was restored. 0 holds none.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Outbox:
         on_kept: Callable[[KeptTurn, Exception | None], None] | None = None,
         on_sent: Callable[[KeptTurn], None] | None = None,
         on_refused: Callable[[KeptTurn, ApiError], None] | None = None,
+        held: int = HELD,
     ) -> None:
         self.refused: list[tuple[KeptTurn, ApiError]] = []
         self._limit = limit
@@ -45,6 +50,10 @@ class Outbox:
         self._on_refused = on_refused
         self._lines: dict[str, deque[KeptTurn]] = {}
         self._told: set[str] = set()
+        self._held: deque[tuple[KeptTurn, int]] = deque(maxlen=held)
+        """The last turns that were stored, each with the first seq that it got."""
+        self._lost: dict[str, int] = {}
+        """Conversations of which the service has lost turns, and the seq from which on they are."""
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
@@ -63,9 +72,34 @@ class Outbox:
             return list(self._lines.get(conversation_id, ()))
 
     def conversations(self) -> list[str]:
-        """Return the conversations that have turns here."""
+        """Return the conversations that have turns here to be sent."""
         with self._guard:
-            return list(self._lines)
+            return list({**self._lines, **self._lost})
+
+    def lose(self, conversation_id: str, next_seq: int, known: int) -> None:
+        """Note that a conversation goes on at an earlier seq than was acknowledged: what stood there is lost."""
+        log.error("the service has lost messages of %s: %s of %s are there", conversation_id, next_seq, known)
+        with self._guard:
+            self._lost[conversation_id] = min(next_seq, self._lost.get(conversation_id, next_seq))
+
+    def put_again(self, conversation_id: str) -> None:
+        """Put turns that are lost, and still held, before those that wait; only while nobody sends any of them."""
+        with self._guard:
+            since = self._lost.pop(conversation_id, None)
+            if since is None:
+                return
+            lost = [each for each in self._held if each[0].conversation_id == conversation_id and each[1] >= since]
+            if lost:
+                self._held = deque((each for each in self._held if each not in lost), self._held.maxlen)
+                line = self._lines.setdefault(conversation_id, deque())
+                line.extendleft(turn for turn, _ in reversed(lost))
+
+    def forget(self, conversation_id: str) -> None:
+        """Hold nothing that was stored of an erased conversation."""
+        with self._guard:
+            self._lost.pop(conversation_id, None)
+            kept = (each for each in self._held if each[0].conversation_id != conversation_id)
+            self._held = deque(kept, self._held.maxlen)
 
     def add(self, turn: KeptTurn) -> None:
         """Put a turn at the end of its conversation's line."""
@@ -90,9 +124,11 @@ class Outbox:
             log.warning("a turn of %s waits to be sent: %s", turn.conversation_id, error)
             self._tell_kept(turn, error)
 
-    def sent(self, turn: KeptTurn) -> None:
-        """Take the first turn of a line away: it is stored."""
+    def sent(self, turn: KeptTurn, first_seq: int) -> None:
+        """Take the first turn of a line away: it is stored, from that seq on."""
         self._take(turn)
+        with self._guard:
+            self._held.append((turn, first_seq))
         self._tell_sent(turn)
 
     def refuse(self, turn: KeptTurn, error: ApiError, *, told: bool) -> None:

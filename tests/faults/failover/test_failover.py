@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
+from palimpsest_client import Client as PalimpsestClient
 
 from store.hot_path import COMMAND_SECONDS
 from tests.faults.installation import SETTLE_SECONDS, installed
@@ -31,7 +32,7 @@ from tests.support.servers.own_servers import (
 )
 from tests.support.servers.tcp_gate import Gate, gate
 from tests.support.service.problem_documents import problem
-from tests.support.talk import request
+from tests.support.talk import answer, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -269,6 +270,39 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     assert "idempotency-replayed" not in lost.send_until_stored().headers
     assert installation.client.post(f"{talk.path}/turns", json=follows).status_code == 201
     talk.sent += messages
+    with installation.running("checks,summaries"):
+        installation.wake(talk.id)
+        talk.end_state(runs=0)
+
+
+@pytest.mark.parametrize("by", ["context", "deliver"])
+def test_a_client_puts_the_turns_again_that_it_still_holds(pair: Pair, by: str) -> None:
+    """Noticed by a context, which `flush` follows, or by the next turn: in their order, under their keys, each once."""
+    installation = pair.installation
+    talk = installation.talk({"compaction_enabled": False})
+    conversation = talk.path.rpartition("/")[2]
+    with PalimpsestClient(str(installation.client.base_url), installation.tenant.key) as client:
+        turns = [[request(f"{talk.label} {number}"), answer("well")] for number in range(4)]
+        client.deliver(conversation, turns[0])
+        behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
+        eventually(lambda: query(pair.primary.url, behind) == [(True,)])
+        pair.stream.silence()
+        for messages in turns[1:3]:
+            assert client.deliver(conversation, messages) is not None
+        pair.primary.crash()
+        pair.promote()
+        eventually(lambda: unless_away(installation.client.get(talk.path)))
+        talk.sent = [message for messages in turns[:3] for message in messages]
+        if by == "context":
+            assert eventually(lambda: client.context(conversation, timeout=10.0)).last_seq == 1
+            assert eventually(lambda: client.flush() == 0)
+        else:
+            stored = eventually(lambda: client.deliver(conversation, turns[3]))
+            assert stored is not None
+            assert stored.first_seq == 6
+            talk.sent += turns[3]
+        assert client.context(conversation).last_seq == len(talk.sent) - 1
+        assert client.flush() == 0
     with installation.running("checks,summaries"):
         installation.wake(talk.id)
         talk.end_state(runs=0)
