@@ -162,6 +162,9 @@ class HotPool:
         except TimeoutError:
             self._writes.unanswered()
             raise
+        except asyncpg.LockNotAvailableError:
+            # Somebody else has the row, and may be one whom the server does not answer: of that it says nothing.
+            raise
         except asyncpg.PostgresError:
             self._writes.answered()
             raise

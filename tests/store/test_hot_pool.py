@@ -177,6 +177,32 @@ def test_what_is_read_does_not_wait_for_the_end_of_writes_that_were_given_up(
     pooled(database_url, test, size=1)
 
 
+def test_a_row_that_is_locked_is_no_answer_to_what_is_written(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has locked it may be waiting for a disk that takes nothing."""
+    write = "select pg_advisory_xact_lock(1)"
+
+    async def run() -> None:
+        pool = HotPool(partial(asyncpg.connect, database_url, command_timeout=0.3), size=8, patience=10)
+        with psycopg.connect(database_url, autocommit=True) as holder:
+            holder.execute("select pg_advisory_lock(1)")
+            monkeypatch.setattr(hot_writes, "SILENT_SECONDS", 0.0)
+            for _ in range(2):
+                with pytest.raises(TimeoutError):
+                    await pool.write(write)
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await pool.write("select set_config('lock_timeout', '10ms', true), pg_advisory_xact_lock(1)")
+            tried = [asyncio.create_task(pool.write(write)) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(TimeoutError, match="not answered"):
+                await pool.write(write)
+            assert [type(each) for each in await asyncio.gather(*tried, return_exceptions=True)] == [TimeoutError] * 2
+        await pool.close()
+
+    asyncio.run(run())
+
+
 def test_few_writes_are_tried_while_none_is_answered() -> None:
     now = 0.0
     writes = Writes(8, lambda: now)
