@@ -128,6 +128,7 @@ RULES: Final = (
 PROMETHEUS_ALONE: Final = (
     "RunsDead",
     "NothingKnown",
+    "CommitsLost",
     "Errors",
     "PoolsExhausted",
     "ModelFails",
