@@ -20,7 +20,6 @@ import msgspec
 import pytest
 import typer
 
-from api.app import create_app
 from cli.local.serve import running_service
 from cli.main import app
 from compaction.policy import FIELDS, Policy, merge
@@ -35,6 +34,7 @@ from tests.support.places import ROOT
 from tests.support.processes import environment
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.servers.loopback_steps import ok
+from tests.support.service.documented_answers import document
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -252,7 +252,7 @@ def test_metrics_roles_and_secrets_that_are_named_exist(page: str) -> None:
 
 
 def routes() -> set[tuple[str, str]]:
-    paths = create_app(Settings()).openapi_schema.to_schema()["paths"]
+    paths = document()["paths"]
     return {(method.upper(), PLACEHOLDER.sub("{}", path)) for path, item in paths.items() for method in item}
 
 

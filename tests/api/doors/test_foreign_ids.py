@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 import pytest
-from litestar.routes import HTTPRoute
 from psycopg import sql
 from sqlalchemy import make_url
 
-from api.app import create_app
 from runtime import ids
-from runtime.settings import Settings
 from tests.conftest import make_tenant
 from tests.fuzz.planted import Planted
+from tests.support.service.documented_answers import routes
 from tests.support.service.running_api import running_api
 
 if TYPE_CHECKING:
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from cli.local.embedded import EmbeddedPostgres
+    from runtime.settings import Settings
 
 PREFIXES: Final[dict[str, ids.Prefix]] = {
     "conversation_id": "conv",
@@ -115,14 +114,10 @@ def doors(postgres: EmbeddedPostgres, module_settings: Settings) -> Iterator[Doo
         yield Doors(planted, stranger, postgres.directory / "server.log")
 
 
-def routes() -> list[tuple[str, str]]:
-    """Return method and path of each route that takes an id."""
-    return [
-        (method, route.path_format)
-        for route in create_app(Settings()).routes
-        if isinstance(route, HTTPRoute) and route.path_format.startswith("/v1/") and "_id}" in route.path_format
-        for method in sorted(route.methods - {"OPTIONS", "HEAD"})
-    ]
+ROUTES: Final = [
+    (method, path) for method, path in routes() if method != "HEAD" and path.startswith("/v1/") and "_id}" in path
+]
+"""Those that take an id."""
 
 
 def pairs(doors: Doors, method: str, path: str) -> Iterator[tuple[str, str, Any]]:
@@ -144,7 +139,7 @@ def pairs(doors: Doors, method: str, path: str) -> Iterator[tuple[str, str, Any]
         yield theirs, nobodys, body
 
 
-@pytest.mark.parametrize(("method", "path"), routes())
+@pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_a_foreign_id_answers_as_a_missing_one(doors: Doors, method: str, path: str) -> None:
     for theirs, nobodys, body in pairs(doors, method, path):
         foreign, missing = doors.answer(method, theirs, body), doors.answer(method, nobodys, body)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 import socket
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from litestar.routes import HTTPRoute
 
-from api.app import create_app
 from api.http import bounded_http
 from runtime.settings import Settings
 from store.engine import owner_engine
 from store.tenants import api_keys
 from store.tenants.api_keys import BY_NAME_ONLY, SCOPES
 from tests.api.doors.test_hot_routes import raw
+from tests.support.service import documented_answers
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import running_api
 
@@ -46,22 +44,12 @@ ONLY_ADMIN = ("/v1/keys", "/v1/webhooks", "/v1/webhook-deliveries")
 
 def routes_by_template() -> list[tuple[str, str]]:
     """Return (method, path) of all routes that take a key, parameters by their names."""
-    return [(method, path) for method, path in _templates() if path.startswith("/v1/")]
+    return [(method, path) for method, path in documented_answers.routes() if path.startswith("/v1/")]
 
 
 def routes() -> list[tuple[str, str]]:
     """Return (method, path) of all routes, with a value for every parameter."""
-    return sorted((method, re.sub(r"\{\w+\}", "1", path)) for method, path in _templates())
-
-
-@cache
-def _templates() -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (method, route.path_format)
-        for route in create_app(Settings()).routes
-        if isinstance(route, HTTPRoute)
-        for method in sorted(route.methods - {"OPTIONS"})
-    )
+    return sorted((method, re.sub(r"\{\w+\}", "1", path)) for method, path in documented_answers.routes())
 
 
 GUARDED = [(method, path) for method, path in routes() if path.startswith(WITH_KEY)]

@@ -133,6 +133,10 @@ def block(text: str) -> None:
         _blocks.part_prompt("s", "t", part, number, 2, policy())
 
 
+def page(text: str) -> None:
+    _html.html_text(text)
+
+
 def answered(text: str) -> None:
     """What a model wrote."""
     judge(said("Please order ID10009x for ann@b.example, by 2031-04-02. " * 4), text)
@@ -152,7 +156,7 @@ WORK: dict[str, Callable[[str], object]] = {
     "view": lambda text: reduce((*returned(text), *said(text))),
     "pins": lambda text: keep(said(text), text),
     "context block": block,
-    "page": _html.html_text,
+    "page": page,
     "private fields": lambda text: _private.without_fields(text, ["secret"]),
     "append": lambda text: served((*returned(text), *said(text))),
 }

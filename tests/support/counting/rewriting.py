@@ -378,6 +378,8 @@ class _Counted:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest asks whatever it collects whether it is a fixture
+            raise AttributeError(name)
         if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
             sys.meta_path.append(_Finder())
         value = self.__dict__[name] = getattr(importlib.import_module(f"{COUNTED}.{self._name}"), name)
