@@ -32,6 +32,8 @@ _POSTGRES_SETTINGS = {
     "ssl": "off",
     "max_connections": "200",
     "shared_buffers": "128MB",
+    "wal_buffers": "1MB",  # a thirty-second of shared_buffers by itself, all of it written to before long
+    "max_pred_locks_per_transaction": "10",  # the least: no transaction here is serializable
     "jit": "off",  # short statements only: compiling them costs more than it saves
     "timezone": "UTC",
     "log_timezone": "UTC",

@@ -81,6 +81,11 @@ _REFUSED: Final = (
 """Commands that end where their options are read, which makes classes for each kind of option."""
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Where /proc/self/stat has the place of the arguments in memory, counted from the state; see proc_pid_stat(5)."""
+_SIZES: Final = range(48, 513, 16)
+"""Bytes of the places that objects have, without the smallest, which hardly any free ones are of."""
+_BYTES_HEAD: Final = sys.getsizeof(b"")
+_FOLLOWING: Final = 8
+_fillers: list[bytes] = []
 
 
 def main() -> None:
@@ -89,7 +94,7 @@ def main() -> None:
     for name in _LOADED:
         importlib.import_module(name)
     _make_ahead()
-    _leave_out_of_collections()
+    _keep_shared()
     with socket.socket(fileno=CONTROL) as control:
         arguments = _Server(control).serve()
     if arguments is None:
@@ -140,13 +145,28 @@ def rehearse(environment: Mapping[str, str]) -> None:
         depths = QueueDepths(settings)
         depths.of(CHECKS)
         depths.close()
-    _leave_out_of_collections()
+    _keep_shared()
 
 
-def _leave_out_of_collections() -> None:
-    """Keep what there is from being written to when a part looks for cycles."""
+def _keep_shared() -> None:
+    """Keep the pages that there are from being written to where a part looks for cycles, or makes anything."""
     gc.collect()
+    _fill_pages()
     gc.freeze()
+
+
+def _fill_pages() -> None:
+    """Take the places that are free between objects: whatever a part makes is on pages that hold nothing else.
+
+    Of each size (Objects/obmalloc.c), until several follow one another, as on a page that had nothing on it.
+    """
+    for size in _SIZES:
+        latest = following = 0
+        while following < _FOLLOWING:
+            filler = bytes(size - _BYTES_HEAD)
+            _fillers.append(filler)
+            following = following + 1 if id(filler) == latest + size else 0
+            latest = id(filler)
 
 
 class _Server:
