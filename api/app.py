@@ -35,19 +35,25 @@ from api.routes.administration import dead_letters, erasures, keys, tenant, usag
 from api.schema.documentation import RawSchemaPlugin
 from api.schema.openapi_document import SECURITY, openapi_config
 from api.services import Services
-from runtime.settings import Settings
+from runtime.settings import read_once
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from runtime.settings import Settings
+
 
 _ahead: dict[int, Litestar] = {}
 """Routes that no application has yet, by the bytes that a body may have."""
+_made: list[Litestar] = []
+"""The application that nobody runs yet."""
 
 
 def create_app(settings: Settings | None = None) -> Litestar:
     """Return the ASGI application."""
-    settings = settings or Settings()
+    settings = settings or read_once()
+    if _made and _made[0].state.services.settings is settings:
+        return _made.pop()
     app = _ahead.pop(settings.max_body_bytes, None) or routed(settings.max_body_bytes)
     return furnished(app, settings)
 
@@ -56,6 +62,11 @@ def route_ahead(max_body_bytes: int) -> Litestar:
     """Make the routes of the next application here and in each process that is forked from this one."""
     _ahead[max_body_bytes] = routed(max_body_bytes)
     return _ahead[max_body_bytes]
+
+
+def create_ahead(settings: Settings) -> None:
+    """Make the next application with these settings, here and in each process that is forked from this one."""
+    _made[:] = [create_app(settings)]
 
 
 def furnished(app: Litestar, settings: Settings) -> Litestar:

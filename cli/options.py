@@ -71,13 +71,13 @@ def settings_as_far_as_they_go() -> Reading:
     # Loading them takes longer than most commands that ask the API, which have none.
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from runtime.settings import Settings  # noqa: PLC0415
+    from runtime.settings import Settings, read_once  # noqa: PLC0415
 
     wrong: list[str] = []
     defaults: dict[str, Any] = {}
     while True:
         try:
-            return Reading(Settings(**defaults), wrong, frozenset(defaults))
+            return Reading(Settings(**defaults) if defaults else read_once(), wrong, frozenset(defaults))
         except ValidationError as error:
             messages = [
                 f"{'.'.join(map(str, detail['loc'])) or 'settings'}: {detail['msg']}" for detail in error.errors()

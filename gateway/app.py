@@ -16,12 +16,14 @@ from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
 from gateway.guardrails.litellm import GuardrailRequest
 from gateway.services import GatewayServices
 from runtime import ids
-from runtime.settings import Settings
+from runtime.settings import read_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
+
+    from runtime.settings import Settings
 
 log = structlog.get_logger()
 
@@ -38,6 +40,7 @@ class Gateway:
     """Answers requests of clients, and those for its health."""
 
     def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self._services = GatewayServices(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +120,18 @@ async def _send(send: Send, status: int, body: bytes, media_type: str = "applica
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
+_made: list[Gateway] = []
+"""The gateway that nobody runs yet."""
+
+
 def create_gateway(settings: Settings | None = None) -> ASGIApp:
     """Return the ASGI application."""
-    gateway: Any = Gateway(settings or Settings())
+    settings = settings or read_once()
+    is_made = bool(_made) and _made[0].settings is settings
+    gateway: Any = _made.pop() if is_made else Gateway(settings)
     return cast("ASGIApp", gateway)
+
+
+def create_ahead(settings: Settings) -> None:
+    """Make the next gateway with these settings, here and in each process that is forked from this one."""
+    _made[:] = [Gateway(settings)]

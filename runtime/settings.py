@@ -426,6 +426,17 @@ def _problems(policy: dict[str, Any]) -> list[str]:
     return problems
 
 
+_latest: list[tuple[dict[str, str], Settings]] = []
+
+
+def read_once() -> Settings:
+    """Return the environment's settings: the same ones again while it says the same, unless files say any too."""
+    environment = dict(os.environ)
+    if Settings.model_config["secrets_dir"] or not _latest or _latest[0][0] != environment:
+        _latest[:] = [(environment, Settings())]
+    return _latest[0][1]
+
+
 _LISTS: Final = {key for key in FIELDS if isinstance(getattr(Policy(), key), tuple)}
 
 

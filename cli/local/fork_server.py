@@ -73,12 +73,12 @@ _LOADED: Final = (
     "uvicorn.protocols.websockets.auto",
 )
 _REFUSED: Final = (
-    ["api", "--port", "none"],
-    ["gateway", "--port", "none"],
-    ["worker", "--concurrency", "none"],
+    ["api", "--host", "::1", "--port", "1", "--workers", "none"],
+    ["gateway", "--host", "::1", "--port", "1", "--workers", "none"],
+    ["worker", "--queues", "checks", "--metrics-port", "1", "--concurrency", "none"],
     ["sweeper", "--metrics-port", "none"],
 )
-"""Commands that end where their options are read, which makes classes for each kind of option."""
+"""Commands that end where their last option is read: what reads an option is made when it first has a value."""
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Where /proc/self/stat has the place of the arguments in memory, counted from the state; see proc_pid_stat(5)."""
 _SIZES: Final = range(48, 513, 16)
@@ -125,19 +125,22 @@ def _make_ahead() -> None:
 
 
 def rehearse(environment: Mapping[str, str]) -> None:
-    """Do what every part does when it starts: what is made by the first time is in pages that are shared.
+    """Do what every part does when it starts, and make what each has: what is made is in pages that are shared.
 
     Where something is wrong with it, a part says so.
     """
     from sqlalchemy import text  # noqa: PLC0415 - as above
 
+    import api.app  # noqa: PLC0415
+    import gateway.app  # noqa: PLC0415
     from runtime.broker import CHECKS, QueueDepths  # noqa: PLC0415
-    from runtime.settings import Settings  # noqa: PLC0415
+    from runtime.settings import read_once  # noqa: PLC0415
     from store.engine import service_engine  # noqa: PLC0415
 
+    os.environ.clear()
     os.environ.update(environment)
     with contextlib.suppress(Exception):
-        settings = Settings()
+        settings = read_once()
         engine = service_engine(settings, "start")
         with engine.connect() as connection:
             connection.execute(text("select 1"))
@@ -145,6 +148,8 @@ def rehearse(environment: Mapping[str, str]) -> None:
         depths = QueueDepths(settings)
         depths.of(CHECKS)
         depths.close()
+        api.app.create_ahead(settings)
+        gateway.app.create_ahead(settings)
     _keep_shared()
 
 

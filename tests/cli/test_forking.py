@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.app import create_app, route_ahead
+import gateway.app
+from api.app import create_ahead, create_app, route_ahead
 from cli.local.embedded_server import free_port
 from cli.local.forking import COMMAND, ForkedProgram, ForkServer
 from runtime.release import VERSION
-from runtime.settings import Settings
+from runtime.settings import Settings, read_once
 from tests.cli.test_processes import SECONDS, still_running
 from tests.support.eventually import eventually
 from tests.support.processes import environment
@@ -87,6 +88,26 @@ def test_routes_made_ahead_are_those_of_one_application_that_takes_as_large_a_bo
     assert create_app(Settings(max_body_bytes=2 << 20)) is not ahead
     assert create_app(settings) is ahead
     assert create_app(settings) is not ahead
+
+
+def test_what_is_made_ahead_is_taken_once_and_with_its_own_settings_alone() -> None:
+    settings = Settings()
+    create_ahead(settings)
+    gateway.app.create_ahead(settings)
+    others = create_app(Settings()), gateway.app.create_gateway(Settings())
+    ahead = create_app(settings), gateway.app.create_gateway(settings)
+    assert others[0].state.services.settings is not settings
+    assert ahead[0].state.services.settings is settings
+    assert not {*others} & {*ahead}
+    assert create_app(settings) is not ahead[0]
+    assert gateway.app.create_gateway(settings) is not ahead[1]
+
+
+def test_settings_are_read_again_once_the_environment_says_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = read_once()
+    assert read_once() is first
+    monkeypatch.setenv("PALIMPSEST_PORT", "1234")
+    assert read_once().port == 1234
 
 
 def test_nothing_is_open_where_parts_are_forked_and_nothing_of_each_other_in_them(forks: ForkServer) -> None:
