@@ -51,7 +51,7 @@ def _part(pid: int) -> str:
     if "cli.local.fork_server" in arguments:
         return "fork server"
     named = [part for part in _PARTS if part in arguments]
-    is_ours = bool({"cli.main", "palimpsest"} & set(arguments))
+    is_ours = bool({"cli.local.serve", "palimpsest"} & set(arguments))
     return named[0] if named and is_ours else Path(arguments[0].split(" ")[0]).name.rstrip(":")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +15,7 @@ from cli.conversations.commands import conversation_commands
 from cli.failures import Commands
 from cli.installation.commands import installation_commands
 from cli.options import OPERATE, RUN, Json, Key, Url, Yes, read_settings
+from cli.output import failed
 from compaction.shapes.inner import Shape
 from runtime.release import VERSION
 from runtime.summarizers import summarizer_names
@@ -67,11 +71,17 @@ def serve(
 
     It asks before it uses a database or a Redis that PALIMPSEST_DATABASE_URL or PALIMPSEST_BROKER_URL names.
     """
-    from cli.local.serve import run_serve  # noqa: PLC0415 - the parts need not load what only this needs
+    from cli.consent import RefusedError, agree_to_stores  # noqa: PLC0415 - the parts load nothing that only this needs
 
     if summarizer is not None and summarizer not in (known := summarizer_names()):
         raise typer.BadParameter(f"there are {', '.join(known)}", param_hint="--summarizer")
-    raise typer.Exit(run_serve(port, data_dir, summarizer, yes=yes))
+    try:
+        agree_to_stores(os.environ, "serve", yes=yes)
+    except RefusedError as error:
+        raise typer.Exit(failed(str(error))) from None
+    # What reads commands is not needed again, and would be held for as long as the service runs.
+    asked = json.dumps({"port": port, "data_dir": data_dir and str(data_dir), "summarizer": summarizer})
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "cli.local.serve", "serve", asked])  # noqa: S606
 
 
 @app.command(rich_help_panel=RUN)

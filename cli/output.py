@@ -6,8 +6,6 @@ import re
 import sys
 from typing import Any, Final
 
-import msgspec
-
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters but tab and line feed: with escape, a name would move the cursor or set the window's title."""
 
@@ -19,6 +17,8 @@ def printable(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
+    import msgspec  # noqa: PLC0415 - who notes what it does, and prints no JSON, need not hold it
+
     print(msgspec.json.encode(value, enc_hook=str).decode())  # noqa: T201 - the command's output
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Final, Literal, NamedTuple
 
 SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "openai", "extractive", "none")
@@ -25,6 +24,8 @@ def provider_of(summarizer: str) -> Provider | None:
 
 def summarizer_names() -> tuple[str, ...]:
     """Return the names of the summarizers: the service's own, then those that are installed next to it."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - `serve`, which needs no names, would hold it
+
     return (*SUMMARIZERS, *sorted(entry_points(group=SUMMARIZER_GROUP).names))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shlex
@@ -14,20 +13,18 @@ import threading
 import time
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from cli.consent import RefusedError, agree_to_stores
 from cli.local.embedded import EmbeddedError, EmbeddedStack, free_port
 from cli.local.forking import COMMAND, ForkServer
 from cli.local.preparation import ServiceError, one_line, prepare, revoke
 from cli.local.processes import Supervisor
-from cli.output import failed
 from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
 from runtime.summarizers import DEFAULT_MODELS, provider_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
     from types import FrameType
 
 
@@ -154,16 +151,13 @@ def running_service(
         )
 
 
-def run_serve(port: int, data_dir: Path | None, summarizer: str | None, *, yes: bool = False) -> int:
+def run_serve(port: int, data_dir: str | None, summarizer: str | None) -> int:
     """Run in the foreground until SIGINT or SIGTERM; answer the exit status, 0 or 1.
 
     Once ready it prints one JSON line on stdout and a few lines for people on stderr. A second signal does not
-    wait for an orderly end. Unless `yes`, somebody has to agree first where the environment names stores.
+    wait for an orderly end.
     """
-    try:
-        agree_to_stores(os.environ, "serve", yes=yes)
-    except RefusedError as error:
-        return failed(str(error))
+    kept_in = None if data_dir is None else Path(data_dir)
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -173,7 +167,7 @@ def run_serve(port: int, data_dir: Path | None, summarizer: str | None, *, yes: 
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        with running_service(port=port, data_dir=data_dir, summarizer=summarizer, stopping=stopping) as service:
+        with running_service(port=port, data_dir=kept_in, summarizer=summarizer, stopping=stopping) as service:
             _announce(service)
             while not stopping.wait(_WATCH_SECONDS):
                 service.check()
@@ -255,16 +249,15 @@ def _await_ready(host: str, port: int, supervisor: Supervisor, stopping: threadi
 
 def _readiness(host: str, port: int) -> str:
     """Ask /readyz once; `200`, or what is not right yet."""
-    connection = http.client.HTTPConnection(host, port, timeout=5)
+    # By hand, as Redis is asked: a client of the standard library would be held for as long as the service runs.
     try:
-        connection.request("GET", "/readyz")
-        response = connection.getresponse()
-        body = response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
+        with socket.create_connection((host, port), 5.0) as connection, connection.makefile("rb") as answers:
+            connection.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+            head, _, body = answers.read().decode(errors="replace").partition("\r\n\r\n")
+    except OSError as error:
         return one_line(error)
-    finally:
-        connection.close()
-    return "200" if response.status == http.HTTPStatus.OK else f"{response.status} {body}"
+    status = head.partition("\r\n")[0].partition(" ")[2]
+    return "200" if status.startswith("200") else f"{status} {body}"
 
 
 def _check(stopping: threading.Event) -> None:
@@ -302,3 +295,7 @@ def _describe_store(data_dir: Path | None, environ: Mapping[str, str]) -> str:
     if data_dir is not None:
         return f"{data_dir.absolute()}, kept"
     return "temporary, lost when this ends (--data-dir keeps it)"
+
+
+if __name__ == "__main__":
+    sys.exit(run_serve(**json.loads(sys.argv[-1])))
