@@ -6,8 +6,10 @@ import asyncio
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from palimpsest_client import AsyncClient, Client, KeptTurn, Outbox, UnexpectedSeqError, UnreachableError
 
@@ -17,11 +19,18 @@ from tests.support.service.proxied_client import client, conversation, key, labe
 from tests.support.talk import answer, request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runtime.settings import Settings
     from tests.support.service.running_api import Service
 
 __all__ = ["client", "conversation", "key", "proxy"]
 
 OWN = [request("what I remember myself")]
+COLUMNS = """
+    select string_agg(column_name, ', ') from information_schema.columns
+    where table_schema = 'public' and table_name = %s and is_generated = 'NEVER'
+"""
 SHAPES = [
     Refused(308, {}),
     Refused(200, {}),
@@ -185,3 +194,34 @@ def test_what_is_not_the_services_answer_is_none(
     proxy.always = None
     assert client.flush() == 0
     assert stored(service, conversation) == ["a"]
+
+
+@contextmanager
+def lost(database_url: str) -> Iterator[None]:
+    """Have the database afterwards as it was before, as one that was restored, or a standby that lagged."""
+    tables = ("conversations", "messages", "idempotency_keys")
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        for table in tables:
+            owner.execute(f"create temporary table before_{table} as table {table}".encode())
+        yield
+        owner.execute("set session_replication_role = replica")
+        for table in tables:
+            (columns,) = owner.execute(COLUMNS, [table]).fetchone() or ("",)
+            owner.execute(f"delete from {table}".encode())  # noqa: S608
+            owner.execute(f"insert into {table} ({columns}) select {columns} from before_{table}".encode())  # noqa: S608
+
+
+@pytest.mark.parametrize("noticed_by", ["context", "overflow"])
+def test_turns_are_lost_where_the_context_is_the_one_that_is_remembered(
+    client: Client, conversation: str, service: Service, module_settings: Settings, noticed_by: str
+) -> None:
+    long = [request("a: " + "word " * 4000), answer("b: " + "word " * 4000)] * 2
+    client.deliver(conversation, [*long, request("c")])
+    before = client.context(conversation)
+    with lost(module_settings.database_url.get_secret_value()):
+        client.deliver(conversation, [answer("d")])
+        client.deliver(conversation, [request("e")])
+    after = client.context(conversation) if noticed_by == "context" else client.overflow(conversation)
+    assert after.last_seq == before.last_seq
+    client.deliver(conversation, [answer("f")])
+    assert stored(service, conversation) == ["a", "b", "a", "b", "c", "d", "e", "f"]

@@ -182,8 +182,9 @@ class Flows:
         """
         body = given(snapshot_version=snapshot_version, error=error, shape=shape)
         request = Request("POST", path_of("conversations", conversation_id, "overflow"), body=body)
+        acknowledged = self._next_seqs.get(conversation_id, 0)
         answer = yield from self._caller.send(request, safe=False)
-        return self._context_of(conversation_id, answer.body, shape)
+        return self._context_of(conversation_id, answer.body, shape, acknowledged)
 
     def call_model(
         self,
@@ -251,20 +252,21 @@ class Flows:
         acknowledged = self._next_seqs.get(conversation_id, 0)
         answer: Answer = yield from self._caller.send(request)
         if answer.status == HTTPStatus.NOT_MODIFIED and known:
-            return self._context_of(conversation_id, known.body, shape)
-        context = self._context_of(conversation_id, answer.body, shape)
-        next_seq = 0 if context.last_seq is None else context.last_seq + 1
-        if next_seq < acknowledged:
-            self.outbox.lose(conversation_id, next_seq, acknowledged)
+            # As it was remembered, and turns may have been acknowledged since: then they are lost.
+            return self._context_of(conversation_id, known.body, shape, acknowledged)
+        context = self._context_of(conversation_id, answer.body, shape, acknowledged)
         if etag := answer.headers.get("etag"):
             self._memory.put(place, Remembered(etag, answer.body))
         return context
 
-    def _context_of(self, conversation_id: str, body: bytes, shape: Shape | None) -> Context:
+    def _context_of(self, conversation_id: str, body: bytes, shape: Shape | None, acknowledged: int) -> Context:
+        """Return the context of an answer; note as lost what it has not, acknowledged before it was asked for."""
         with as_documented():
             found = decode(Answer(HTTPStatus.OK, {}, body))
             head = found["snapshot"] or {"version": 0, "covers_through": None}
             self._note_last(conversation_id, found["last_seq"])
+            if found["last_seq"] + 1 < acknowledged:
+                self.outbox.lose(conversation_id, found["last_seq"] + 1, acknowledged)
             return Context(
                 [dict(message) for message in found["items" if "items" in found else "messages"]],
                 head["version"],
