@@ -225,3 +225,16 @@ def test_turns_are_lost_where_the_context_is_the_one_that_is_remembered(
     assert after.last_seq == before.last_seq
     client.deliver(conversation, [answer("f")])
     assert stored(service, conversation) == ["a", "b", "a", "b", "c", "d", "e", "f"]
+
+
+def test_a_turn_that_names_no_seq_notices_what_is_lost(
+    client: Client, conversation: str, service: Service, module_settings: Settings
+) -> None:
+    client.deliver(conversation, [request("a")])
+    with lost(module_settings.database_url.get_secret_value()):
+        client.deliver(conversation, [answer("b")])
+        client.deliver(conversation, [request("c")], idempotency_key="request-c")
+    client.deliver(conversation, [answer("d")], idempotency_key="reply-d")
+    client.deliver(conversation, [answer("d")], idempotency_key="reply-d")
+    client.deliver(conversation, [request("e")])
+    assert stored(service, conversation) == ["a", "d", "b", "c", "e"]

@@ -221,6 +221,10 @@ class Flows:
         if len(self._next_seqs) > NOTED_CONVERSATIONS:
             self._next_seqs.pop(next(iter(self._next_seqs)), None)
 
+    def _note_lost(self, conversation_id: str, next_seq: int, acknowledged: int) -> None:
+        if next_seq < acknowledged:
+            self.outbox.lose(conversation_id, next_seq, acknowledged)
+
     def _read_with_kept(self, place: Place, timeout: float, *, can_do_without: bool) -> Flow[Context]:
         """Send what waits, and return the context with what still does; meanwhile nobody else sends it.
 
@@ -265,8 +269,7 @@ class Flows:
             found = decode(Answer(HTTPStatus.OK, {}, body))
             head = found["snapshot"] or {"version": 0, "covers_through": None}
             self._note_last(conversation_id, found["last_seq"])
-            if found["last_seq"] + 1 < acknowledged:
-                self.outbox.lose(conversation_id, found["last_seq"] + 1, acknowledged)
+            self._note_lost(conversation_id, found["last_seq"] + 1, acknowledged)
             return Context(
                 [dict(message) for message in found["items" if "items" in found else "messages"]],
                 head["version"],
@@ -293,11 +296,18 @@ class Flows:
     def _append(self, conversation_id: str, body: dict[str, Any], key: str, timeout: float) -> Flow[Turn]:
         path = path_of("conversations", conversation_id, "turns")
         request = Request("POST", path, {}, {"idempotency-key": key}, body, timeout)
+        # Before it is sent: what others learn meanwhile, this answer need not have.
+        acknowledged = self._next_seqs.get(conversation_id, 0)
         answer: Answer = yield from self._caller.send(request)
         replayed = answer.headers.get("idempotency-replayed") == "true"
         with as_documented():
             found = decode(answer)
-            self._note_last(conversation_id, found["last_seq"])
+            if replayed:
+                # As it was answered the first time: it says nothing of what came since.
+                self._note_last(conversation_id, max(found["last_seq"], acknowledged - 1))
+            else:
+                self._note_last(conversation_id, found["last_seq"])
+                self._note_lost(conversation_id, found["first_seq"], acknowledged)
             return Turn(found["first_seq"], found["last_seq"], found["context_tokens"], found["check"], replayed)
 
     def _send_line_locked(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
