@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -11,7 +12,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.doors import CHAT, MESSAGES, door_of, error_body, error_headers
-from gateway.exchange import PassedRequest
+from gateway.exchange import IS_CUT_OFF, PassedRequest
 from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
 from gateway.guardrails.litellm import GuardrailRequest
 from gateway.services import GatewayServices
@@ -124,8 +125,14 @@ _made: list[Gateway] = []
 """The gateway that nobody runs yet."""
 
 
+def _is_news(_: logging.LogRecord) -> bool:
+    """Tell whether the server may log: an answer without an end, of which `gateway.cut_off` says why, is no fault."""
+    return not IS_CUT_OFF.get()
+
+
 def create_gateway(settings: Settings | None = None) -> ASGIApp:
     """Return the ASGI application."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     settings = settings or read_once()
     is_made = bool(_made) and _made[0].settings is settings
     gateway: Any = _made.pop() if is_made else Gateway(settings)

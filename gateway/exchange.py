@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, closing, suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+IS_CUT_OFF: Final = ContextVar("IS_CUT_OFF", default=False)
+"""Whether the request's answer has no end, and that has been logged."""
 _OK: Final = 200
 _LEAST_REFUSED_BYTES: Final = 32 * 1024
 """Bytes of a request that may be too long for a model; the answer to a shorter one is passed on as it begins."""
@@ -131,8 +134,7 @@ class PassedRequest:
         except DoorError as error:
             await self._refuse(error, send)
         except (CutOffError, GoneError) as error:
-            # Its end is missing, so that nobody takes what came for the whole.
-            log.info("gateway.cut_off", error=type(error).__name__, door=self._door.name)
+            self._cut_off(error)
         finally:
             self._learn(is_whole=False)
             if response is not None:
@@ -283,14 +285,19 @@ class PassedRequest:
         names = [response_key(answered.response_ids.shown)] if answered.response_ids is not None else []
         self._services.learning.begin_turn(caller.tenant_id, prepared.learned, storing, names=names)
 
+    def _cut_off(self, error: Exception) -> None:
+        """Leave the answer without an end, so that nobody takes what came for the whole."""
+        IS_CUT_OFF.set(True)
+        log.info("gateway.cut_off", error=type(error).__name__, door=self._door.name)
+
     async def _refuse(self, error: DoorError, send: Send) -> None:
         if self._has_begun:
-            return
+            return self._cut_off(error)
         self.status = error.status
         body = error_body(self._door.shape, error.status, error.detail, error.code)
         headers = error_headers(body, error.retry_after)
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        return await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:

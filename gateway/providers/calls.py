@@ -31,6 +31,8 @@ PIECE_BYTES: Final = 256 * 1024
 """Bytes of a request that are sent at a time: encrypting megabytes would keep everybody waiting."""
 MOST_HEADER_BYTES: Final = 256 * 1024
 """Bytes of one header of an answer."""
+MOST_HEADERS: Final = 1_000
+"""Headers of an answer; what stands before a provider adds its own, and limits of rate are several for each model."""
 MOST_WAITING_BYTES: Final = 64 * 1024
 """Bytes of an answer that wait for their client before less is read from the provider."""
 _OF_THE_CLIENT: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -86,6 +88,7 @@ class ProviderCalls:
                 read_bufsize=MOST_WAITING_BYTES,
                 max_line_size=MOST_HEADER_BYTES,
                 max_field_size=MOST_HEADER_BYTES,
+                max_headers=MOST_HEADERS,
             )
         return self._session
 

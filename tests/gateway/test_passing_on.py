@@ -229,11 +229,12 @@ def test_client_that_goes_away_takes_its_call_with_it(room: Room) -> None:
     assert {"aborted": True} in noted
 
 
-def test_stream_that_breaks_breaks(room: Room) -> None:
+def test_stream_that_breaks_breaks_and_is_no_fault_of_ours(room: Room, caplog: pytest.LogCaptureFixture) -> None:
     room.providers.model = lambda _: Says("one two three four five six")
     room.providers.cut_after = 6
     with pytest.raises(Exception, match=r"peer closed|incomplete|disconnected|reset"):
         room.client.post("/v1/messages", json=asking("messages", "breaks", stream=True))
+    assert [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"] == []
 
 
 def test_provider_that_is_away(room: Room) -> None:

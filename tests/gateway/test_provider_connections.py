@@ -277,6 +277,18 @@ def test_answer_that_breaks_breaks_after_what_came(raw: bytes) -> None:
     run(test())
 
 
+def test_answer_of_many_headers_is_one() -> None:
+    many = b"".join(b"X-Ratelimit-%d: %d\r\n" % (number, number) for number in range(500))
+
+    async def test() -> None:
+        async with provider(saying(SIZED.replace(b"\r\n", b"\r\n" + many, 1))) as (loopback, own):
+            answer = await post(own, loopback)
+            assert (b"x-ratelimit-499", b"499") in answer.headers
+            assert await whole(answer) == b"hello"
+
+    run(test())
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_answers_without_a_body(method: str) -> None:
     raw = SIZED.partition(b"hello")[0] if method == "HEAD" else b"HTTP/1.1 204 No Content\r\n\r\n"
