@@ -59,7 +59,7 @@ class Beat(NamedTuple):
 
     at: datetime
     before: datetime | None
-    """None where it has no row, yet or any more."""
+    """Where it has no row, yet or any more, when any process was; None where none has."""
 
 
 class Backlog(NamedTuple):
@@ -85,8 +85,10 @@ def beat(connection: Connection, process: Process, activity: Activity) -> Beat:
     known = update(processes).where(_p.id == process.id, _before.id == _p.id).values(**state)
     row = connection.execute(known.returning(_p.seen_at, _before.seen_at)).one_or_none()
     if row is None:
+        # A database that was restored has the rows of its time.
+        before = connection.scalar(select(func.max(_p.seen_at)))
         made = insert(processes).values(**process._asdict(), **state).returning(_p.seen_at)
-        return Beat(connection.execute(made).scalar_one(), None)
+        return Beat(connection.execute(made).scalar_one(), before)
     return Beat(*row)
 
 

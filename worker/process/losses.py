@@ -30,7 +30,8 @@ class Losses:
     def note(self, beat: Beat) -> None:
         """Note a heartbeat that was acknowledged; say so where it met an older one than the last of these.
 
-        Of a row that is gone nothing is said: housekeeping and others take rows off.
+        A row that is gone may be one that a restored backup is too old for, and then every other is older as well.
+        Housekeeping takes the oldest off, and the younger ones stay.
         """
         stored_at, self._stored_at = self._stored_at, beat.at
         if stored_at is None or beat.before is None or beat.before >= stored_at:

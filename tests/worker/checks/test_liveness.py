@@ -17,13 +17,14 @@ from api.monitoring import installation
 from runtime import ids
 from runtime.broker import CHECK_TASK, CHECKS, LATER, QUEUES, SUMMARIES, QueueDepths, celery_app
 from store.operations import processes
-from store.operations.processes import Activity, Process
+from store.operations.processes import Activity, Beat, Process
 from tests.support.eventually import eventually
 from tests.support.processes import Product, ended, long_talk, model, product
 from tests.support.service.in_process import Chat, Workers, chat
 from tests.support.service.running_api import RunningApi, running_api
 from tests.support.talk import exchanges, request, rounds
 from worker.process.liveness import Watch
+from worker.process.losses import Losses
 from worker.process.progress import Progress
 from worker.process.worker_life import Consumed, PoolWatch
 
@@ -109,6 +110,33 @@ class TestHeartbeats:
             assert (row.busy, row.age.total_seconds()) == (1, 30)
             processes.leave(connection, process.id)
             assert processes.alive(connection, 5) == []
+
+    def test_a_process_that_a_backup_is_too_old_for_says_what_is_lost_and_one_that_was_taken_off_nothing(
+        self, chat: Chat
+    ) -> None:
+        own, other = (Process(ids.new_id(), "worker", "here", pid, [CHECKS], "1", 2) for pid in (1, 2))
+        losses = Losses()
+
+        def beat(process: Process) -> Beat:
+            with chat.database.transaction(None) as connection:
+                return processes.beat(connection, process, Activity())
+
+        def met_without(*gone: Process) -> list[Any]:
+            with chat.database.transaction(None) as connection:
+                for each in gone:
+                    processes.leave(connection, each.id)
+            with capture_logs() as logs:
+                losses.note(beat(own))
+            return [(log["since"], log["through"]) for log in logs if log["event"] == "commits.lost"]
+
+        backed_up = beat(other).at
+        stored = beat(own)
+        losses.note(stored)
+        assert met_without(own) == [(backed_up.isoformat(), stored.at.isoformat())]
+        assert met_without() == []
+        beat(other)
+        assert met_without(own) == []
+        assert met_without(own, other) == []
 
 
 @pytest.fixture
