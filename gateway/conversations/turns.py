@@ -11,7 +11,7 @@ from api.http.bodies import aside
 from api.http.problems import invalid
 from api.http.turn_bodies import read_turn
 from gateway.conversations.put_back import with_results
-from gateway.conversations.recognition import recognize
+from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
 from store.gateway import histories as stored
 from store.gateway.histories import AnsweredRecall, Begun, Noted
@@ -71,11 +71,18 @@ class Learned(NamedTuple):
     rules: str = ""
     """The hash over the rules that stand in what was compacted; "" where nothing was."""
 
+    @property
+    def in_session(self) -> bool:
+        """Whether the client says which conversation it is, by a name of its own or its session's."""
+        return self.named is not None or self.external_id is not None or self.session.name is not None
+
 
 async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> Kept:
     """Store what is new of a request, and its answer; return where. Raises LostTurnError if it cannot be."""
     if learned.place.is_pending:
         learned = await _gone_on(caller, learned)
+    elif learned.place.is_new and may_go_on(learned.history, in_session=learned.in_session):
+        learned = await _met(caller, learned)
     for _ in range(OVERTAKEN):
         if learned.place.is_new:
             learned = await _begun(caller, learned)
@@ -106,6 +113,20 @@ async def _gone_on(caller: Caller, learned: Learned) -> Learned:
     if place.is_new or place.is_edit or place.matched < learned.first:
         # It is something else: two went on from the same place. The client's next request is a branch.
         raise LostTurnError("overtaken")
+    return learned._replace(place=place)
+
+
+async def _met(caller: Caller, learned: Learned) -> Learned:
+    """Return a request that went on from nothing, with the place that it has where the same came at once.
+
+    Raises LostTurnError where that is stored with its answer.
+    """
+    pool, rows = caller.services.pool, len(learned.history.rows)
+    place = await recognize(pool, caller.tenant_id, learned.history, learned.keys)
+    if place.is_new or (place.is_edit and place.matched < rows):
+        return learned
+    if place.is_edit:
+        raise LostTurnError("the same came at once")
     return learned._replace(place=place)
 
 

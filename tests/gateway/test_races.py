@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tests.gateway.conftest import Room
 
 SHAPES = tuple(PATHS)
+STORED_IN = """
+    select count(distinct conversation_id) from messages as m join messages as o using (conversation_id)
+    where m.content::text like %s and o.content::text like %s
+"""
 
 
 def answering(asked: Any) -> Says:
@@ -56,6 +60,32 @@ def test_same_request_twice_at_once_is_one_turn(room: Room, shape: str) -> None:
     assert chats[2].name == chat.name
     stored = room.eventually_stored(chat.name, 8)
     assert json.dumps([row["content"] for row in stored]).count("said to third") == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_history_that_nobody_knows_sent_twice_at_once_is_one_conversation(room: Room, shape: str) -> None:
+    """As SDKs retry, and without a session; others that begin as it does are beside it."""
+    room.providers.model = answering
+    first = Seen(room, shape)
+    first.rows = [{"role": "user", "content": f"known to none {shape}"}, *first.answer(Says("well known"))]
+    chats, other = [copy_of(first) for _ in range(8)], copy_of(first)
+    room.providers.hold_after = 1
+    with ThreadPoolExecutor(9) as threads:
+        asked = [threads.submit(other.ask, "something else")]
+        eventually(lambda: len(room.providers.asked) == 1)
+        asked += [threads.submit(each.ask, "the same") for each in chats]
+        eventually(lambda: len(room.providers.asked) == 9)
+        room.providers.go_on.set()
+        for each in asked:
+            each.result()
+    room.providers.hold_after = None
+    chats[5].ask("and on")
+    other.ask("and on beside it")
+    for chat, said in ((chats[5], "the same"), (other, "something else")):
+        room.eventually_stored(chat.name, 6)
+        named = f"%said to {said}%", f"%known to none {shape}%"
+        (stored,) = room.query(STORED_IN, *named)
+        assert stored == {"count": 1}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
