@@ -25,17 +25,6 @@ MOST_READ_TOGETHER: Final = 4
 LOCK_MILLISECONDS: Final = 50
 """Milliseconds that calls together wait for a row that somebody else has locked; then each goes alone."""
 _PLACE: Final = re.compile(r"\$(\d+)")
-_ROLLED_BACK: Final = (
-    asyncpg.LockNotAvailableError,
-    asyncpg.TransactionRollbackError,
-    asyncpg.IntegrityConstraintViolationError,
-    asyncpg.DataError,
-    asyncpg.SyntaxOrAccessError,
-    asyncpg.PLPGSQLError,
-    asyncpg.QueryCanceledError,
-    asyncpg.ReadOnlySQLTransactionError,
-)
-"""After these nothing was stored, for certain: after a lost connection it may have been."""
 
 
 class Connections(Protocol):
@@ -130,9 +119,10 @@ class CallGroups:
         try:
             rows = await self._together(_together(self._query, len(group), locks=self._writes), *arguments)
             answered = list(zip(group, rows[self._writes :], strict=True))
-        except _ROLLED_BACK:
-            await asyncio.gather(*map(self._go_alone, group))
         except BaseException as error:
+            if _is_rolled_back(error):
+                await asyncio.gather(*map(self._go_alone, group))
+                return
             for waiting in group:
                 _fail(waiting.answer, error)
             if not isinstance(error, Exception):
@@ -161,6 +151,13 @@ def _together(query: str, count: int, *, locks: bool) -> str:
     calls = (_PLACE.sub(lambda place: f"${int(place[1]) + call * places}", query) for call in range(count))  # noqa: B023
     bound = [f"select set_config('lock_timeout', '{LOCK_MILLISECONDS}ms', true), 0, 0, 0, false"] if locks else []
     return " union all ".join((*bound, *calls))
+
+
+def _is_rolled_back(error: BaseException) -> bool:
+    """Tell whether nothing was stored, for certain: with a lost connection, or a farewell, it may have been."""
+    # What is refused before it is sent, or told of a standby, is no word of the server's.
+    is_ours = isinstance(error, (asyncpg.DataError, asyncpg.ReadOnlySQLTransactionError))
+    return is_ours or getattr(error, "severity_en", None) == "ERROR"
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:

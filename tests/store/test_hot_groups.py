@@ -162,6 +162,30 @@ def test_what_fails_fails_alone(database_url: str) -> None:
     pooled(database_url, test)
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_row_that_is_damaged_fails_alone(database_url: str, *, writes: bool) -> None:
+    """Whatever the server says of it: none of the others is a part of that."""
+    query = "select intact($1)::text, 0, 0, 0, true"
+
+    async def test(pool: HotPool) -> None:
+        call = pool.write_together if writes else pool.read_together
+        answers = await asyncio.gather(*(call(uuid4(), query, number) for number in range(6)), return_exceptions=True)
+        assert isinstance(answers.pop(3), asyncpg.DataCorruptedError)
+        assert [row[0] for row in answers if not isinstance(row, BaseException)] == ["0", "1", "2", "4", "5"]
+
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute("""
+            create function intact(number integer) returns integer language plpgsql as $$
+            begin
+                if number = 3 then
+                    raise 'missing chunk' using errcode = 'data_corrupted';
+                end if;
+                return number;
+            end $$
+        """)
+    pooled(database_url, test)
+
+
 def test_what_may_be_stored_is_not_tried_again(database_url: str) -> None:
     """With the connection, the answer is lost, and nobody knows of what."""
     ending = "case when $1 then pg_terminate_backend(pg_backend_pid())::text end"
