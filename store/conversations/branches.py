@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BigInteger, Connection, exists, func, insert, literal, select, text, update
+from sqlalchemy import BigInteger, Connection, case, exists, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.steps.runs import RunTrigger
@@ -48,6 +48,13 @@ _KEPT: Final = (
     "last_version",
 )
 """What a fork has of its conversation's row."""
+_BEGINS_WITH_AN_ANSWER: Final = text("""
+    exists (select from snapshots as s where s.conversation_id = conversations.id
+                and s.version = conversations.head_version and s.message_count = 0)
+    and (select m.role from messages as m where m.conversation_id = conversations.id
+             and m.seq > conversations.covers_through and m.superseded_at is null order by m.seq limit 1) = 'assistant'
+""")
+"""Whether nothing stands before an answer: an edit has put it where the version once had a request behind it."""
 _EMPTY: Final[Mapping[str, Any]] = {
     "covers_through": -1,
     "messages": "[]",
@@ -142,6 +149,7 @@ def restore(
             # `min_savings_tokens` may be so large that the bytes of its hold have no room in the column.
             trim_hold=func.least(_c.context_bytes + literal(hold * 4, BigInteger), _MOST_BYTES),
             results_cut_through=-1,
+            broken_through=case((_BEGINS_WITH_AN_ANSWER, _c.next_seq - 1), else_=_c.broken_through),
             held_by_restore=True,
             restored_over_budget=policy.context_limit_tokens < ESTIMATED_TOKENS,
         )
