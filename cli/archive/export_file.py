@@ -143,11 +143,13 @@ class _Reader:
         for number, kind, identifier in self._named:
             if identifier not in self._ids[kind]:
                 raise ExportFileError(number, f"{kind.replace('_', ' ')} {identifier.hex} is not in the file")
-        if self._counts["message"] != self._conversation.get("next_seq", 0):
+        # Those between may be missing: a fork is without what was replaced before it.
+        last = self._last.get("message", -1)
+        if last != self._conversation.get("next_seq", 0) - 1:
             raise ExportFileError(self.number, "the newest messages are missing")
         if self._facts and not (turn_facts(self._facts).sound and self._facts[0].role == "user"):
             # Whatever the row says of it: repaired when it is read.
-            self._conversation["broken_through"] = self._counts["message"] - 1
+            self._conversation["broken_through"] = last
         for name in ("head_version", "pending_version"):
             if (version := self._conversation.get(name)) and version not in self._versions:
                 raise ExportFileError(2, f"{name}: there is no snapshot {version}")
@@ -205,8 +207,6 @@ class _Reader:
     def _message(self, row: Row) -> None:
         if self._conversation is not None and row["seq"] >= self._conversation.get("next_seq", 0):
             raise self._error(f"seq {row['seq']} is beyond the conversation's end")
-        if row["seq"] != self._counts["message"] - 1:
-            raise self._error(f"seq {row['seq']} follows a message that is missing")
         decoded = Decoded(row["role"], msgspec.json.decode(row["content"]))
         facts = self._facts_of(decoded._asdict())
         if row.get("sent") is not None:
