@@ -95,9 +95,10 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     """
     content = block.get("content", "")
     if isinstance(content, str):
-        if len(content) <= limit or len(content) <= limit + _noted_chars(content):
+        hidden = len(content) - limit
+        if hidden <= 0 or (content.endswith("]") and hidden <= _noted_chars(content)):
             return None
-        truncated = content[:limit] + note(len(content) - limit)
+        truncated = content[:limit] + note(hidden)
         return block | {"content": truncated} if len(truncated) < len(content) else None
     if not isinstance(content, list):
         return None
@@ -142,16 +143,15 @@ def shorten_result(
 
     With `handles` the note says what was cut and how to have it back. The marker of a cut stays last.
     """
-    handle = None if handles is None else handles.of(block)
-    about, where = handle or ("", "")
+    about, where = ("", "") if handles is None else handles.of(block)
     # What an earlier note says is missing is missing still; without handles it counts as the text that it is.
     earlier = _earlier_hidden(block) if where else 0
 
     def note(hidden: int) -> str:
-        values = {"about": about, "hidden": hidden + earlier, "where": where}
-        if capped:
-            return _CAP_NOTE.format(**values)
-        return (_CUT_NOTE.format(**values) if where else "") + MARKER
+        if not capped and not where:
+            return MARKER
+        said = (_CAP_NOTE if capped else _CUT_NOTE).format(about=about, hidden=hidden + earlier, where=where)
+        return said if capped else said + MARKER
 
     shorter = truncate_result(block, limit, note)
     if shorter is not None and handles is not None:
@@ -174,21 +174,18 @@ def cap_results(view: Sequence[ViewMessage], cap: int, handles: Handles | None =
             return block
         return shorten_result(block, cap, handles, capped=True) or block
 
-    return tuple([map_blocks(message, capped) if _exceeds(message, cap) else message for message in view])
-
-
-def _exceeds(message: ViewMessage, chars: int) -> bool:
-    """Tell whether a message holds a result of more characters of text."""
-    content = message.content
-    if message.role != "user" or isinstance(content, str):
-        return False
-    for block in content:
-        if isinstance(block, dict) and block.get("type") == "tool_result":
-            inner = block.get("content", "")
-            # Nearly all are texts, which need no call.
-            if (len(inner) if isinstance(inner, str) else result_text_chars(block)) > chars:
-                return True
-    return False
+    after = list(view)
+    for index, message in enumerate(view):
+        if message.role != "user" or isinstance(message.content, str):
+            continue
+        for block in message.content:
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                inner = block.get("content", "")
+                # Nearly all are texts, which need no call.
+                if (len(inner) if isinstance(inner, str) else result_text_chars(block)) > cap:
+                    after[index] = map_blocks(message, capped)
+                    break
+    return tuple(after)
 
 
 def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index: int = 0) -> View:
@@ -202,7 +199,13 @@ def strip_thinking(view: Sequence[ViewMessage], through_seq: int, *, from_index:
     kept = list(view[:from_index])
     for message in view[from_index:]:
         content = message.content
-        if message.seq > through_seq or isinstance(content, str) or not has_thinking(message.role, content):
+        # The cheapest question comes first: half of all are the user's.
+        if (
+            message.role == "user"
+            or message.seq > through_seq
+            or isinstance(content, str)
+            or not has_thinking(message.role, content)
+        ):
             kept.append(message)
         elif rest := [block for block in content if block.get("type") not in THINKING]:
             kept.append(message.with_content(rest))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "recall"
 MORE: Final = "recall_more"
+_ENDS: Final = (NAME, MORE)
 _NAMES: Final = re.compile(rf"(?:.*(?:__|\.|/))?(?:{NAME}|{MORE})\Z")
 """Clients of MCP put the server's name before a tool's."""
 _FIELDS: Final = frozenset({"query", "ref", "pattern", "offset", "from_seq", "through_seq", "max_tokens", "limit"})
@@ -52,8 +53,11 @@ def definition(shape: Shape) -> dict[str, Any]:
 
 def is_call(block: Mapping[str, Any]) -> bool:
     """Tell whether a block is a call of this tool; another of the same name has other fields."""
-    given = block.get("input")
-    return _NAMES.match(str(block.get("name"))) is not None and isinstance(given, dict) and _FIELDS.issuperset(given)
+    name, given = str(block.get("name")), block.get("input")
+    # Hardly any name ends so, and nearly every step asks this of all calls.
+    if not name.endswith(_ENDS) or _NAMES.match(name) is None:
+        return False
+    return isinstance(given, dict) and _FIELDS.issuperset(given)
 
 
 def is_framed(text: str) -> bool:

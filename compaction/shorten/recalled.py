@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -19,32 +18,40 @@ Place = tuple[int, int]
 
 
 class RecallCalls:
-    """The ids of the calls of recall in a view, looked for when first asked for: hardly any result is recall's."""
+    """The calls of recall that results can answer: those in the answer before them, since the view is a repaired one.
+
+    Messages are asked for in their order, and none is gone through twice.
+    """
 
     def __init__(self, view: Sequence[ViewMessage]) -> None:
         self._view = view
+        self._seen = 0
+        self._ids: set[str] = set()
 
-    @cached_property
-    def _ids(self) -> frozenset[str]:
-        return frozenset(
-            [
-                str(block.get("id"))
-                for message in self._view
-                if message.role == "assistant" and not isinstance(message.content, str)
-                for block in message.content
-                if block.get("type") in CALLS and tool.is_call(block)
-            ]
-        )
-
-    def __contains__(self, identifier: object) -> bool:
-        return identifier in self._ids
+    def before(self, index: int) -> Container[str]:
+        """Return the ids of those that message `index` can answer."""
+        view, asked = self._view, index
+        while asked > self._seen and view[asked - 1].role == "user":
+            asked -= 1
+        if asked > self._seen:
+            self._ids = set()
+        while asked > self._seen and (message := view[asked - 1]).role == "assistant":
+            asked -= 1
+            for block in () if isinstance(message.content, str) else message.content:
+                if block.get("type") in CALLS and tool.is_call(block):
+                    self._ids.add(str(block.get("id")))
+        self._seen = index
+        return self._ids
 
 
 def recalled_line(block: dict[str, Any], calls: Container[str]) -> dict[str, Any] | None:
-    """Return a result of recall as the line that names what it gave back, None for another or a shorter one."""
+    """Return a result of recall as the line that names what it gave back, None for another or a shorter one.
+
+    `calls` are the ids of those that it can answer.
+    """
     text = text_of(block.get("content", ""))
-    # Ids may repeat: a result that names no place is another tool's.
-    if not tool.is_framed(text) and (not tool.named_in(text) or block.get("tool_use_id") not in calls):
+    # Ids may repeat: a result that names no place is another tool's. Its text is searched last, as that takes longest.
+    if not tool.is_framed(text) and (block.get("tool_use_id") not in calls or not tool.named_in(text)):
         return None
     line = f"{tool.cut(text)} {MARKER}"
     return {**block, "content": line} if len(line) < len(text) else None
@@ -58,7 +65,7 @@ def recalled_lines(view: Sequence[ViewMessage], start: int = 0) -> Iterator[tupl
         if view[index].role != "user" or isinstance(content, str):
             continue
         for place, block in enumerate(content):
-            if block.get("type") == "tool_result" and (line := recalled_line(block, calls)) is not None:
+            if block.get("type") == "tool_result" and (line := recalled_line(block, calls.before(index))) is not None:
                 yield (index, place), line
 
 

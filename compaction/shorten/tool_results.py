@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.shorten.recalled import RecallCalls, last_results, newest_results, recalled_line
-from compaction.view import MARKER, View, ViewMessage, map_blocks, result_tail, shorten_result
+from compaction.view import MARKER, View, ViewMessage, result_tail, shorten_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,24 +43,24 @@ def cut_tool_results(
     indices: list[int] = []
     results = 0
     recalls = RecallCalls(view)
-
-    def cut(block: dict[str, Any]) -> dict[str, Any]:
-        nonlocal results
-        if not _may_be_cut(block):
-            return block
-        shorter = recalled_line(block, recalls) or shorten_result(block, retention_chars, handles)
-        if shorter is None:
-            return block
-        results += 1
-        return shorter
-
     for index in range(start, newest_results(view) if in_pieces else last_results(view)):
-        content = view[index].content
-        if view[index].role == "user" and not isinstance(content, str) and any(map(_may_be_cut, content)):
-            message = map_blocks(view[index], cut)
-            if message is not view[index]:
-                changed[index] = message
+        message = view[index]
+        if message.role != "user" or isinstance(message.content, str):
+            continue
+        content = message.content
+        for place, block in enumerate(content):
+            if not _may_be_cut(block):
+                continue
+            shorter = recalled_line(block, recalls.before(index)) or shorten_result(block, retention_chars, handles)
+            if shorter is None:
+                continue
+            if content is message.content:
+                content = content.copy()
                 indices.append(index)
+            content[place] = shorter
+            results += 1
+        if content is not message.content:
+            changed[index] = message.with_content(content)
     return Cut(tuple(changed), results, tuple(indices))
 
 

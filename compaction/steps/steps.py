@@ -191,14 +191,14 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
 
 def cut_results(stage: Stage, policy: Policy, start: int = 0) -> StepOutcome:
     """Return the view with older tool results cut; those in messages before the one at `start` stay."""
-    handles, in_pieces = stage.working.handles, stage.working.in_pieces
-    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, handles, in_pieces=in_pieces, start=start)
+    view, handles, in_pieces = stage.view, stage.working.handles, stage.working.in_pieces
+    cut = cut_tool_results(view, policy.tool_result_retention_chars, handles, in_pieces=in_pieces, start=start)
     outcome = StepOutcome(
         Step.TOOL_RESULTS,
         cut.view,
         None if cut.results else RunReason.NOTHING_TO_CUT,
         diagnostic(cut.results, stage.load.input_tokens, policy.input_token_budget),
-        tuple(stage.view[index].seq for index in cut.indices),
+        tuple([view[index].seq for index in cut.indices]),
         results_cut=cut.results,
     )
     return _if_worth_it(outcome, stage, policy)

@@ -190,3 +190,19 @@ def test_what_was_recalled_is_cut_to_a_line_that_names_it(given: str) -> None:
     # Ids may repeat, and another tool's result is no recall.
     other = (*view[:2], ViewMessage("user", [result("seven o'clock")], 2), *view[3:])
     assert cut_tool_results(other, 500).view == other
+
+
+def test_a_result_is_one_of_recall_if_the_answer_before_it_called_recall() -> None:
+    given = '{"passages":[{"ref":"m3-m5","parts":[{"ref":"m3.0"}]}],"tokens":300,"searched":9,"more":false}'
+
+    def called(identifier: str, name: str) -> ViewMessage:
+        return ViewMessage("assistant", [{"type": "tool_use", "id": identifier, "name": name, "input": {"query": "x"}}])
+
+    def answered(identifier: str) -> ViewMessage:
+        return ViewMessage("user", [{"type": "tool_result", "tool_use_id": identifier, "content": given}])
+
+    in_pieces = (called("a", "recall"), called("b", "search"), called("c", "recall_more"), *map(answered, "abc"))
+    # Another tool's call may have the id of an earlier one of recall.
+    again = (called("a", "search"), answered("a"), called("b", "recall"), answered("b"))
+    view = (ViewMessage("user", "go"), *in_pieces, *again, called("d", "recall"), answered("d"))
+    assert cut_tool_results(view, 500, in_pieces=True).indices == (4, 6, 10)
