@@ -45,7 +45,7 @@ def extend(parent: Sequence[Span], seqs: Iterable[int], fates: Mapping[int, Fate
 
     def add(first: int, last: int, fate: Fate, run: str | None) -> None:
         before = spans[-1] if spans else None
-        if before is not None and before.last == first - 1 and before.fate == fate and before.run_id == run:
+        if before is not None and before.fate == fate and before.last == first - 1 and before.run_id == run:
             spans[-1] = Span(before.first, last, fate, run)
         else:
             spans.append(Span(first, last, fate, run))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import compress, count
 from operator import attrgetter, is_not
@@ -211,9 +212,10 @@ def build(
 
 
 def _as_stored(row: Original) -> ViewMessage:
-    message = ViewMessage(row.role, _loads(row.content), row.seq)
-    if row.tokens is not None and row.content != UNREAD:
-        message.__dict__["tokens"] = row.tokens
+    seq, role, content, tokens = row
+    message = ViewMessage(role, _loads(content), seq)
+    if tokens is not None and content != UNREAD:
+        message.__dict__["tokens"] = tokens
     return message
 
 
@@ -289,23 +291,24 @@ def settle(
         rest = without_marks(rest)
         text = dump_messages(rest)
     messages_json = known.followed_by(text)
-    new_rows = [row for row in working.tail if row.seq <= covers]
+    new_rows = working.tail[: bisect_right(working.tail, covers, key=_SEQ)]
+    seqs = tuple(map(_SEQ, rest))
     # What was gone before is not gone through again: a long conversation has far more of that than of the view.
     shown = () if known.messages else shown_seqs(working.snapshot.coverage)
-    gone = {*shown, *map(_SEQ, new_rows)}.difference(map(_SEQ, rest), map(_SEQ, after[cut:]))
+    gone = {*shown, *map(_SEQ, new_rows)}.difference(seqs, map(_SEQ, after[cut:]))
     fates: dict[int, Fate] = dict.fromkeys(gone, removed)
-    fates.update({row.seq: "dropped" for row in new_rows if row.content == UNREAD})
+    fates.update({seq: "dropped" for seq, _, content, _ in new_rows if content == UNREAD})
     fates.update({seq: "truncated" for seq in truncated if seq <= covers})
     return NewSnapshot(
         messages_json=messages_json,
-        seqs=(*map(_SEQ, known.messages), *map(_SEQ, rest)),
+        seqs=(*map(_SEQ, known.messages), *seqs),
         covers_through=covers,
         coverage=extend(working.snapshot.coverage, map(_SEQ, new_rows), fates, run_id),
         summary=summary if summary is not None else working.snapshot.summary,
         prefix_hash=_hash(working.snapshot.prefix_hash, new_rows),
         tokens=known.tokens + view_tokens(rest),
         bytes=len(messages_json) if messages_json.isascii() else len(messages_json.encode()),
-        exchanges=known.exchanges + sum([is_request(message.role, message.content) for message in rest]),
+        exchanges=known.exchanges + sum([is_request("user", each.content) for each in rest if each.role == "user"]),
         pins=pins,
         claims=claims if summary is not None else working.snapshot.claims,
     )

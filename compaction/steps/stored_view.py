@@ -50,4 +50,4 @@ NOTHING: Final = StoredView()
 
 def dump_messages(view: Sequence[ViewMessage]) -> str:
     """Return a view as JSON text, `[{"role", "content"}, …]`."""
-    return _encode([message.as_message() for message in view]).decode()
+    return _encode([{"role": message.role, "content": message.content} for message in view]).decode()
