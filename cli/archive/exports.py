@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from api.actions.archive import line
 from cli.output import failed, noted
 from cli.progress import counting
 from migrations.revisions import HEAD
 from runtime import ids, release
 from store.archive import exports
+from store.archive.export_lines import line
 from store.engine import owner_engine, transaction
 from store.tenants import tenants
 

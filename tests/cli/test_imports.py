@@ -469,7 +469,9 @@ def test_an_export_is_of_one_moment(desk: Desk) -> None:
     assert check(io.BytesIO(file.getvalue())).messages == stored
 
 
-def test_the_commands_pass_a_conversation_on(desk: Desk) -> None:
+def test_the_commands_pass_a_conversation_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     tracked = long_conversation(desk)
     environment = {
         **os.environ,
@@ -486,17 +488,19 @@ def test_the_commands_pass_a_conversation_on(desk: Desk) -> None:
             env=environment,
         )
 
-    data = command("export", ids.external("conv", tracked.id)).stdout
+    shown = command("export", ids.external("conv", tracked.id))
+    data = shown.stdout
     assert data.splitlines()[1:-1] == exported(desk.product, tracked.id).splitlines()[1:-1]
+    assert shown.stderr == b"", "nobody sits before it"
+    environment["TTY_COMPATIBLE"] = "1"
     done = command("import", "-", "--tenant", "elsewhere", stdin=data)
     parsed = ids.parse("conv", done.stdout.decode().strip())
     assert parsed is not None
     assert context_of(desk.elsewhere, parsed) == context_of(desk.product, tracked.id)
-    assert b"Checking" not in done.stderr, "nobody sits before it"
-    environment["TTY_COMPATIBLE"] = "1"
-    shown = command("export", ids.external("conv", tracked.id))
-    assert (shown.stdout.splitlines()[1:-1], b"Exporting: " in shown.stderr) == (data.splitlines()[1:-1], True)
-    assert b"Checking and importing" in command("import", "-", "--tenant", "elsewhere", stdin=data).stderr
+    assert b"Checking and importing" in done.stderr
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert run_export(desk.product.settings, ids.external("conv", tracked.id), tmp_path / "one", tenant=None) == 0
+    assert "Exporting: " in capsys.readouterr().err
 
 
 def test_dead_runs_come_back_dead(desk: Desk) -> None:

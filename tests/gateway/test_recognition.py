@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 import pytest
 
-from api.actions.archive import line
 from gateway.conversations.sessions import session_of
 from runtime import ids
 from store.archive import exports
+from store.archive.export_lines import line
 from store.engine import service_engine, transaction
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter

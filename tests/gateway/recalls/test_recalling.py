@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from api.actions.archive import line
 from compaction.recall.tool import NAME, definition
 from runtime import ids
 from store.archive import exports
+from store.archive.export_lines import line
 from store.engine import service_engine, transaction
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import room_on
-from tests.gateway.test_compacting import LONG, PROBLEMS
+from tests.gateway.test_compacting import LONG, PROBLEMS, SHORT
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Asked, Fails, Says
 
