@@ -141,28 +141,6 @@ def test_a_port_that_is_taken_is_an_error_at_once(tmp_path: Path) -> None:
     assert f"cannot listen on port {port} of 127.0.0.1" in (tmp_path / "stderr").read_text()
 
 
-def test_a_part_that_cannot_start_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = "import sys, signal; 'sweeper' in sys.argv and sys.exit('no time to sweep'); signal.pause()"
-    monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-c", part])
-    before = descendants(os.getpid())
-    with (
-        pytest.raises(ServiceError, match=r"^sweeper ended with status 1: no time to sweep$"),
-        running_service(durable=False, environ=ENVIRONMENT, log=io.StringIO()),
-    ):
-        pytest.fail("it cannot be ready")
-    assert len(descendants(os.getpid()) - before) <= 1  # the guard stays as long as this process
-
-
-def test_a_start_can_be_stopped() -> None:
-    stopping = threading.Event()
-    stopping.set()
-    with (
-        pytest.raises(ServiceStoppedError),
-        running_service(durable=False, environ=ENVIRONMENT, log=io.StringIO(), stopping=stopping),
-    ):
-        pytest.fail("it was stopped")
-
-
 @pytest.fixture
 def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for the parts: answer 200 to everything. The database is seen to without a process of its own.
@@ -192,6 +170,32 @@ def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     # Without what is installed: several of these start for each service, and take as long as all else in its test.
     monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-S", "-c", part])
+
+
+def test_a_part_that_cannot_start_is_an_error_with_its_reason(
+    ready_parts: None, database_url: str, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = "import sys, signal; 'sweeper' in sys.argv and sys.exit('no time to sweep'); signal.pause()"
+    monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-S", "-c", part])
+    before = descendants(os.getpid())
+    with (
+        pytest.raises(ServiceError, match=r"^sweeper ended with status 1: no time to sweep$"),
+        running_service(environ=elsewhere(database_url, broker_url), log=io.StringIO()),
+    ):
+        pytest.fail("it cannot be ready")
+    # The guard stays as long as this process; a backend of the tests' Postgres may last a moment.
+    eventually(lambda: len(descendants(os.getpid()) - before) <= 1, SECONDS)
+
+
+def test_a_start_can_be_stopped(database_url: str, broker_url: str) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    with (
+        pytest.raises(ServiceStoppedError),
+        running_service(environ=elsewhere(database_url, broker_url), log=io.StringIO(), stopping=stopping),
+    ):
+        pytest.fail("it was stopped")
+    assert untouched(database_url)
 
 
 @pytest.mark.usefixtures("ready_parts")
@@ -267,16 +271,6 @@ def test_a_tenant_with_too_many_keys(database_url: str, monkeypatch: pytest.Monk
         api_key(database_url, None)
 
 
-def test_a_newer_schema_is_an_error_in_one_line(database_url: str, broker_url: str) -> None:
-    with psycopg.connect(database_url) as connection:
-        connection.execute("update alembic_version set version_num = '9999'")
-    with (
-        pytest.raises(ServiceError, match=r"^the database cannot be prepared: .*'9999'"),
-        running_service(environ=elsewhere(database_url, broker_url), log=io.StringIO()),
-    ):
-        pytest.fail("it cannot be ready")
-
-
 @pytest.mark.usefixtures("ready_parts")
 @pytest.mark.parametrize("host", ["::1", "::"])
 def test_an_ipv6_host_is_written_in_brackets(database_url: str, broker_url: str, host: str) -> None:
@@ -333,15 +327,18 @@ def test_a_store_of_the_environment_is_not_used_without_a_yes(
     assert untouched(database_url)
 
 
-def test_a_store_of_the_environment_is_used_with_a_yes(database_url: str, broker_url: str) -> None:
+def test_a_store_of_the_environment_is_used_with_a_yes_and_a_newer_schema_is_an_error_in_one_line(
+    database_url: str, broker_url: str
+) -> None:
     environ = elsewhere(database_url, broker_url)
     agree_to_stores(environ, "serve", yes=True)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("update alembic_version set version_num = '9999'")
     with typing(["serve", "--port", "0"], environ, "y\n") as process:
-        # Its tenant is made before any part is started, which takes longest and is shown elsewhere.
-        eventually(lambda: not untouched(database_url) or process.poll() is not None, SECONDS)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=SECONDS)
-    assert not untouched(database_url)
+        output, errors = process.communicate(timeout=SECONDS)
+    assert (process.returncode, output) == (1, "")
+    *_, told = errors.splitlines()
+    assert re.fullmatch(r"(Go on\? \[y/N\]: )?palimpsest: the database cannot be prepared: .*'9999'.*", told)
 
 
 @pytest.mark.slow
