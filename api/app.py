@@ -35,7 +35,7 @@ from api.routes.administration import dead_letters, erasures, keys, tenant, usag
 from api.schema.documentation import RawSchemaPlugin
 from api.schema.openapi_document import SECURITY, openapi_config
 from api.services import Services
-from runtime.settings import read_once
+from runtime.settings import Ahead, read_once
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,15 +45,14 @@ if TYPE_CHECKING:
 
 _ahead: dict[int, Litestar] = {}
 """Routes that no application has yet, by the bytes that a body may have."""
-_made: list[Litestar] = []
-"""The application that nobody runs yet."""
+_made: Ahead[Litestar] = Ahead()
 
 
 def create_app(settings: Settings | None = None) -> Litestar:
     """Return the ASGI application."""
     settings = settings or read_once()
-    if _made and _made[0].state.services.settings is settings:
-        return _made.pop()
+    if (made := _made.take(settings)) is not None:
+        return made
     app = _ahead.pop(settings.max_body_bytes, None) or routed(settings.max_body_bytes)
     return furnished(app, settings)
 
@@ -66,7 +65,7 @@ def route_ahead(max_body_bytes: int) -> Litestar:
 
 def create_ahead(settings: Settings) -> None:
     """Make the next application with these settings, here and in each process that is forked from this one."""
-    _made[:] = [create_app(settings)]
+    _made.put(settings, create_app(settings))
 
 
 def furnished(app: Litestar, settings: Settings) -> Litestar:

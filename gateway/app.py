@@ -17,7 +17,7 @@ from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
 from gateway.guardrails.litellm import GuardrailRequest
 from gateway.services import GatewayServices
 from runtime import ids
-from runtime.settings import read_once
+from runtime.settings import Ahead, read_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,6 @@ class Gateway:
     """Answers requests of clients, and those for its health."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
         self._services = GatewayServices(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,8 +120,7 @@ async def _send(send: Send, status: int, body: bytes, media_type: str = "applica
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-_made: list[Gateway] = []
-"""The gateway that nobody runs yet."""
+_made: Ahead[Gateway] = Ahead()
 
 
 def _is_news(_: logging.LogRecord) -> bool:
@@ -134,11 +132,10 @@ def create_gateway(settings: Settings | None = None) -> ASGIApp:
     """Return the ASGI application."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     settings = settings or read_once()
-    is_made = bool(_made) and _made[0].settings is settings
-    gateway: Any = _made.pop() if is_made else Gateway(settings)
+    gateway: Any = _made.take(settings) or Gateway(settings)
     return cast("ASGIApp", gateway)
 
 
 def create_ahead(settings: Settings) -> None:
     """Make the next gateway with these settings, here and in each process that is forked from this one."""
-    _made[:] = [Gateway(settings)]
+    _made.put(settings, Gateway(settings))

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from runtime import ids
 from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
 from runtime.fault_points import pause_for_test
-from runtime.settings import Settings
+from runtime.settings import Ahead, read_once
 from runtime.tracing import header, here
 from store.runs import runs, summary_places
 from store.runs.runs import LeaseHolder
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
+    from runtime.settings import Settings
     from store.runs.runs import Lease
     from worker.sweeping.webhooks import Courier
 
@@ -50,8 +51,6 @@ class TaskServices:
     def __init__(self, settings: Settings, app: Any) -> None:
         self._app = app
         self.settings = settings
-        self.process_id = ids.new_id()
-        """The process of `processes` that speaks for this one, and for the others of its pool."""
         METRICS.name_models(settings)
         self.progress = Progress()
         self.database = Database(settings, "worker", self.progress)
@@ -76,6 +75,11 @@ class TaskServices:
             pausing=Pausing(settings),
         )
         self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
+
+    @cached_property
+    def process_id(self) -> UUID:
+        """The process of `processes` that speaks for this one, and for the others of its pool, forked later."""
+        return ids.new_id()
 
     @cached_property
     def courier(self) -> Courier:
@@ -170,9 +174,21 @@ class ServiceTask(Task):  # type: ignore[misc] # Celery ships no types
         log.error("task.failed", task=self.name, task_id=task_id, error=type(exc).__name__)
 
 
+_made: Ahead[Celery] = Ahead()
+
+
+def create_ahead(settings: Settings) -> None:
+    """Make the next application with these settings, here and in each process that is forked from this one."""
+    app = create_app(settings)
+    app.finalize()
+    _made.put(settings, app)
+
+
 def create_app(settings: Settings | None = None) -> Celery:
     """Return the application that a worker runs."""
-    settings = settings or Settings()
+    settings = settings or read_once()
+    if (made := _made.take(settings)) is not None:
+        return made
     app = celery_app(settings, "palimpsest")
     services = TaskServices(settings, app)
     base = type("BoundTask", (ServiceTask,), {"services": services, "abstract": True})

@@ -44,6 +44,7 @@ _LOADED: Final = (
     "anyio._backends._asyncio",
     "anyio.streams.tls",
     "billiard.popen_fork",
+    "billiard.sharedctypes",
     "celery.app.amqp",
     "celery.app.control",
     "celery.app.events",
@@ -129,27 +130,24 @@ def rehearse(environment: Mapping[str, str]) -> None:
 
     Where something is wrong with it, a part says so.
     """
-    from sqlalchemy import text  # noqa: PLC0415 - as above
-
-    import api.app  # noqa: PLC0415
+    import api.app  # noqa: PLC0415 - as above
     import gateway.app  # noqa: PLC0415
+    import worker.app  # noqa: PLC0415
     from runtime.broker import CHECKS, QueueDepths  # noqa: PLC0415
     from runtime.settings import read_once  # noqa: PLC0415
-    from store.engine import service_engine  # noqa: PLC0415
+    from worker.process.liveness import beat_ahead  # noqa: PLC0415
 
     os.environ.clear()
     os.environ.update(environment)
     with contextlib.suppress(Exception):
         settings = read_once()
-        engine = service_engine(settings, "start")
-        with engine.connect() as connection:
-            connection.execute(text("select 1"))
-        engine.dispose()
+        beat_ahead(settings)
         depths = QueueDepths(settings)
         depths.of(CHECKS)
         depths.close()
         api.app.create_ahead(settings)
         gateway.app.create_ahead(settings)
+        worker.app.create_ahead(settings)
     _keep_shared()
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import gateway.app
+import worker.app
 from api.app import create_ahead, create_app, route_ahead
 from cli.local.embedded_server import free_port
 from cli.local.forking import COMMAND, ForkedProgram, ForkServer
+from runtime.broker import CHECK_TASK
 from runtime.release import VERSION
 from runtime.settings import Settings, read_once
 from tests.cli.test_processes import SECONDS, still_running
@@ -99,6 +101,11 @@ def test_what_is_made_ahead_is_taken_once_and_with_its_own_settings_alone() -> N
     assert others[0].state.services.settings is not settings
     assert ahead[0].state.services.settings is settings
     assert not {*others} & {*ahead}
+    # A pool of processes has one id in all, which is found before it is forked, and no other worker has it.
+    worker.app.create_ahead(settings)
+    services = worker.app.create_app(settings).tasks[CHECK_TASK].services
+    assert services.settings is settings
+    assert "process_id" not in vars(services)
     assert create_app(settings) is not ahead[0]
     assert gateway.app.create_gateway(settings) is not ahead[1]
 

@@ -18,9 +18,8 @@ from runtime.launch import die_with_parent
 from runtime.tracing import TRACING
 from store.operations import processes
 from store.operations.processes import Activity
-from worker.database import Database
 from worker.process import place
-from worker.process.liveness import FROZEN_SECONDS, Heart, Watch
+from worker.process.liveness import FROZEN_SECONDS, Heart, Watch, heart_database
 from worker.process.shutdown import leave_in_time, leave_now
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class WorkerLife:
         """Whether the worker ends because it was stuck."""
         self._depths = QueueDepths(settings)
         self._heart = Heart(
-            Database(settings, "heartbeat"),
+            heart_database(settings),
             "worker",
             queues,
             slots=slots,

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 from runtime.broker import celery_app
 from runtime.tracing import TRACING
 from store.operations.processes import Activity
-from worker.database import Database
 from worker.metrics import METRICS
 from worker.process.exposition import Exposition, ProcessGauges
-from worker.process.liveness import FROZEN_SECONDS, Heart, Watch
+from worker.process.liveness import FROZEN_SECONDS, Heart, Watch, heart_database
 from worker.process.shutdown import leave_in_time, leave_now
 from worker.sweeping.missing import Missing
 from worker.sweeping.sweeper import Sweeper
@@ -36,7 +35,7 @@ def run_sweeper(settings: Settings) -> int:
         signal.signal(number, end)
     TRACING.start(settings, SWEEPER_SERVICE)
     sweeper = Sweeper(settings, celery_app(settings, "palimpsest-sweeper"))
-    database = Database(settings, "heartbeat")
+    database = heart_database(settings)
     missing = Missing(settings, database)
 
     def look() -> None:
