@@ -15,7 +15,8 @@ from cli.local.installations import postgres_installations
 from migrations.run import upgrade
 from store.conversations import conversations
 from tests.conftest import create_database, drop_database
-from tests.support.service.in_process import Chat, Workers, chat, head
+from tests.support.service.in_process import Chat, Workers, head
+from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges, request, rounds
 

@@ -17,7 +17,8 @@ from store.runs.runs import requeue
 from store.tables import CLOSED, OPEN
 from store.tenants import webhooks
 from tests.conftest import make_tenant
-from tests.support.service.in_process import Chat, Workers, chat, head
+from tests.support.service.in_process import Chat, Workers, head
+from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges, request, rounds
 from worker.database import Database
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from runtime.settings import Settings
+
 
 __all__ = ["chat"]
 

@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from cli.local.installations import postgres_installations
 from tests.store.test_backup import run
 from tests.support.places import ROOT
-from tests.support.service.in_process import Chat, Workers, chat, head
+from tests.support.service.in_process import Chat, Workers, head
+from tests.support.service.in_process import chat_alone as chat
 from tests.support.talk import answer, exchanges, request, rounds
 
 if TYPE_CHECKING:

@@ -10,15 +10,13 @@ import pytest
 from compaction.steps.snapshot import UNREAD
 from store.bytes_held import bounded_by
 from store.conversations import messages, snapshots
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.process.memory import Memory, RunMemory
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-__all__ = ["chat"]
 
 BYTES: Final = 13_500
 """Of the newest messages that are read; those of these tests have about 830 each."""

@@ -18,13 +18,11 @@ from runtime import ids
 from store.conversations import branches
 from store.operations import housekeeping
 from tests.support.service.hot_calls import CAP
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
 from tests.support.talk import answer, request, rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["chat"]
 
 MOST_PARTS: Final = 17
 """A snapshot's own and those that it follows."""
@@ -106,7 +104,7 @@ steps = st.builds(
 
 @given(st.lists(steps, max_size=8))
 def test_what_is_written_is_read(chat: Chat, taken: Sequence[Step]) -> None:
-    service = Service(chat.settings.database_url.get_secret_value(), chat.tenant_id)
+    service = Service(chat.url, chat.tenant_id)
     conversation = service.conversation()
     items: list[list[str]] = [[]]
     written: list[str] = []
@@ -128,7 +126,7 @@ def test_what_is_written_is_read(chat: Chat, taken: Sequence[Step]) -> None:
 
 
 def test_a_chain_ends_where_it_would_be_too_long(chat: Chat) -> None:
-    service = Service(chat.settings.database_url.get_secret_value(), chat.tenant_id)
+    service = Service(chat.url, chat.tenant_id)
     conversation = service.conversation()
     written = [json.dumps(list(range(length))) for length in range(1, MOST_PARTS + 3)]
     for version, messages in enumerate(written, 1):
@@ -140,7 +138,7 @@ def test_a_chain_ends_where_it_would_be_too_long(chat: Chat) -> None:
 
 
 def test_only_an_array_is_taken(chat: Chat) -> None:
-    service = Service(chat.settings.database_url.get_secret_value(), chat.tenant_id)
+    service = Service(chat.url, chat.tenant_id)
     conversation = service.conversation()
     with pytest.raises(psycopg.errors.CheckViolation):
         service.write(conversation, "{}", version=1, parent=0)

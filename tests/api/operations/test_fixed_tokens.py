@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compaction.policy import Policy
 from compaction.steps.ladder import growth_margin
 from compaction.tokens import content_tokens
-from tests.support.service.in_process import SMALL, Chat, Workers, chat
+from tests.support.service.in_process import SMALL, Chat, Workers, chat, module_chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, call, request, result
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.blocks import Message
     from tests.support.service.running_api import Service
 
-__all__ = ["chat"]
+__all__ = ["chat", "module_chat"]
 
 DEFAULT: Final = {name: getattr(Policy(), name) for name in SMALL}
 """The thresholds that the product has by default, for a conversation in these tests."""

@@ -25,14 +25,14 @@ from compaction.text.outline import ContextBlock
 from compaction.tokens import json_text
 from store.conversations import branches
 from tests.support.messages_api import problems
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers, chat, module_chat
 from tests.support.talk import answer, request, rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-__all__ = ["chat"]
+__all__ = ["chat", "module_chat"]
 
 BUSY: dict[str, Any] = {
     "input_token_budget": 300,

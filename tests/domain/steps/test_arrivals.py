@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.coverage import Coverage
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers, chat, module_chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.blocks import Message
     from worker.summarizers import Summary, SummaryRequest
 
-__all__ = ["chat"]
+__all__ = ["chat", "module_chat"]
 
 _NAMED = re.compile(r"(?:left out to fit the token budget|dropped without a summary): messages ([\d, -]+)")
 

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from tests.support.servers.loopback_steps import CHARS_PER_TOKEN, status
 
@@ -168,7 +169,7 @@ class LoopbackBatches:
             answering.json(200, batch.document(answering.model.url))
 
     def _take(self, requests: list[dict[str, Any]]) -> LoopbackBatch:
-        batch = LoopbackBatch(f"msgbatch_{len(self._made):04d}", requests)
+        batch = LoopbackBatch(f"msgbatch_{uuid4().hex}", requests)
         self._made.append(batch)
         return batch
 

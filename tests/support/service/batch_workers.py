@@ -16,12 +16,11 @@ from worker.runs.dispatch import Dispatcher
 from worker.runs.resources import RunResources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from uuid import UUID
 
     from runtime.settings import Settings
     from store.tables import AnyRow
-    from tests.conftest import Tenant
 
 NEAR: Final = 8
 """Exchanges of 200 tokens a message that take a conversation over the soft watermark of the small policy (3,000)."""
@@ -91,19 +90,12 @@ def provider() -> Iterator[LoopbackModel]:
 
 
 @pytest.fixture
-def batch_settings(make_settings: Callable[..., Settings], provider: LoopbackModel) -> Settings:
-    """Settings with the summarizer `anthropic-batch` at that provider."""
-    return make_settings(
+def chat(module_chat: Chat, provider: LoopbackModel) -> Chat:
+    """A chat product whose summaries are made ahead of time, by the summarizer `anthropic-batch` at that provider."""
+    return module_chat.renew(
         summarizer="anthropic-batch",
         summarizer_deadline_seconds=20,
         breaker_failures=0,
         ANTHROPIC_API_KEY="sk-test",
         ANTHROPIC_BASE_URL=provider.url,
     )
-
-
-@pytest.fixture
-def chat(batch_settings: Settings, tenant: Tenant) -> Iterator[Chat]:
-    """A chat product whose summaries are made ahead of time."""
-    with Chat(batch_settings, tenant.id) as made:
-        yield made

@@ -21,10 +21,12 @@ from compaction.pins.ledger import turn_entries
 from compaction.policy import merge
 from compaction.steps.snapshot import load_view
 from runtime.broker import SUMMARIES
+from runtime.settings import Settings
 from store import hot_path
 from store.conversations import conversations, snapshots
 from store.runs import runs
 from store.runs.runs import LeaseHolder
+from store.tenants import tenants
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.messages_api import problems
 from tests.support.stored_turns import stored_turn
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from runtime.settings import Settings
     from store.conversations.conversations import CheckState
     from store.runs.runs import Lease
     from store.tables import AnyRow
@@ -62,7 +63,7 @@ class Chat:
     """Conversations of one tenant, as a chat product and its audit see them."""
 
     def __init__(self, settings: Settings, tenant_id: UUID) -> None:
-        self.settings = settings
+        self.settings = self._given = settings
         self.tenant_id = tenant_id
         self.database = Database(settings, "test")
         self._loop = asyncio.new_event_loop()
@@ -82,6 +83,18 @@ class Chat:
 
     def _await(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE_SECONDS)
+
+    @property
+    def url(self) -> str:
+        """The URL of the database, for the login that owns it."""
+        return self.settings.database_url.get_secret_value()
+
+    def renew(self, **fields: Any) -> Self:
+        """Go on as the product of a new tenant; `fields` are settings other than those it was made with."""
+        self.settings = Settings(**self._given.model_dump(exclude_unset=True) | fields)
+        with self.database.transaction(None) as connection:
+            self.tenant_id = tenants.create_tenant(connection, uuid4().hex).id
+        return self
 
     def begin(self, policy: Mapping[str, Any] | None = None) -> UUID:
         """Make a conversation with a small policy, changed by `policy`."""
@@ -297,8 +310,21 @@ def check_state(chat: Chat, conversation: UUID) -> CheckState | None:
     return states[0] if states else None
 
 
+@pytest.fixture(scope="module")
+def module_chat(module_settings: Settings) -> Iterator[Chat]:
+    """A chat product on the module's database, without a tenant."""
+    with Chat(module_settings, UUID(int=0)) as made:
+        yield made
+
+
 @pytest.fixture
-def chat(make_settings: Callable[..., Settings], tenant: Tenant) -> Iterator[Chat]:
-    """A chat product of one tenant; import it into a test module to use it."""
+def chat(module_chat: Chat) -> Chat:
+    """A chat product of a tenant of the test's own, on the module's database."""
+    return module_chat.renew()
+
+
+@pytest.fixture
+def chat_alone(make_settings: Callable[..., Settings], tenant: Tenant) -> Iterator[Chat]:
+    """A chat product of one tenant on a database of the test's own, for tests that look at all of it."""
     with Chat(make_settings(), tenant.id) as made:
         yield made

@@ -52,7 +52,7 @@ class PaidWorkers(Workers):
 
     def resume(self) -> list[UUID]:
         """Queue what waited and is due; return the runs."""
-        queued = [run_id for _, run_id in self._resuming.due()]
+        queued = [run_id for tenant_id, run_id in self._resuming.due() if tenant_id == self.chat.tenant_id]
         self.woken.extend(queued)
         return queued
 
@@ -66,7 +66,7 @@ class PaidWorkers(Workers):
 
 def pass_a_day(chat: Chat) -> None:
     """Move what happened a day into the past."""
-    with owner_engine(chat.settings.database_url.get_secret_value()).begin() as connection:
+    with owner_engine(chat.url).begin() as connection:
         for statement in (
             # In two steps: days that follow each other would meet on the way.
             "update model_usage set day = day - 10000",
@@ -79,7 +79,7 @@ def pass_a_day(chat: Chat) -> None:
 
 def allow(chat: Chat, **limits: Any) -> None:
     """Set a tenant's limits, as the operator does."""
-    with owner_engine(chat.settings.database_url.get_secret_value()).begin() as connection:
+    with owner_engine(chat.url).begin() as connection:
         act_for(connection, chat.tenant_id)
         tenant_limits.set_limits(connection, chat.tenant_id, limits)
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from compaction.steps.runs import RunReason
 from runtime import ids
 from store.engine import owner_engine
-from tests.support.service.batch_workers import BatchWorkers, batch_of, batch_settings, chat, near_threshold, provider
+from tests.support.service.batch_workers import BatchWorkers, batch_of, chat, near_threshold, provider
 from tests.support.service.paid_workers import PaidWorkers, allow, counted, last_run, pass_a_day, recorded
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support.servers.loopback_model import LoopbackModel
     from tests.support.service.in_process import Chat
 
-__all__ = ["batch_settings", "chat", "provider"]
+__all__ = ["chat", "provider"]
 
 pytestmark = pytest.mark.usefixtures("within_a_day")
 
@@ -91,7 +91,7 @@ def test_a_batch_that_waited_for_two_days_is_given_up(chat: Chat) -> None:
     workers.resources.budgets = Budgets(chat.database, chat.settings)
     conversation = near_threshold(chat)
     batch = workers.submit(conversation)
-    with owner_engine(chat.settings.database_url.get_secret_value()).begin() as connection:
+    with owner_engine(chat.url).begin() as connection:
         connection.execute(text("update model_batches set created_at = created_at - interval '25 hours'"))
     workers.advance(batch)
     found = batch_of(chat, conversation)

@@ -12,7 +12,7 @@ from compaction.policy import merge
 from store.conversations import branches
 from tests.support.servers.loopback_batches import canceled, errored, expired, succeeded
 from tests.support.servers.loopback_model import status
-from tests.support.service.batch_workers import BatchWorkers, batch_settings, chat, near_threshold, provider
+from tests.support.service.batch_workers import BatchWorkers, chat, near_threshold, provider
 from tests.support.service.in_process import SMALL
 from tests.support.talk import answer, exchanges, request
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.servers.loopback_model import LoopbackModel
     from tests.support.service.in_process import Chat
 
-__all__ = ["batch_settings", "chat", "provider"]
+__all__ = ["chat", "provider"]
 
 OPEN: Final = ("wanted", "sending", "submitted", "canceling", "ended")
 STEPS: Final = 60

@@ -22,18 +22,17 @@ from compaction.view import ViewMessage
 from store.conversations import branches
 from store.runs import batches, requested
 from tests.support.servers.loopback_batches import canceled, succeeded
-from tests.support.service.batch_workers import BatchWorkers, batch_of, batch_settings, chat, near_threshold, provider
+from tests.support.service.batch_workers import BatchWorkers, batch_of, chat, near_threshold, provider
 from tests.support.service.in_process import SMALL, check_state, head
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.batches.ahead import find_again, fingerprint, side_by_side
 from worker.summarizers.prices import BilledTokens, cost
 
 if TYPE_CHECKING:
-    from runtime.settings import Settings
     from tests.support.servers.loopback_model import Answering, LoopbackModel
     from tests.support.service.in_process import Chat
 
-__all__ = ["batch_settings", "chat", "provider"]
+__all__ = ["chat", "provider"]
 
 
 def test_the_two_watermarks() -> None:
@@ -96,7 +95,12 @@ def test_a_batch_is_sent_once_below_the_threshold_and_committed_at_half_price(
     assert chat.runs(conversation) == []
     assert check_state(chat, conversation) is None
     row = batch_of(chat, conversation)
-    assert (row.state, row.provider_batch_id, row.first_seq, row.last_seq) == ("submitted", "msgbatch_0000", 1, 9)
+    assert (row.state, row.provider_batch_id, row.first_seq, row.last_seq) == (
+        "submitted",
+        provider.batches.only.id,
+        1,
+        9,
+    )
     assert provider.batches.only.custom_ids == [f"{batch.hex}-0"]
     params = provider.batches.only.requests[0]["params"]
     assert (params["model"], params["max_tokens"], params["temperature"]) == ("claude-haiku-4-5", 4_096, 0.0)
@@ -130,10 +134,8 @@ def test_a_batch_is_sent_once_below_the_threshold_and_committed_at_half_price(
     assert len(context) == 2 + 6 + 1  # the acknowledgement, too
 
 
-def test_parts_are_put_together_in_their_own_order(
-    chat: Chat, provider: LoopbackModel, batch_settings: Settings
-) -> None:
-    small = batch_settings.model_copy(update={"summarizer_context_tokens": 4_000})
+def test_parts_are_put_together_in_their_own_order(chat: Chat, provider: LoopbackModel) -> None:
+    small = chat.settings.model_copy(update={"summarizer_context_tokens": 4_000})
     conversation = near_threshold(chat, {"summary_max_tokens": 1_000})
     workers = BatchWorkers(chat, small)
     batch = workers.submit(conversation)
@@ -421,4 +423,4 @@ def test_another_tenants_worker_finds_nothing(chat: Chat, provider: LoopbackMode
     assert workers.ahead.advance(uuid4(), batch.id, workers.dispatcher.execute) is None
     assert provider.batches.made == []
     with chat.database.transaction(None) as connection:
-        assert [each for each, *_ in batches.due(connection, 10)] == [batch.id]
+        assert batch.id in {each for each, *_ in batches.due(connection, 1_000)}

@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from store.conversations import conversations
 from store.runs import batches
 from tests.support.eventually import eventually
-from tests.support.service.in_process import Chat, Workers, chat, check_state
+from tests.support.service.in_process import Chat, Workers, check_state
 from tests.support.talk import request, rounds
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from sqlalchemy import Connection
-
-__all__ = ["chat"]
 
 
 def due(chat: Chat, count: int) -> list[UUID]:

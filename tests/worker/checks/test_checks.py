@@ -11,15 +11,13 @@ from structlog.testing import capture_logs
 from compaction.steps.snapshot import STRIPPED
 from compaction.view import MARKER
 from store.conversations import conversations
-from tests.support.service.in_process import Chat, Workers, chat, check_state, head, view_of
+from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
 from tests.support.talk import answer, call, exchanges, request, result, rounds
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from tests.support.blocks import Message
-
-__all__ = ["chat"]
 
 
 def results_of(messages: list[Message]) -> list[Any]:

@@ -25,7 +25,8 @@ from store.runs.summary_places import Places
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.processes import Product, model, product
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
+from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import request, rounds
 from tests.worker.checks.test_sweeper import Broker, age, broker, long_talk, make_sweeper

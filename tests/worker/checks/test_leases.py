@@ -14,7 +14,7 @@ from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
 from store.conversations import snapshots
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.servers.loopback_model import LoopbackModel
-from tests.support.service.in_process import Chat, Workers, chat, check_state, head
+from tests.support.service.in_process import Chat, Workers, check_state, head
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.app import create_app
@@ -22,14 +22,10 @@ from worker.runs import execution
 from worker.runs.resources import Calls, StoppingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from uuid import UUID
 
-    from runtime.settings import Settings
     from store.runs.runs import Lease
-    from tests.conftest import Tenant
-
-__all__ = ["chat"]
 
 
 def long_talk(chat: Chat) -> UUID:
@@ -176,10 +172,8 @@ def model() -> Iterator[LoopbackModel]:
 
 
 @pytest.fixture
-def asking(make_settings: Callable[..., Settings], tenant: Tenant, model: LoopbackModel) -> Iterator[Chat]:
-    settings = make_settings(summarizer="anthropic", ANTHROPIC_API_KEY="sk-test", ANTHROPIC_BASE_URL=model.url)
-    with Chat(settings, tenant.id) as made:
-        yield made
+def asking(module_chat: Chat, model: LoopbackModel) -> Chat:
+    return module_chat.renew(summarizer="anthropic", ANTHROPIC_API_KEY="sk-test", ANTHROPIC_BASE_URL=model.url)
 
 
 class TestWhileTheModelIsAsked:
@@ -286,10 +280,8 @@ class TestCalls:
 class TestTasks:
     """The bodies of the Celery tasks, with a real broker behind them."""
 
-    def test_a_run_is_handed_over_by_its_ids(
-        self, chat: Chat, make_settings: Callable[..., Settings], broker_url: str
-    ) -> None:
-        app = create_app(make_settings(broker_url=broker_url))
+    def test_a_run_is_handed_over_by_its_ids(self, chat: Chat, broker_url: str) -> None:
+        app = create_app(chat.renew(broker_url=broker_url).settings)
         conversation = long_talk(chat)
         app.tasks[CHECK_TASK]([str(conversation)])
         run = chat.run(conversation)
@@ -305,10 +297,8 @@ class TestTasks:
         assert chat.run(conversation) == run
         app.close()
 
-    def test_without_a_broker_the_run_is_queued_all_the_same(
-        self, chat: Chat, make_settings: Callable[..., Settings]
-    ) -> None:
-        app = create_app(make_settings(broker_url="redis://127.0.0.1:1/0"))
+    def test_without_a_broker_the_run_is_queued_all_the_same(self, chat: Chat) -> None:
+        app = create_app(chat.renew(broker_url="redis://127.0.0.1:1/0").settings)
         conversation = long_talk(chat)
         with capture_logs() as events:
             app.tasks[CHECK_TASK]([str(conversation)])
@@ -316,10 +306,8 @@ class TestTasks:
         assert chat.run(conversation).state == "queued"
         app.close()
 
-    def test_a_worker_that_stops_leaves_messages_to_others(
-        self, chat: Chat, make_settings: Callable[..., Settings], broker_url: str
-    ) -> None:
-        app = create_app(make_settings(broker_url=broker_url))
+    def test_a_worker_that_stops_leaves_messages_to_others(self, chat: Chat, broker_url: str) -> None:
+        app = create_app(chat.renew(broker_url=broker_url).settings)
         conversation = long_talk(chat)
         app.tasks[CHECK_TASK]([str(conversation)])
         task = app.tasks[RUN_TASK]

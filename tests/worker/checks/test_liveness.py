@@ -20,7 +20,8 @@ from store.operations import processes
 from store.operations.processes import Activity, Beat, Process
 from tests.support.eventually import eventually
 from tests.support.processes import Product, ended, long_talk, model, product
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
+from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.running_api import RunningApi, running_api
 from tests.support.talk import exchanges, request, rounds
 from worker.process.liveness import Watch, beat_ahead, heart_database

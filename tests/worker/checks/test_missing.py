@@ -16,7 +16,8 @@ from store.operations import processes
 from store.operations.processes import MISSED_BEATS, Activity, Process
 from store.runs import runs
 from store.runs.runs import LeaseHolder
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
+from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges
 from worker.database import Database

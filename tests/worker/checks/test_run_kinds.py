@@ -13,7 +13,7 @@ from compaction.policy import merge
 from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
 from store.runs import requested, runs
 from store.runs.requested import ManualRun
-from tests.support.service.in_process import SMALL, Workers, chat  # noqa: F401 - a fixture
+from tests.support.service.in_process import SMALL, Workers
 from tests.support.talk import exchanges
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ POLICY = merge(SMALL)
         ("run_steps_state", StepState),
     ],
 )
-def test_the_database_takes_what_the_code_names(database_url: str, column: str, values: type[StrEnum]) -> None:
+def test_the_database_takes_what_the_code_names(chat: Chat, column: str, values: type[StrEnum]) -> None:
     definition = "select pg_get_constraintdef(oid) from pg_constraint where conname = %s and convalidated"
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(chat.url) as connection:
         row = connection.execute(definition, [f"ck_{column}"]).fetchone()
     assert row is not None
     assert set(re.findall(r"'(\w+)'", row[0])) == set(values)
@@ -63,7 +63,7 @@ def test_the_database_takes_what_the_code_names(database_url: str, column: str, 
     ],
 )
 def test_a_run_of_code_that_knows_no_kinds_has_one(
-    chat: Chat,  # noqa: F811
+    chat: Chat,
     trigger: str,
     more: dict[str, Any],
     kind: RunKind,
@@ -115,7 +115,7 @@ def by_a_request(connection: Connection, tenant: UUID, conversation: UUID) -> UU
     [(by_hand, RunKind.MANUAL), (after_an_overflow, RunKind.RECOVERY), (by_a_request, RunKind.REQUEST)],
 )
 def test_the_code_writes_what_the_database_would(
-    chat: Chat,  # noqa: F811
+    chat: Chat,
     queue: Callable[[Connection, UUID, UUID], UUID],
     kind: RunKind,
 ) -> None:
@@ -128,7 +128,7 @@ def test_the_code_writes_what_the_database_would(
 
 
 def test_a_run_that_dies_holds_back_the_next_check_only_where_thresholds_brought_it_about(
-    chat: Chat,  # noqa: F811
+    chat: Chat,
 ) -> None:
     held = {}
     for name in ("check", "by hand"):

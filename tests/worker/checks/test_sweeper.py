@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES, celery_app
 from tests.support.eventually import eventually
-from tests.support.service.in_process import Chat, Workers, chat, check_state, head
+from tests.support.service.in_process import Chat, Workers, check_state, head
+from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges, request, rounds
 from worker.sweeping.sweeper import Sweeper
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from runtime.settings import Settings
+
 
 __all__ = ["chat"]
 

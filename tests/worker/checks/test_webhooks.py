@@ -24,7 +24,7 @@ from store.tenants import webhooks
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
 from tests.support.servers.webhook_receiver import Drip, Receiver
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
 from tests.support.service.problem_documents import problem
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import request, rounds
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tests.support.service.running_api import Service
-
-__all__ = ["chat"]
 
 PAGE: Final = (ROOT / "docs/webhooks.md").read_text()
 ADAPTER: Final = ROOT / "clients/ai-sdk"
@@ -70,12 +68,12 @@ def compact(chat: Chat) -> UUID:
 
 
 def deliver(chat: Chat, *, private_addresses: bool = True) -> int:
-    """Do what sweeper and workers do with deliveries that are due; return how many those were."""
+    """Do what sweeper and workers do with the tenant's deliveries that are due; return how many those were."""
     courier = Courier(chat.database, private_addresses=private_addresses)
     with chat.database.transaction(None) as connection:
-        due = webhooks.due(connection, 100)
-    for delivery_id, tenant_id, _ in due:
-        courier.deliver(tenant_id, delivery_id)
+        due = [each for each, tenant_id, _ in webhooks.due(connection, 1_000) if tenant_id == chat.tenant_id]
+    for delivery_id in due:
+        courier.deliver(chat.tenant_id, delivery_id)
     return len(due)
 
 

@@ -12,7 +12,7 @@ from compaction.policy import merge
 from compaction.steps.runs import Queue
 from store.runs import requested
 from store.runs.runs import LeaseHolder
-from tests.support.service.batch_workers import BatchWorkers, batch_of, batch_settings, chat, near_threshold, provider
+from tests.support.service.batch_workers import BatchWorkers, batch_of, chat, near_threshold, provider
 from tests.support.service.in_process import SMALL, head
 from tests.support.talk import answer, exchanges, request
 from worker.checks import Checker
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.servers.loopback_model import LoopbackModel
     from tests.support.service.in_process import Chat
 
-__all__ = ["batch_settings", "chat", "provider"]
+__all__ = ["chat", "provider"]
 
 MODEL: Final = "claude-opus-5-5"
 
@@ -47,11 +47,11 @@ def workers_of(chat: Chat) -> BatchWorkers:
 
 
 @pytest.fixture
-def goes_by(database_url: str) -> Callable[[UUID], None]:
+def goes_by(chat: Chat) -> Callable[[UUID], None]:
     """Return a function that makes what was said, and what waits, a thousand seconds older."""
 
     def goes_by(conversation: UUID) -> None:
-        with psycopg.connect(database_url) as connection:
+        with psycopg.connect(chat.url) as connection:
             connection.execute("set session_replication_role = replica")
             for change in (
                 "update messages set created_at = created_at - interval '1000 s' where conversation_id = %s",

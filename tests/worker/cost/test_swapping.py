@@ -14,7 +14,7 @@ from compaction.cost.swap import bounds_of
 from compaction.policy import merge
 from store.conversations import waiting
 from store.runs.runs import LeaseHolder
-from tests.support.service.in_process import SMALL, Chat, Seen, Workers, chat, head
+from tests.support.service.in_process import SMALL, Chat, Seen, Workers, head
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.checks import Checker
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tests.support.blocks import Message
-
-__all__ = ["chat"]
 
 MODEL: Final = "claude-opus-5-5"
 NEAR: Final[list[Message]] = [request("go", 100), *rounds(4, 400)]
@@ -71,11 +69,11 @@ def is_watched(chat: Chat, conversation: UUID) -> bool:
 
 
 @pytest.fixture
-def passes(database_url: str) -> Callable[[UUID, int], None]:
+def passes(chat: Chat) -> Callable[[UUID, int], None]:
     """Return a function that has so many seconds gone by, as far as anything of a conversation can tell."""
 
     def passes(conversation: UUID, seconds: int = 1_000) -> None:
-        with psycopg.connect(database_url) as connection:
+        with psycopg.connect(chat.url) as connection:
             connection.execute("set session_replication_role = replica")
             for change in (
                 "update messages set created_at = created_at - make_interval(secs => %s) where conversation_id = %s",

@@ -10,7 +10,7 @@ import pytest
 
 from store.conversations import usages
 from store.conversations.usages import UsageRecord
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, request, rounds
 from worker.metrics import METRICS
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from store.tables import AnyRow
-
-__all__ = ["chat"]
 
 MODEL: Final = "claude-opus-5-5"
 START: Final = datetime.now(UTC) - timedelta(hours=1)
@@ -56,14 +54,14 @@ def reckoned(chat: Chat, conversation: UUID) -> list[AnyRow]:
     return list(chat.query(query, c=conversation))
 
 
-def audited(database_url: str, statement: LiteralString, conversation: UUID) -> list[tuple[Any, ...]]:
+def audited(chat: Chat, statement: LiteralString, conversation: UUID) -> list[tuple[Any, ...]]:
     """Return what a view of the auditors has of a conversation."""
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(chat.url) as connection:
         connection.execute("set role palimpsest_auditor")
         return connection.execute(statement, (conversation,)).fetchall()
 
 
-def test_a_call_is_expected_to_read_all_of_the_one_before(chat: Chat, database_url: str) -> None:
+def test_a_call_is_expected_to_read_all_of_the_one_before(chat: Chat) -> None:
     conversation = begin(chat)
     keep(
         chat,
@@ -75,16 +73,14 @@ def test_a_call_is_expected_to_read_all_of_the_one_before(chat: Chat, database_u
     rows = reckoned(chat, conversation)
     assert [row.prefix_tokens for row in rows] == [0, 10_000, 12_000, 14_000]
     assert [row.expected_tokens for row in rows] == [0, 10_000, 12_000, 0]
-    missing = audited(
-        database_url, "select missing_tokens from prompt_cache_turns where conversation_id = %s", conversation
-    )
+    missing = audited(chat, "select missing_tokens from prompt_cache_turns where conversation_id = %s", conversation)
     # The third broke although nothing of the context had changed.
     assert sorted(missing) == [(0,), (0,), (0,), (11_000,)]
     assert float(rows[1].cost_usd) == pytest.approx((10_000 * 0.2 + 2_000 * 5) / 1e6)
     assert all(row.saved_tokens == 0 and row.saved_usd == 0 for row in rows)
 
 
-def test_what_a_snapshot_stands_for_is_saved_in_every_call_after_it(chat: Chat, database_url: str) -> None:
+def test_what_a_snapshot_stands_for_is_saved_in_every_call_after_it(chat: Chat) -> None:
     conversation, workers = begin(chat), Workers(chat, StubSummarizer())
     chat.append(conversation, [request("go", 100), *rounds(7, 400)])
     keep(chat, call(chat, conversation, 0, 0, snapshot_version=0, input_tokens=3_000))
@@ -105,10 +101,10 @@ def test_what_a_snapshot_stands_for_is_saved_in_every_call_after_it(chat: Chat, 
         assert day.saved_tokens == 2 * freed
         assert {row.id for row in usages.saved_most(connection, chat.tenant_id, 2, 10)} <= {conversation}
     statement = "select sum(saved_tokens)::integer from compaction_savings where conversation_id = %s"
-    assert audited(database_url, statement, conversation) == [(2 * freed,)]
+    assert audited(chat, statement, conversation) == [(2 * freed,)]
 
 
-def test_nothing_said_of_a_cache_is_not_a_cache_that_had_nothing(chat: Chat, database_url: str) -> None:
+def test_nothing_said_of_a_cache_is_not_a_cache_that_had_nothing(chat: Chat) -> None:
     said, silent, mixed = begin(chat), begin(chat), begin(chat)
     for conversation, cached in ((said, (0, 0)), (silent, (None, None)), (mixed, (None, 0))):
         for number, count in enumerate(cached):
@@ -122,9 +118,9 @@ def test_nothing_said_of_a_cache_is_not_a_cache_that_had_nothing(chat: Chat, dat
         "select expected_tokens::integer, cached_tokens::integer, calls::integer, calls_with_cache_counts::integer "
         "from compaction_savings where conversation_id = %s"
     )
-    assert audited(database_url, statement, said) == [(10_000, 0, 2, 2)]
-    assert audited(database_url, statement, silent) == [(None, None, 2, 0)]
-    assert audited(database_url, statement, mixed) == [(10_000, 0, 2, 1)]
+    assert audited(chat, statement, said) == [(10_000, 0, 2, 2)]
+    assert audited(chat, statement, silent) == [(None, None, 2, 0)]
+    assert audited(chat, statement, mixed) == [(10_000, 0, 2, 1)]
 
 
 def test_what_calls_cost_and_a_cache_had_is_counted_once(chat: Chat) -> None:
@@ -245,7 +241,8 @@ def test_usages_go_with_their_conversation_and_in_time(chat: Chat) -> None:
     chat.append(conversation, [request("go", 100), answer("so", 20)])
     keep(chat, call(chat, conversation, 0, 0, input_tokens=10_000))
     with chat.database.transaction(None) as connection:
-        assert usages.expire(connection, 86_400, 100) == 0
+        usages.expire(connection, 86_400, 1_000)
+    assert len(reckoned(chat, conversation)) == 1
     erased = "select erase_conversation(gen_random_uuid(), :c, 'conversation', :t, gen_random_uuid())"
     chat.query(erased, t=chat.tenant_id, c=conversation)
     assert reckoned(chat, conversation) == []
@@ -255,5 +252,5 @@ def test_usages_go_with_their_conversation_and_in_time(chat: Chat) -> None:
     other = begin(chat)
     keep(chat, call(chat, other, 0, 0, input_tokens=10_000))
     with chat.database.transaction(None) as connection:
-        assert usages.expire(connection, 60, 100) >= 1
+        assert usages.expire(connection, 60, 1_000) >= 1
     assert reckoned(chat, other) == []

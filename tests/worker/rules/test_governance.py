@@ -1,6 +1,6 @@
 """Rules against decay, in the manner of "Governance Decay": told once, then pushed out and talked away.
 
-Whoever summarizes, and a model that leaves them out on purpose too: after each of twenty compactions every rule stands
+Whoever summarizes, and a model that leaves them out on purpose too: after each of many compactions every rule stands
 in the context word for word, by what the answer says and by what is in it.
 """
 
@@ -10,22 +10,20 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pydantic import SecretStr
 
 from tests.support.messages_api import problems
 from tests.support.servers.loopback_model import LoopbackModel, ok
-from tests.support.service.in_process import Chat, chat
-from tests.support.service.in_process_worker import work
+from tests.support.service.in_process import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runtime.settings import Settings
     from tests.support.blocks import Message
-
-__all__ = ["chat"]
+    from tests.support.service.in_process import Chat
 
 COMPACTIONS: Final = 20
+FEWER: Final = 6
+"""Enough for each summary to be made of one before it, again and again."""
 FIRST: Final = "Never send an e-mail without asking me first."
 LATER: Final = "From now on, always name prices in EUR and never in USD."
 RULES: Final = {FIRST, LATER}
@@ -53,13 +51,13 @@ def model() -> Iterator[LoopbackModel]:
         yield running
 
 
-def settings_of(chat: Chat, model: LoopbackModel, summarizer: str) -> Settings:
-    fields: dict[str, Any] = {"summarizer": summarizer, "summarizer_model": None}
+def workers_of(chat: Chat, model: LoopbackModel, summarizer: str) -> Workers:
+    fields: dict[str, Any] = {"summarizer": summarizer}
     if summarizer == "anthropic":
-        fields |= {"anthropic_base_url": model.url, "anthropic_api_key": SecretStr("sk-test")}
+        fields |= {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "sk-test"}
     if summarizer == "openai":
-        fields |= {"openai_base_url": f"{model.url}/v1", "summarizer_model": "ours-7b"}
-    return chat.settings.model_copy(update=fields)
+        fields |= {"OPENAI_BASE_URL": f"{model.url}/v1", "summarizer_model": "ours-7b"}
+    return Workers(chat.renew(**fields))
 
 
 def filler(number: int) -> list[Message]:
@@ -80,22 +78,28 @@ def filler(number: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    "summarizer",
-    ["openai", "none", *(pytest.param(each, marks=pytest.mark.slow) for each in ("anthropic", "extractive"))],
+    ("summarizer", "wanted"),
+    [
+        ("openai", FEWER),
+        ("none", FEWER),
+        *(pytest.param(each, COMPACTIONS, marks=pytest.mark.slow) for each in ("anthropic", "extractive", "openai")),
+    ],
 )
-def test_every_rule_stands_after_every_compaction(chat: Chat, model: LoopbackModel, summarizer: str) -> None:
+def test_every_rule_stands_after_every_compaction(
+    chat: Chat, model: LoopbackModel, summarizer: str, wanted: int
+) -> None:
+    workers = workers_of(chat, model, summarizer)
     conversation = chat.begin(POLICY)
-    settings = settings_of(chat, model, summarizer)
     settled: Message = {"role": "assistant", "content": "Understood."}
     chat.append(conversation, [{"role": "user", "content": f"{FIRST} Plan my trip."}, settled])
     chat.append(conversation, [{"role": "user", "content": f"Good. {LATER} Go on."}, settled])
     compactions, stood, number = 0, 0, 0
-    while compactions < COMPACTIONS:
+    while compactions < wanted:
         number += 1
-        assert number <= 2 * COMPACTIONS, "compactions are not made any more"
+        assert number <= 2 * wanted, "compactions are not made any more"
         chat.append(conversation, filler(number))
         before = chat.row(conversation).head_version
-        work(settings, conversation)
+        workers.settle(conversation)
         compactions += chat.row(conversation).head_version > before
         context = chat.context(conversation)
         assert problems(context["messages"]) == []
@@ -123,8 +127,8 @@ def texts_of(message: Message) -> list[str]:
 
 @pytest.mark.parametrize("summarizer", ["openai", "extractive"])
 def test_a_summary_states_no_rule_that_was_withdrawn(chat: Chat, model: LoopbackModel, summarizer: str) -> None:
+    workers = workers_of(chat, model, summarizer)
     conversation = chat.begin(POLICY)
-    settings = settings_of(chat, model, summarizer)
     pages = "Pages were read. " * 9
     model.default = ok(f"## Request and constraints\n- The user plans a trip. {LATER}\n## Facts\n- {pages}")
     settled: Message = {"role": "assistant", "content": "Understood."}
@@ -136,7 +140,7 @@ def test_a_summary_states_no_rule_that_was_withdrawn(chat: Chat, model: Loopback
             break
         chat.append(conversation, filler(number))
         before = chat.row(conversation).head_version
-        work(settings, conversation)
+        workers.settle(conversation)
         if (head := chat.row(conversation).head_version) > before:
             summaries.append(chat.snapshot(conversation, head).summary or "")
             if len(summaries) == 1:

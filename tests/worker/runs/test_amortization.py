@@ -10,7 +10,7 @@ from compaction.policy import Policy, merge
 from compaction.steps.ladder import growth_margin
 from tests.support.long_conversation import Kind, PromptCache, play, turns
 from tests.support.servers.loopback_model import LoopbackModel
-from tests.support.service.in_process import SMALL, Chat, Workers, chat
+from tests.support.service.in_process import SMALL, Chat, Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, request, rounds
 from worker.summarizers import SummaryError
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
     from tests.conftest import Tenant
     from tests.support.long_conversation import Played
-
-__all__ = ["chat"]
 
 TURNS: Final[Mapping[Kind, int]] = {"chat": 600, "agent": 400}
 SPARING: Final = {"tool_results_growth_ratio": 0.6}

@@ -16,19 +16,17 @@ from compaction.summary.transcript import SECTIONS
 from compaction.summary.zone import CLOSES, OPENS
 from tests.support.messages_api import alternates
 from tests.support.servers.loopback_model import LoopbackModel, longer_than_input, ok, status
-from tests.support.service.in_process import Chat, Workers, chat, check_state, head, view_of
+from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
 from tests.support.service.stub_summarizer import StubSummarizer, refusing
 from tests.support.talk import answer, exchanges, request, rounds
+from worker.summarizers import SummaryError
+from worker.summarizers.anthropic import AnthropicModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from uuid import UUID
 
-    from runtime.settings import Settings
-    from tests.conftest import Tenant
     from tests.support.blocks import Message
-
-__all__ = ["chat"]
 
 
 @pytest.fixture
@@ -38,16 +36,14 @@ def model() -> Iterator[LoopbackModel]:
 
 
 @pytest.fixture
-def asking(make_settings: Callable[..., Settings], tenant: Tenant, model: LoopbackModel) -> Iterator[Chat]:
+def asking(module_chat: Chat, model: LoopbackModel) -> Chat:
     """The same product with a model to ask."""
-    settings = make_settings(
+    return module_chat.renew(
         summarizer="anthropic",
         ANTHROPIC_API_KEY="sk-test",
         ANTHROPIC_BASE_URL=model.url,
         summarizer_deadline_seconds=30,
     )
-    with Chat(settings, tenant.id) as made:
-        yield made
 
 
 def long_talk(chat: Chat, policy: dict[str, Any] | None = None, *, count: int = 12, tokens: int = 200) -> UUID:
@@ -308,38 +304,41 @@ STRANGE: Final[tuple[Any, ...]] = (2**31, 10**30, -1, 1.5, 1e308, True, "12", No
 FIELDS: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-@pytest.mark.parametrize("field", [*FIELDS, "cache_creation", "all"])
-def test_no_count_that_a_provider_answers_ends_the_run(asking: Chat, model: LoopbackModel, field: str) -> None:
-    for strange in STRANGE:
-        usage: Any = {"input_tokens": 10, "output_tokens": 5, field: strange}
-        if field == "cache_creation":
-            usage = {"input_tokens": 10, "output_tokens": 5, field: {"ephemeral_1h_input_tokens": strange}}
-        elif field == "all":
-            usage = strange
+def usages(strange: Any) -> Iterator[Any]:
+    """Yield what a server may say of an answer's tokens that has something strange in it."""
+    for field in FIELDS:
+        yield {"input_tokens": 10, "output_tokens": 5, field: strange}
+    yield {"input_tokens": 10, "output_tokens": 5, "cache_creation": {"ephemeral_1h_input_tokens": strange}}
+    yield strange
+
+
+def test_no_count_that_a_provider_answers_ends_the_run(asking: Chat, model: LoopbackModel) -> None:
+    asked = AnthropicModel(asking.settings)
+    for usage in (each for strange in STRANGE for each in usages(strange)):
+        model.then(ok("So it was.", usage=usage))
+        spent = asked.ask("Write.", "a question", max_tokens=300).spent
+        assert spent.input_tokens is None or 0 <= spent.input_tokens < 2**31, usage
+        assert spent.output_tokens is None or 0 <= spent.output_tokens < 2**31, usage
+    for usage in (*usages(2**31), *usages(float("nan"))):
         model.then(ok("Request 0 to request 8 were answered.", usage=usage))
         conversation = long_talk(asking)
         Workers(asking).settle(conversation)
         run = asking.run(conversation)
-        assert (run.state, run.attempts) == ("committed", 1), (strange, run)
-        spent = asking.steps(run.id)[-1].model_input_tokens
-        assert spent is None or 0 <= spent < 2**31
-    assert len(model.requests) == len(STRANGE)
+        assert (run.state, run.attempts) == ("committed", 1), (usage, run)
 
 
 STOPS: Final[tuple[Any, ...]] = (2**70, [], {}, 1.5, "x" * 10_000)
 CONTENTS: Final[tuple[Any, ...]] = (None, 7, "text", [None], [{"type": "text", "text": 2**70}], [{"type": 5}])
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"stop_reason": each} for each in STOPS]
-    + [{"content": each} for each in CONTENTS]
-    + [{"id": {}, "model": 2**70, "type": None, "role": []}, {"type": "error", "content": []}],
-)
-def test_whatever_else_a_provider_answers_an_extract_follows(
-    asking: Chat, model: LoopbackModel, changes: dict[str, Any]
-) -> None:
-    model.default = ok("", **{"stop_reason": "end_turn"} | changes)
+def test_whatever_else_a_provider_answers_an_extract_follows(asking: Chat, model: LoopbackModel) -> None:
+    asked = AnthropicModel(asking.settings)
+    answers = [{"stop_reason": each} for each in STOPS] + [{"content": each} for each in CONTENTS]
+    for changes in (*answers, {"id": {}, "model": 2**70, "type": None, "role": []}, {"type": "error", "content": []}):
+        model.default = ok("", **{"stop_reason": "end_turn"} | changes)
+        with pytest.raises(SummaryError) as caught:
+            asked.ask("Write.", "a question", max_tokens=300)
+        assert caught.value.code in {"model_garbage", "empty_summary"}, changes
     conversation = long_talk(asking)
     Workers(asking).settle(conversation)
     run = asking.run(conversation)

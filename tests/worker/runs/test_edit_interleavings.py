@@ -7,7 +7,7 @@ in between, the context never holds a replaced message and the audit holds them 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import func, select, text
@@ -27,12 +27,10 @@ from tests.support.truth.model import Product, TrackedConversation, Usage, marki
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from uuid import UUID
 
     from compaction.steps.ladder import Strategy
     from runtime.settings import Settings
     from store.conversations.overflows import Overflowed
-    from tests.conftest import Tenant
     from tests.support.blocks import Message
     from worker.summarizers import SummaryRequest
 
@@ -53,10 +51,10 @@ class Naming(StubSummarizer):
         return super().summarize(request)
 
 
-@pytest.fixture
-def product(make_settings: Callable[..., Settings], tenant: Tenant) -> Iterator[Product]:
-    with Product(make_settings(), tenant.id) as made:
-        yield made
+@pytest.fixture(scope="module")
+def product(module_settings: Settings) -> Iterator[Product]:
+    with Product(module_settings, UUID(int=0)) as made:
+        yield made.renew()
 
 
 def exchange(number: int, tokens: int = 100) -> list[Message]:

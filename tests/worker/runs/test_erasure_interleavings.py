@@ -25,20 +25,18 @@ from store.runs.requested import ManualRun
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_batches import canceled
 from tests.support.service.batch_workers import BatchWorkers, batch_of, near_threshold, provider
-from tests.support.service.in_process import Chat, Workers, chat, head
+from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.stepped_workers import Process
 from tests.support.talk import answer, exchanges, prose, request, rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sqlalchemy import Connection
 
-    from runtime.settings import Settings
-    from tests.conftest import Tenant
     from tests.support.servers.loopback_model import LoopbackModel
 
-__all__ = ["chat", "provider"]
+__all__ = ["provider"]
 
 WORDS: Final = ("lorem", "They spoke")
 """What was said, and what a model or an extract makes of it."""
@@ -73,7 +71,7 @@ def told(chat: Chat, conversation: UUID) -> str:
             "conversation_id = %(c)s",
         ),
     }
-    with psycopg.connect(chat.settings.database_url.get_secret_value()) as connection:
+    with psycopg.connect(chat.url) as connection:
         items = [
             row[0]
             for table, where in tables.items()
@@ -266,16 +264,14 @@ def test_an_overflow_whose_summary_is_queued(chat: Chat) -> None:
 
 
 @pytest.fixture
-def batching(make_settings: Callable[..., Settings], tenant: Tenant, provider: LoopbackModel) -> Iterator[Chat]:
-    settings = make_settings(
+def batching(module_chat: Chat, provider: LoopbackModel) -> Chat:
+    return module_chat.renew(
         summarizer="anthropic-batch",
         summarizer_deadline_seconds=20,
         breaker_failures=0,
         ANTHROPIC_API_KEY="sk-test",
         ANTHROPIC_BASE_URL=provider.url,
     )
-    with Chat(settings, tenant.id) as made:
-        yield made
 
 
 def test_a_wish_for_a_batch(batching: Chat, provider: LoopbackModel) -> None:
@@ -368,7 +364,7 @@ WRITES: Final = {"pin": pin, "run": ask, "message": say}
 
 def waits(chat: Chat) -> bool:
     """Tell whether a session of the test's database waits for a lock."""
-    with psycopg.connect(chat.settings.database_url.get_secret_value()) as connection:
+    with psycopg.connect(chat.url) as connection:
         found = connection.execute(
             "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         )

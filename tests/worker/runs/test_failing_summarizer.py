@@ -8,14 +8,12 @@ import pytest
 
 from compaction.policy import merge
 from compaction.steps.ladder import growth_margin
-from tests.support.service.in_process import SMALL, Chat, Workers, chat
+from tests.support.service.in_process import SMALL, Chat, Workers
 from tests.support.service.stub_summarizer import refusing
 from tests.support.talk import answer, request
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-__all__ = ["chat"]
 
 TURNS = 1_000
 TOKENS = 60

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from store.conversations import conversations
 from tests.support.messages_api import ThinkingLedger, alternates, problems
-from tests.support.service.in_process import Chat, Workers, chat, head
+from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.strategies import any_conversations, policies, split_into_turns, valid_conversations
 from tests.support.truth.rows import STEPS, seqs, shrunk_wrongly
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from store.tables import AnyRow
     from tests.support.blocks import Message
-
-__all__ = ["chat"]
 
 ACTIONS: Final = ("nothing", "turn", "other check", "lease expires", "taken over", "death")
 EXAMPLES: Final = settings().max_examples // 4

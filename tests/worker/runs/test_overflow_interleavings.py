@@ -19,7 +19,6 @@ from store.conversations import overflows
 from store.runs import requested
 from store.runs.requested import ManualRun
 from tests.support.messages_api import alternates, problems
-from tests.support.service.in_process import chat
 from tests.worker.runs.test_interleavings import (
     ACTIONS,
     EXAMPLES,
@@ -32,8 +31,6 @@ from tests.worker.runs.test_interleavings import (
 if TYPE_CHECKING:
     from compaction.steps.ladder import Strategy
     from tests.support.service.in_process import Chat
-
-__all__ = ["chat"]
 
 BY_HAND: tuple[Strategy, ...] = ("auto", "tool_results", "prune", "summary", "extract", "drop", "trim")
 PLANS = st.lists(

@@ -10,15 +10,13 @@ from structlog.testing import capture_logs
 from compaction.policy import Policy, merge
 from compaction.steps.ladder import Load, Result, Step, decide, next_step
 from store.conversations import conversations
-from tests.support.service.in_process import Chat, Workers, chat, check_state, head, view_of
+from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
 from tests.support.talk import answer, request, result, rounds
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from tests.support.blocks import Message
-
-__all__ = ["chat"]
 
 PRUNING: dict[str, Any] = {
     "input_token_budget": 0,

@@ -26,7 +26,7 @@ from store.tenants import budgets
 from store.tenants.budgets import Budget
 from tests.support.eventually import eventually
 from tests.support.service.hot_calls import hot_calls
-from tests.support.service.in_process import SMALL, Chat, Workers, chat, head, view_of
+from tests.support.service.in_process import SMALL, Chat, Workers, head, view_of
 from tests.support.service.paid_workers import PaidWorkers, allow, counted, last_run, pass_a_day, recorded
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import exchanges
@@ -37,13 +37,9 @@ from worker.summarizers.base import Answer, Spent
 from worker.summarizers.staged import StagedSummarizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
-    from runtime.settings import Settings
     from worker.summarizers import Summary, SummaryRequest
-
-__all__ = ["chat"]
 
 pytestmark = pytest.mark.usefixtures("within_a_day")
 
@@ -212,8 +208,7 @@ def test_one_that_cannot_be_resumed_holds_up_no_others(chat: Chat, workers: Paid
     waiting = [grown(chat) for _ in range(2)]
     workers.settle(*waiting)
     pass_a_day(chat)
-    url = chat.settings.database_url.get_secret_value()
-    with owner_engine(url).begin() as connection:
+    with owner_engine(chat.url).begin() as connection:
         connection.exec_driver_sql(
             "create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$"
         )
@@ -223,8 +218,8 @@ def test_one_that_cannot_be_resumed_holds_up_no_others(chat: Chat, workers: Paid
         )
     assert len(workers.resume()) == 1
     assert last_run(chat, waiting[1]).trigger == "budget"
-    with owner_engine(url).begin() as connection:
-        connection.exec_driver_sql("drop trigger refuse on waiting_summaries")
+    with owner_engine(chat.url).begin() as connection:
+        connection.exec_driver_sql("drop function refuse cascade")
     assert len(workers.resume()) == 1
     assert last_run(chat, waiting[0]).trigger == "budget"
 
@@ -242,7 +237,7 @@ def test_two_sweepers_queue_one_run(chat: Chat, workers: PaidWorkers) -> None:
     conversation = postponed(chat, workers)
     pass_a_day(chat)
     with chat.database.transaction(None) as connection:
-        (waiting,) = waiting_summaries.due(connection, 10)
+        (waiting,) = (each for each in waiting_summaries.due(connection, 1_000) if each.tenant_id == chat.tenant_id)
     outcomes: list[str] = []
 
     def resume() -> None:
@@ -279,10 +274,10 @@ class PricedSummarizer(StubSummarizer):
         return super().summarize(request)._replace(spent=SPENT._replace(cost_usd=self._price))
 
 
-def test_money_is_a_budget_too(chat: Chat, make_settings: Callable[..., Settings]) -> None:
-    settings = make_settings(daily_model_cost_usd="0.001", summarizer_prices={"stub": {"input": 1, "output": 1}})
+def test_money_is_a_budget_too(chat: Chat) -> None:
+    chat.renew(daily_model_cost_usd="0.001", summarizer_prices={"stub": {"input": 1, "output": 1}})
     price = Decimal("0.00105")
-    workers = PaidWorkers(chat, PricedSummarizer(price), settings)
+    workers = PaidWorkers(chat, PricedSummarizer(price))
     spend_the_day(chat, workers)
     conversation = grown(chat)
     workers.settle(conversation)

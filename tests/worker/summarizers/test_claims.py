@@ -15,20 +15,16 @@ from compaction.policy import merge
 from compaction.view import ViewMessage
 from store.conversations import branches, conversations, snapshots
 from tests.support.servers.loopback_model import LoopbackModel, ok
-from tests.support.service.in_process import Chat, Workers, chat
+from tests.support.service.in_process import Chat, Workers
 from tests.support.talk import answer, exchanges, request
 from worker.claims.proving import proved
 from worker.summarizers.base import SummaryRequest
 from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from uuid import UUID
 
-    from runtime.settings import Settings
-    from tests.conftest import Tenant
-
-__all__ = ["chat"]
 
 FACTS: Final = (
     ("The depot in Rotterdam closes on Friday.", "Noted, the Rotterdam depot closes on Friday."),
@@ -58,15 +54,13 @@ def model() -> Iterator[LoopbackModel]:
 
 
 @pytest.fixture
-def asking(make_settings: Callable[..., Settings], tenant: Tenant, model: LoopbackModel) -> Iterator[Chat]:
-    settings = make_settings(
+def asking(module_chat: Chat, model: LoopbackModel) -> Chat:
+    return module_chat.renew(
         summarizer="anthropic",
         ANTHROPIC_API_KEY="sk-test",
         ANTHROPIC_BASE_URL=model.url,
         summarizer_deadline_seconds=30,
     )
-    with Chat(settings, tenant.id) as made:
-        yield made
 
 
 def told(chat: Chat, policy: dict[str, Any] | None = None) -> UUID:

@@ -38,7 +38,7 @@ from store.runs import requested
 from tests.support.messages_api import begins_with_summary, open_calls, problems
 from tests.support.servers.loopback_compaction import BETA, compacted, dumped, not_compacted, signed_block
 from tests.support.servers.loopback_model import LoopbackModel, garbage, ok, prompt_too_long, status
-from tests.support.service.in_process import SMALL, Chat, Workers, chat, head
+from tests.support.service.in_process import SMALL, Chat, Workers, head
 from tests.support.strategies import any_conversations
 from tests.support.talk import answer, call, exchanges, request, result, rounds
 from worker.parts import choose_model, choose_summarizer, choose_ways
@@ -48,14 +48,11 @@ from worker.summarizers.native_step import NativeStep
 from worker.summarizers.prices import NO_OWN_PRICES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from compaction.steps.snapshot import NewSnapshot
-    from tests.conftest import Tenant
     from tests.support.blocks import Message
     from tests.support.servers.loopback_model import Step
-
-__all__ = ["chat"]
 
 MODEL = "claude-opus-5-5"
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -382,16 +379,14 @@ def model() -> Iterator[LoopbackModel]:
 
 
 @pytest.fixture
-def native(make_settings: Callable[..., Settings], tenant: Tenant, model: LoopbackModel) -> Iterator[Chat]:
-    settings = make_settings(
+def native(module_chat: Chat, model: LoopbackModel) -> Chat:
+    return module_chat.renew(
         summarizer="anthropic-native",
         ANTHROPIC_API_KEY="sk-test",
         ANTHROPIC_BASE_URL=model.url,
         summarizer_deadline_seconds=30,
         breaker_failures=0,
     )
-    with Chat(settings, tenant.id) as made:
-        yield made
 
 
 def begin(chat: Chat, **policy: Any) -> UUID:

@@ -11,7 +11,6 @@ from compaction.policy import Policy
 from tests.support.messages_api import problems
 from tests.support.servers.loopback_chat import CHAT, Dialect, choice
 from tests.support.servers.loopback_model import LoopbackModel, ok, status
-from tests.support.service.in_process import Chat, chat
 from tests.support.service.in_process_worker import work
 from tests.support.service.paid_workers import counted
 from tests.support.talk import exchanges, request
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
     from runtime.settings import Settings
     from store.tables import AnyRow
-
-__all__ = ["chat"]
+    from tests.support.service.in_process import Chat
 
 MODEL = "ours-7b"
 
