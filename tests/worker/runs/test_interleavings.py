@@ -18,7 +18,7 @@ from store.conversations import conversations
 from tests.support.messages_api import ThinkingLedger, alternates, problems
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
-from tests.support.strategies import any_conversations, policies, split_into_turns, valid_conversations
+from tests.support.strategies import policies, split_into_turns, valid_conversations
 from tests.support.truth.rows import STEPS, seqs, shrunk_wrongly
 from worker.database import Database
 from worker.summarizers import SummaryError
@@ -302,21 +302,7 @@ def play_as_the_api_takes_them(
     play(world, data.draw(plans), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
 
 
-def play_as_broken_clients_send_them(
-    kind: type[World], plans: st.SearchStrategy[list[list[str]]], chat: Chat, data: st.DataObject
-) -> None:
-    messages = data.draw(any_conversations(max_chars=3_000))
-    world = kind(chat, data.draw(small_policies(capped=True)), data.draw(split_into_turns(messages)), sound=False)
-    play(world, data.draw(plans), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
-
-
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_conversations_as_the_api_takes_them(chat: Chat, data: st.DataObject) -> None:
     play_as_the_api_takes_them(World, PLANS, chat, data)
-
-
-@settings(max_examples=EXAMPLES)
-@given(data=st.data())
-def test_conversations_as_broken_clients_send_them(chat: Chat, data: st.DataObject) -> None:
-    play_as_broken_clients_send_them(World, PLANS, chat, data)

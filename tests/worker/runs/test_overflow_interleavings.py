@@ -19,12 +19,15 @@ from store.conversations import overflows
 from store.runs import requested
 from store.runs.requested import ManualRun
 from tests.support.messages_api import alternates, problems
+from tests.support.strategies import any_conversations, split_into_turns
 from tests.worker.runs.test_interleavings import (
     ACTIONS,
     EXAMPLES,
+    OUTCOMES,
     World,
-    play_as_broken_clients_send_them,
+    play,
     play_as_the_api_takes_them,
+    small_policies,
     without_thinking,
 )
 
@@ -122,4 +125,7 @@ def test_conversations_as_the_api_takes_them(chat: Chat, data: st.DataObject) ->
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_conversations_as_broken_clients_send_them(chat: Chat, data: st.DataObject) -> None:
-    play_as_broken_clients_send_them(WiderWorld, PLANS, chat, data)
+    messages = data.draw(any_conversations(max_chars=3_000))
+    policy, turns = data.draw(small_policies(capped=True)), data.draw(split_into_turns(messages))
+    world = WiderWorld(chat, policy, turns, sound=False)
+    play(world, data.draw(PLANS), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
