@@ -21,6 +21,8 @@ from tests.support.eventually import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from runtime.settings import Settings
+
 PID = "select pg_backend_pid() as pid"
 HOLD = "select pg_temp.hold()"
 """Says at the server that it has begun, and goes on once lock 1 is free; meanwhile it has lock 2."""
@@ -32,6 +34,12 @@ _HOLD = """
         return 1;
     end $$
 """
+
+
+@pytest.fixture(scope="module")
+def database_url(module_settings: Settings) -> str:
+    """The URL of the module's database: nothing is stored in it."""
+    return module_settings.database_url.get_secret_value()
 
 
 class Signals:

@@ -114,6 +114,12 @@ class Two(NamedTuple):
     b_conversation: UUID
 
 
+@pytest.fixture(scope="module")
+def database_url(module_settings: Settings) -> str:
+    """The URL of the module's database: its catalogue alone is read."""
+    return module_settings.database_url.get_secret_value()
+
+
 def owner(database_url: str, statement: str, *values: object) -> list[dict[str, Any]]:
     with psycopg.connect(database_url, row_factory=dict_row) as connection:
         return connection.execute(statement.encode(), values).fetchall()
@@ -210,12 +216,10 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
 
 
 @pytest.fixture(scope="module")
-def two(module_settings: Settings) -> Iterator[Two]:
-    settings = module_settings
-    url = settings.database_url.get_secret_value()
-    tenant, rival = make_tenant(url, "acme"), make_tenant(url, "rival")
-    with hot_calls(settings, tenant.id) as a, hot_calls(settings, rival.id) as b:
-        yield Two(a, b, fill(a, settings), fill(b, settings))
+def two(module_settings: Settings, database_url: str) -> Iterator[Two]:
+    tenant, rival = make_tenant(database_url, "acme"), make_tenant(database_url, "rival")
+    with hot_calls(module_settings, tenant.id) as a, hot_calls(module_settings, rival.id) as b:
+        yield Two(a, b, fill(a, module_settings), fill(b, module_settings))
 
 
 def test_every_table_of_a_tenant_is_guarded(database_url: str) -> None:
