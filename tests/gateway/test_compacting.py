@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from runtime import ids
+from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
+from tests.gateway.conftest import room_on
 from tests.support import messages_api
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Asked, Fails, Says
 from tests.support.shapes import chat_api, responses_api
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runtime.settings import Settings
     from tests.gateway.conftest import Room
 
 SHAPES: Final = tuple(PATHS)
@@ -24,8 +29,17 @@ PROBLEMS: Final[dict[str, Any]] = {
     "chat": chat_api.problems,
     "responses": responses_api.problems,
 }
+SHORT: Final = {"input_token_budget": 5_000, "tool_result_retention_chars": 60}
 MARK: Final = {"type": "ephemeral"}
-LONG: Final = "a line of output that is long enough to be cut\n" * 400
+LONG: Final = "a line of output that is long enough to be cut\n" * 50
+
+
+@pytest.fixture(scope="module")
+def shared(module_settings: Settings) -> Iterator[Room]:
+    """A gateway that compacts what is short for one of default thresholds: all of it is sent again and again."""
+    tenant = make_tenant(module_settings.database_url.get_secret_value(), "acme")
+    with room_on(module_settings, tenant, policy=SHORT) as room:
+        yield room
 
 
 def calls_a_tool(asked: Asked) -> Says:
@@ -36,11 +50,11 @@ def calls_a_tool(asked: Asked) -> Says:
     return Says(f"answer {number}") if is_result else Says("", ((f"call_{number}", "look", {"n": number}),))
 
 
-def talk(chat: Chatter, rounds: int, about: str) -> None:
+def talk(chat: Chatter, rounds: int, about: str, result: str = LONG) -> None:
     """Ask, and give what is called for."""
     for number in range(rounds):
         chat.ask(f"{about} {number}")
-        chat.give(chat.called, f"{about} result {number} {LONG}")
+        chat.give(chat.called, f"{about} result {number} {result}")
         chat.send()
 
 
@@ -55,7 +69,7 @@ def test_head_stands_for_what_it_covers(room: Room, shape: str) -> None:
     chat.ask(f"{shape} after it")
     asked = room.providers.asked[-1]
     assert chat.outcome == "compacted"
-    assert chat.saved > 10_000
+    assert chat.saved > 1_250
     assert not PROBLEMS[shape](asked.rows)
     assert asked.rows[-1] == {"role": "user", "content": f"{shape} after it"}
     assert f"{shape} compacting 0" in json.dumps(asked.rows[0])
@@ -135,7 +149,7 @@ def test_edit_within_what_is_covered_gets_no_head(room: Room) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_refusal_as_too_long_is_answered_with_less(room: Room, shape: str, is_stream: bool) -> None:
-    limit = 60_000
+    limit = 8_000
 
     def refuses(asked: Asked) -> Says | Fails:
         if len(asked.raw) <= limit:
@@ -180,7 +194,7 @@ def test_refusal_within_a_stream(room: Room, can_be_smaller: bool) -> None:
 
     chat = Chatter(room, "responses", **{"x-session-id": f"within {can_be_smaller}"})
     room.providers.model = calls_a_tool
-    talk(chat, 6, f"within {can_be_smaller}")
+    talk(chat, 6, f"within {can_be_smaller}", LONG * 8)
     room.eventually_stored(chat.name, len(chat.rows))
     room.providers.model = refuses
     rows = [*chat.rows, {"role": "user", "content": "one too many"}]

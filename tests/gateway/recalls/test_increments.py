@@ -20,6 +20,7 @@ from tests.gateway.recalls.test_recalling import (
     scripted,
     talk_out_of_view,
 )
+from tests.gateway.test_compacting import SHORT
 from tests.support.servers.loopback_providers import Says
 from tests.support.shapes import responses_api
 
@@ -36,7 +37,7 @@ NUMBERS: Final = count()
 @pytest.fixture(scope="module")
 def recalling(module_settings: Settings) -> Iterator[Room]:
     tenant = make_tenant(module_settings.database_url.get_secret_value(), "increments")
-    with room_on(module_settings, tenant, policy={"gateway_recall": True}) as room:
+    with room_on(module_settings, tenant, policy=SHORT | {"gateway_recall": True}) as room:
         yield room
 
 

@@ -34,7 +34,7 @@ SECRET: Final = "the door code is 4711"
 @pytest.fixture(scope="module")
 def recalling(module_settings: Settings) -> Iterator[Room]:
     tenant = make_tenant(module_settings.database_url.get_secret_value(), "recalls")
-    with room_on(module_settings, tenant, policy={"gateway_recall": True, "recall_handles": True}) as room:
+    with room_on(module_settings, tenant, policy=SHORT | {"gateway_recall": True, "recall_handles": True}) as room:
         yield room
 
 
@@ -202,7 +202,7 @@ def talk_out_of_view(room: Room, shape: str, is_stream: bool) -> Seen:
     for number in range(10):
         room.providers.model = scripted(Says("", ((f"call_{number}", "look", {"n": number}),)), Says(f"noted {number}"))
         chat.ask(f"question {number} {shape}", stream=is_stream)
-        chat.give(chat.called, f"result {number} {LONG[:2_000]} {SECRET if number == 1 else ''} {LONG}")
+        chat.give(chat.called, f"result {number} {LONG[:500]} {SECRET if number == 1 else ''} {LONG}")
         chat.send(stream=is_stream)
     room.eventually_stored(chat.name, len(chat.rows))
     room.compact(chat.name)

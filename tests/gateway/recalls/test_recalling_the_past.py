@@ -12,7 +12,7 @@ from store.gateway.lineage import Said
 from tests.conftest import make_tenant
 from tests.gateway.conftest import room_on
 from tests.gateway.recalls.test_recalling import SECRET, SHAPES, Seen, recall, scripted, talk_out_of_view
-from tests.gateway.test_compacting import PROBLEMS
+from tests.gateway.test_compacting import PROBLEMS, SHORT
 from tests.support.servers.loopback_providers import Says
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ What is to be done: answer what the user asks next."""
 @pytest.fixture(scope="module")
 def recalling(module_settings: Settings) -> Iterator[Room]:
     tenant = make_tenant(module_settings.database_url.get_secret_value(), "goes-on")
-    with room_on(module_settings, tenant, policy={"gateway_recall": True, "recall_handles": True}) as room:
+    with room_on(module_settings, tenant, policy=SHORT | {"gateway_recall": True, "recall_handles": True}) as room:
         yield room
 
 
