@@ -155,12 +155,12 @@ def test_a_restore_shows_first_what_it_changes(service: Service, own: Told) -> N
     assert (done["changed"]["from"], done["changed"]["to"]) == (own.head + 1, 0)
 
 
-@pytest.mark.parametrize(("reply", "code"), [("n\n", 1), ("\n", 1), (None, 1), ("y\n", 0)])
-def test_a_restore_asks_before_it_changes_anything(service: Service, own: Told, reply: str | None, code: int) -> None:
-    answered = run(service, own, "restore", own.id, "1", code=code, stdin=reply)
-    assert (service.client.get(own.path).json()["head_version"] == own.head) == bool(code)
-    assert "Go back to version 1?" in answered.stderr
-    assert ("--yes" in answered.stderr) == (reply is None)
+def test_a_restore_asks_before_it_changes_anything(service: Service, own: Told) -> None:
+    for reply, code in (("n\n", 1), ("\n", 1), (None, 1), ("y\n", 0)):
+        answered = run(service, own, "restore", own.id, "1", code=code, stdin=reply)
+        assert (service.client.get(own.path).json()["head_version"] == own.head) == bool(code)
+        assert "Go back to version 1?" in answered.stderr
+        assert ("--yes" in answered.stderr) == (reply is None)
 
 
 def test_what_is_not_there_is_told_in_one_line(service: Service, told: Told) -> None:

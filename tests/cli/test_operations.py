@@ -351,16 +351,15 @@ def test_whatever_prints_a_table_prints_json() -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize(("shell", "line"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])
-def test_completion_can_be_installed(shell: str, line: str) -> None:
+def test_completion_can_be_installed() -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "cli.main", "--show-completion", shell],
+        [sys.executable, "-P", "-m", "cli.main", "--show-completion", "bash"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
     )
-    assert line in done.stdout
+    assert "complete" in done.stdout
 
 
 @pytest.mark.server
