@@ -77,7 +77,11 @@ def run(
     return asyncio.run(connected())
 
 
-def test_tools_give_originals_back_in_their_frame(service: Service, path: str, way: Way) -> None:
+def test_tools_give_originals_back_in_their_frame_and_resources_are_the_originals(
+    service: Service, path: str, way: Way
+) -> None:
+    root = f"palimpsest://{path.rpartition('/')[2]}/"
+
     async def ask(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"recall", "recall_more"}
@@ -95,14 +99,6 @@ def test_tools_give_originals_back_in_their_frame(service: Service, path: str, w
         more, _ = await called(client, "recall_more", ref="m2")
         rest, _ = await called(client, "recall_more", ref="m2", offset=len(LONG) - 10)
         assert len(rest) < len(first) < len(LONG) < len(more)
-
-    run(service, way, path, ask)
-
-
-def test_resources_are_the_originals(service: Service, path: str, way: Way) -> None:
-    root = f"palimpsest://{path.rpartition('/')[2]}/"
-
-    async def ask(client: Client) -> None:
         listed = await client.list_resources()
         assert [each.uri for each in listed.resources] == [root + ref for ref in ("m0-m19", "m20-m39", "m40-m59")]
         assert listed.next_cursor is None
