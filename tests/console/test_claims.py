@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from runtime import ids
 from tests.console.test_pages import HOSTILE
 from tests.console.test_summary import POLICY, WINDOW
 from tests.support import talk
 from tests.support.service.console_client import signed_in, text_of
 from tests.support.service.in_process import Chat, Workers
+from tests.support.service.running_api import conversation_at
 from worker.summarizers.base import Answer, Spent
 from worker.summarizers.staged import StagedSummarizer
 
@@ -46,8 +46,7 @@ class Told(NamedTuple):
 @pytest.fixture(scope="module")
 def told(service: Service) -> Told:
     path = service.conversation(policy=POLICY)
-    identifier = ids.parse("conv", path.rpartition("/")[2])
-    assert identifier is not None
+    identifier = conversation_at(path)
     hostile = HOSTILE.replace("\ud7ff", "")
     said = talk.request(f"Our carrier, Kestrel Lines, signed contract KL-20417 today. {hostile}")
     service.append(path, talk.request("Help with freight."), talk.answer("Gladly."), said, talk.answer("Noted."))

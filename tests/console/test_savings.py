@@ -10,9 +10,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from cli.installation.stats import run_stats
-from runtime import ids
 from tests.support.eventually import eventually
 from tests.support.service.console_client import signed_in, text_of
+from tests.support.service.running_api import conversation_at
 from worker.database import Database
 from worker.sweeping.reckoning import Reckoning
 
@@ -53,8 +53,7 @@ def test_usages_of_turns_come_to_the_page_and_the_command(service: Service, caps
         turn(service, path, MESSAGES | {"output_tokens": 10}, replace_from=5),
     ]
     turn(service, path, None)
-    identifier = ids.parse("conv", path.rsplit("/", 1)[1])
-    assert identifier is not None
+    identifier = conversation_at(path)
 
     def kept() -> list[dict[str, Any]]:
         rows = rows_of(service, identifier)

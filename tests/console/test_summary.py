@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from runtime import ids
 from runtime.ids import external
 from tests.console.test_pages import HOSTILE
 from tests.support import talk
 from tests.support.service.console_client import key_of, query, sign_in, signed_in, text_of
 from tests.support.service.in_process import Chat, Workers
+from tests.support.service.running_api import conversation_at
 from worker.summarizers import SummaryError
 from worker.summarizers.base import Answer, Spent
 from worker.summarizers.guard import QualityGuard
@@ -85,8 +85,7 @@ class Told(NamedTuple):
 def told(service: Service) -> Told:
     model = Model()
     path = service.conversation(policy=POLICY)
-    identifier = ids.parse("conv", path.rpartition("/")[2])
-    assert identifier is not None
+    identifier = conversation_at(path)
     asked = []
     with Chat(service.settings, service.tenant_id) as chat:
         workers = Workers(chat, StagedSummarizer(model, QualityGuard))

@@ -19,6 +19,7 @@ from tests.gateway.running_gateway import running_gateway
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import LoopbackProviders
 from tests.support.service.in_process_worker import work
+from tests.support.service.running_api import conversation_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,12 +62,10 @@ class Room(NamedTuple):
 
     def erase(self, conversation: str) -> None:
         """Erase a conversation, as the API does."""
-        identifier = ids.parse("conv", conversation)
-        assert identifier is not None
         asking = Asking(self.tenant.id, ids.new_id(), ids.new_id())
         engine = service_engine(self.settings, "test")
         with transaction(engine, self.tenant.id) as connection:
-            assert erasures.erase(connection, asking, identifier) is not None
+            assert erasures.erase(connection, asking, conversation_at(conversation)) is not None
         engine.dispose()
 
     def conversation_of_tenant(self, name: str) -> str:
@@ -77,9 +76,7 @@ class Room(NamedTuple):
 
     def compact(self, conversation: str) -> None:
         """Do what is due for a conversation."""
-        identifier = ids.parse("conv", conversation)
-        assert identifier is not None
-        work(self.settings, identifier)
+        work(self.settings, conversation)
 
 
 def gateway_settings(settings: Settings, providers: LoopbackProviders, **fields: Any) -> Settings:

@@ -28,6 +28,7 @@ from tests.api.operations.test_metrics import metrics
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.service.in_process_worker import work
+from tests.support.service.running_api import conversation_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ def last_assembly(service: Service, path: str) -> Any:
 
 
 def row(service: Service, path: str) -> tuple[Any, ...]:
-    identifier = ids.parse("conv", path.rpartition("/")[2])
+    identifier = conversation_at(path)
     with psycopg.connect(service.database_url) as connection:
         found = connection.execute(
             "select held_by_restore, tool_results_hold, summary_hold, trim_hold, check_due_at is not null, revision "
@@ -322,8 +323,7 @@ class TestRestored:
 
     def test_a_later_head_is_held_anew(self, service: Service, restored: Callable[[int], str]) -> None:
         path = restored(20_000)
-        identifier = ids.parse("conv", path.rpartition("/")[2])
-        assert identifier is not None
+        identifier = conversation_at(path)
         assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
         engine = service_engine(service.settings, "test")
         with transaction(engine, service.tenant_id) as connection:

@@ -26,13 +26,13 @@ from tests.support.messages_api import problems
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
+from tests.support.service.running_api import conversation_at
 from tests.support.service.stub_summarizer import StubSummarizer, refusing
 from tests.support.strategies import any_conversations, policies
 from tests.support.talk import answer, exchanges, request, rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from uuid import UUID
 
     import httpx2
 
@@ -58,9 +58,7 @@ class Talk:
     def __init__(self, service: Service, product: Chat, *messages: Message, **policy: Any) -> None:
         self.service, self.product = service, product
         self.path = service.conversation(policy=POLICY | policy)
-        parsed = ids.parse("conv", self.path.rpartition("/")[2])
-        assert parsed is not None
-        self.id: UUID = parsed
+        self.id = conversation_at(self.path)
         if messages:
             service.append(self.path, *messages)
 

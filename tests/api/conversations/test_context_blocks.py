@@ -32,12 +32,12 @@ from tests.support.servers.loopback_model import (
 )
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
+from tests.support.service.running_api import conversation_at
 from tests.support.talk import answer, call, request, result
 from worker.app import create_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from uuid import UUID
 
     from runtime.settings import Settings
     from tests.support.blocks import Message
@@ -104,14 +104,8 @@ def runs_of(service: Service, path: str) -> list[dict[str, Any]]:
 
 def row_of(service: Service, path: str) -> dict[str, Any]:
     with psycopg.connect(service.database_url, row_factory=dict_row) as connection:
-        (row,) = connection.execute("select * from conversations where id = %s", (identifier(path),)).fetchall()
+        (row,) = connection.execute("select * from conversations where id = %s", (conversation_at(path),)).fetchall()
     return row
-
-
-def identifier(path: str) -> UUID:
-    parsed = ids.parse("conv", path.rpartition("/")[2])
-    assert parsed is not None
-    return parsed
 
 
 def asking(settings: Settings, model: LoopbackModel, **fields: Any) -> Settings:
@@ -654,7 +648,7 @@ def test_a_block_run_leaves_the_conversations_own_runs_alone(service: Service) -
     service.append(path, HELLO, call(0), result(0, 400), call(1), result(1, 400), context=[LARGE])
     app = create_app(service.settings)
     check = app.tasks["palimpsest.check"]
-    check([str(identifier(path))])
+    check([str(conversation_at(path))])
     check.services.database.close()
     app.close()
     own, for_block = sorted(runs_of(service, path), key=lambda run: str(run["trigger"]))

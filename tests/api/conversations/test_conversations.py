@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from compaction.policy import FIELDS, Policy
-from runtime import ids
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import problem
+from tests.support.service.running_api import conversation_at
 
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
@@ -189,9 +189,7 @@ def test_changes_at_once_do_not_undo_each_other(service: Service) -> None:
         psycopg.connect(service.database_url) as other,
         ThreadPoolExecutor(2) as pool,
     ):
-        other.execute(
-            "select from conversations where id = %s for update", [ids.parse("conv", path.rpartition("/")[2])]
-        )
+        other.execute("select from conversations where id = %s for update", [conversation_at(path)])
         sent = []
         for body in ({"policy": policy}, {"model": model}):
             sent.append(pool.submit(service.client.patch, path, json=body))

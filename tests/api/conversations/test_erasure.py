@@ -25,6 +25,7 @@ from store.tenants import api_keys
 from tests.support.eventually import eventually
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
+from tests.support.service.running_api import conversation_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -212,12 +213,6 @@ def rows_of(service: Service, conversation: UUID) -> dict[str, list[dict[str, An
     return by_name
 
 
-def identifier(path: str) -> UUID:
-    parsed = ids.parse("conv", path.rpartition("/")[2])
-    assert parsed is not None
-    return parsed
-
-
 def converse(service: Service, word: str, user: str, client: httpx2.Client | None = None) -> str:
     """Hold a conversation that has its word everywhere a client can put one; return its path."""
     client = client or service.client
@@ -264,7 +259,7 @@ def converse(service: Service, word: str, user: str, client: httpx2.Client | Non
 
 def hold_more(service: Service, path: str, word: str) -> None:
     """Write what only a failing model, a provider of batches, or a much longer conversation would have written."""
-    conversation = identifier(path)
+    conversation = conversation_at(path)
     (segment,) = segments([Searchable(0, "user", word)])
     owner(
         service,
@@ -359,20 +354,20 @@ def test_nothing_of_it_is_anywhere(service: Service, other_user: str) -> None:
     held = {(table, column) for table, blanked in BLANKED.items() for column in blanked}
     assert held <= places(service, CANARY)
     assert before >= REMOVED
-    untouched = [rows_of(service, identifier(each)) for each in (kept, theirs)]
+    untouched = [rows_of(service, conversation_at(each)) for each in (kept, theirs)]
 
     gone = service.client.delete(path)
 
     assert gone.status_code == 200, gone.text
     assert places(service, CANARY) == set()
-    assert [rows_of(service, identifier(each)) for each in (kept, theirs)] == untouched
-    left = rows_of(service, identifier(path))
+    assert [rows_of(service, conversation_at(each)) for each in (kept, theirs)] == untouched
+    left = rows_of(service, conversation_at(path))
     assert {table for table in REMOVED if left.get(table)} == set()
     assert all(run["row"]["state"] in {"committed", "skipped", "failed"} for run in left["runs"])
     assert {run["row"]["policy"]["input_token_budget"] for run in left["runs"]} == {300}
     # A worker that was told of it before finds nothing to do.
     work(service.settings, path)
-    assert rows_of(service, identifier(path)) == left
+    assert rows_of(service, conversation_at(path)) == left
     for each in (kept, theirs):
         client = service.client if each is kept else service.stranger
         assert client.get(f"{each}/context").status_code == 200
@@ -453,7 +448,7 @@ def test_a_call_that_an_erasure_overtakes(service: Service, call: str) -> None:
         connection.execute("set role palimpsest_service")
         connection.execute("select set_config('app.tenant_id', %s, true)", (str(service.tenant_id),))
         erase = "select erase_conversation(%s, %s, 'conversation', null, null)"
-        connection.execute(erase, (ids.new_id(), identifier(path)))
+        connection.execute(erase, (ids.new_id(), conversation_at(path)))
         late.start()
         waiting = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         eventually(lambda: owner(service, f"select exists ({waiting}) as some")[0]["some"])
@@ -465,7 +460,7 @@ def test_a_call_that_an_erasure_overtakes(service: Service, call: str) -> None:
     else:
         problem(answers[0], 404, "not_found")
     assert not places(service, "late")
-    assert all(run["row"]["state"] == "failed" for run in rows_of(service, identifier(path))["runs"])
+    assert all(run["row"]["state"] == "failed" for run in rows_of(service, conversation_at(path))["runs"])
 
 
 def test_once_more_is_the_same(service: Service) -> None:
@@ -498,12 +493,12 @@ def test_a_name_can_be_given_again(service: Service) -> None:
 
 def test_what_is_anothers_is_missing(service: Service) -> None:
     path = converse(service, "foreignWORD", "shared name")
-    before = rows_of(service, identifier(path))
+    before = rows_of(service, conversation_at(path))
     missing = f"/v1/conversations/{ids.external('conv', ids.new_id())}"
     for each in (path, missing, "/v1/conversations/nonsense"):
         problem(service.stranger.delete(each), 404, "not_found")
     assert service.stranger.delete("/v1/users/shared%20name").json() == {"conversations": 0}
-    assert rows_of(service, identifier(path)) == before
+    assert rows_of(service, conversation_at(path)) == before
 
 
 @pytest.mark.parametrize("scopes", [["turns:write", "context:read", "audit:read"], ["audit:read"]])
@@ -539,10 +534,10 @@ def test_a_fork_stays(service: Service) -> None:
     path = converse(service, "forkWORD", "forker")
     fork = f"/v1/conversations/{service.client.post(f'{path}/fork', json={'through_seq': 12}).json()['id']}"
     before = service.client.get(f"{fork}/context").json()
-    rows = rows_of(service, identifier(fork))
+    rows = rows_of(service, conversation_at(fork))
     assert service.client.delete(path).status_code == 200
     assert service.client.get(f"{fork}/context").json() == before
-    assert rows_of(service, identifier(fork)) == rows
+    assert rows_of(service, conversation_at(fork)) == rows
     run = service.client.get(f"{fork}/snapshots").json()["data"][0]["run_id"]
     assert service.client.get(f"/v1/runs/{run}").status_code == 200
 
@@ -604,7 +599,7 @@ def test_an_export_has_everything(service: Service) -> None:
         each.rpartition("/")[2] for each in (path, second)
     ]
     for each in (path, second):
-        stored = rows_of(service, identifier(each))
+        stored = rows_of(service, conversation_at(each))
         conversation = each.rpartition("/")[2]
         kinds = {
             "message": "messages",
@@ -633,7 +628,7 @@ def test_an_export_has_everything(service: Service) -> None:
             )
             assert line["messages"] == service.client.get(f"{each}/snapshots/{version}").json()["messages"]
     assert len([line for line in told if line["type"] == "run_step"]) == len(
-        rows_of(service, identifier(path))["run_steps"]
+        rows_of(service, conversation_at(path))["run_steps"]
     )
     hidden = {"tenant_id", "lease_token", "lease_expires_at", "worker"}
     assert not any(hidden & line.keys() for line in told)

@@ -19,11 +19,11 @@ from compaction.steps.refusals import read_refusal
 from compaction.steps.snapshot import STRIPPED
 from compaction.summary.zone import OPENS
 from compaction.view import view_tokens
-from runtime import ids
 from store.conversations import overflows, snapshots
 from tests.support.messages_api import problems
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.problem_documents import problem
+from tests.support.service.running_api import conversation_at
 from tests.support.service.stub_summarizer import StubSummarizer, refusing
 from tests.support.strategies import any_conversations, valid_conversations
 from tests.support.talk import answer, call, exchanges, request, result, rounds
@@ -55,9 +55,7 @@ class Talk:
     def __init__(self, service: Service, product: Chat, **policy: Any) -> None:
         self.service, self.product = service, product
         self.path = service.conversation(policy=POLICY | policy)
-        parsed = ids.parse("conv", self.path.rpartition("/")[2])
-        assert parsed is not None
-        self.id: UUID = parsed
+        self.id = conversation_at(self.path)
 
     def say(self, *messages: dict[str, Any], **fields: Any) -> None:
         self.service.append(self.path, *messages, **fields)

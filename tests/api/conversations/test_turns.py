@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from runtime import ids
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import REQUEST_ID, problem
+from tests.support.service.running_api import conversation_at
 
 if TYPE_CHECKING:
     import httpx2
@@ -95,9 +95,7 @@ def test_requests_with_one_key_that_wait_for_each_other_store_once(service: Serv
         psycopg.connect(service.database_url) as other,
         ThreadPoolExecutor(2) as pool,
     ):
-        other.execute(
-            "select from conversations where id = %s for update", [ids.parse("conv", path.rpartition("/")[2])]
-        )
+        other.execute("select from conversations where id = %s for update", [conversation_at(path)])
         sent = pool.map(send, range(2))
         # Both have looked for the key by now, and neither has found it.
         eventually(lambda: watch.execute(waiting).fetchone() == (2,))

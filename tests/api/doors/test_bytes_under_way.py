@@ -12,7 +12,6 @@ import pytest
 
 from api.actions import contexts
 from api.http import bytes_under_way
-from runtime import ids
 from store import bytes_held, hot_path
 from store.archive import exports
 from store.bytes_held import bounded_by
@@ -22,7 +21,7 @@ from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.service.console_client import query
 from tests.support.service.problem_documents import problem
-from tests.support.service.running_api import Service, running_api
+from tests.support.service.running_api import Service, conversation_at, running_api
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,8 +130,7 @@ def test_a_page_of_messages_ends_with_its_bytes(service: Service, monkeypatch: p
 
 def test_what_is_read_is_announced_first(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bytes_held, "PAGE_BYTES", 3_200)
-    conversation = ids.parse("conv", long_conversation(service).rpartition("/")[2])
-    assert conversation is not None
+    conversation = conversation_at(long_conversation(service))
     announced: list[int] = []
     engine = service_engine(service.settings, "test")
     with bounded_by(announced.append), transaction(engine, service.tenant_id) as connection:
@@ -158,9 +156,7 @@ def test_a_blocks_text_is_announced_before_a_run_reads_it(service: Service) -> N
     path = service.conversation()
     block = {"source": "report.md", "title": "Report", "text": "é" * 30_000}
     service.append(path, {"role": "user", "content": "Read this."}, context=[block])
-    ((block_id,),) = query(
-        service, "select id from context_blocks where conversation_id = %s", ids.parse("conv", path.rpartition("/")[2])
-    )
+    ((block_id,),) = query(service, "select id from context_blocks where conversation_id = %s", conversation_at(path))
     announced: list[int] = []
     engine = service_engine(service.settings, "test")
     with bounded_by(announced.append), transaction(engine, service.tenant_id) as connection:
@@ -191,9 +187,7 @@ def test_an_export_waits_for_its_turn_and_is_whole(crowded: Service, monkeypatch
 def test_the_size_of_a_message_is_in_bytes(service: Service, character: str, size: int) -> None:
     path = service.conversation()
     service.append(path, {"role": "user", "content": character * 1_000})
-    (told,) = query(
-        service, "select bytes from messages where conversation_id = %s", ids.parse("conv", path.rpartition("/")[2])
-    )
+    (told,) = query(service, "select bytes from messages where conversation_id = %s", conversation_at(path))
     assert told[0] == 1_000 * size + 2 + 30
 
 

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cli.conversations.inspect import run_inspect
 from cli.installation.stats import run_stats
-from runtime import ids
 from tests.support import talk
 from tests.support.service.console_client import key_of, query, signed_in, text_of
 from tests.support.service.in_process import Chat, Workers
+from tests.support.service.running_api import conversation_at
 from tests.support.service.stub_summarizer import StubSummarizer
 from worker.metrics import METRICS
 from worker.summarizers import SummaryError
@@ -24,7 +24,6 @@ from worker.summarizers.base import Spent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from uuid import UUID
 
     from prometheus_client.registry import Collector
 
@@ -60,12 +59,6 @@ class Busy(NamedTuple):
     paths: list[str]
     saved_by_metrics: int
     cost_by_metrics: Decimal
-
-
-def identifier(path: str) -> UUID:
-    parsed = ids.parse("conv", path.rpartition("/")[2])
-    assert parsed is not None
-    return parsed
 
 
 def counted(name: str, families: Any) -> float:
@@ -105,7 +98,7 @@ def busy(service: Service, module_within_a_day: None) -> Busy:
                     talk.answer(f"seen {turn}"),
                 ]
                 service.append(path, *messages)
-                workers.settle(identifier(path))
+                workers.settle(conversation_at(path))
             last = client.get(path).json()["last_seq"]
             service.append(path, talk.answer("another answer", 300), replace_from=last)
             assert client.post(f"{path}/pins", json={"seq": 1}).status_code < 300
@@ -201,7 +194,7 @@ def test_what_is_stored_is_one_number(service: Service, busy: Busy, capsys: pyte
         ((in_sql, superseded),) = query(
             service,
             "select tokens_stored, messages_superseded from conversation_costs where conversation_id = %s",
-            identifier(path),
+            conversation_at(path),
         )
         assert superseded == 1
         run_inspect(path.rpartition("/")[2], url=service.api.url, key=key_of(service.client), as_json=True)

@@ -13,11 +13,12 @@ import pytest
 from api.actions.recalls import of_user as action
 from store.recall import of_user
 from tests.api.doors.test_problems import key_with
-from tests.api.recall.test_prepared import identifier, rows
+from tests.api.recall.test_prepared import rows
 from tests.conftest import make_tenant
 from tests.support.service.in_process import SMALL
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
+from tests.support.service.running_api import conversation_at
 from tests.support.talk import exchanges
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def test_superseded_and_erased_are_never_found(service: Service, asking: httpx2.
         for table in ("recall_requests", "recall_segments"):
             left = connection.execute(
                 f"select count(*) from {table} where conversation_id = any (%s)",  # noqa: S608 - two names
-                [[identifier(replaced), identifier(kept)]],
+                [[conversation_at(replaced), conversation_at(kept)]],
             ).fetchone()
             assert left == (0,)
 

@@ -10,23 +10,15 @@ from sqlalchemy.exc import DBAPIError
 
 from compaction.recall import segments as domain
 from compaction.recall.segments import Searchable
-from runtime import ids
 from store.engine import service_engine, transaction
 from store.recall import segments
 from tests.support.service.in_process_worker import work
+from tests.support.service.running_api import conversation_at
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from tests.support.service.running_api import Service
 
 WORDS = "lighthouse garden violin harbour walnut ladder candle meadow copper thimble".split()  # noqa: SIM905
-
-
-def identifier(path: str) -> UUID:
-    parsed = ids.parse("conv", path.rpartition("/")[2])
-    assert parsed is not None
-    return parsed
 
 
 def rows(service: Service, path: str) -> list[tuple[int, int, int]]:
@@ -34,7 +26,7 @@ def rows(service: Service, path: str) -> list[tuple[int, int, int]]:
     with psycopg.connect(service.settings.database_url.get_secret_value()) as connection:
         return connection.execute(
             "select first_seq, last_seq, length(terms) from recall_segments where conversation_id = %s order by 1",
-            [identifier(path)],
+            [conversation_at(path)],
         ).fetchall()
 
 
@@ -123,7 +115,7 @@ def test_what_was_prepared_is_erased_and_does_not_come_back(service: Service) ->
     late = list(domain.segments([Searchable(0, "user", "violin")]))
     engine = service_engine(service.settings, "test")
     with pytest.raises(DBAPIError), transaction(engine, service.tenant_id) as connection:
-        segments.store(connection, service.tenant_id, identifier(path), -1, late)
+        segments.store(connection, service.tenant_id, conversation_at(path), -1, late)
     engine.dispose()
     assert rows(service, path) == []
 
@@ -134,7 +126,7 @@ def test_two_that_prepare_at_once_store_it_once(service: Service) -> None:
     engine = service_engine(service.settings, "test")
     for _ in range(2):
         with transaction(engine, service.tenant_id) as connection:
-            segments.store(connection, service.tenant_id, identifier(path), -1, items)
+            segments.store(connection, service.tenant_id, conversation_at(path), -1, items)
     engine.dispose()
     assert [(row[0], row[1]) for row in rows(service, path)] == [(0, 127)]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from runtime import ids
 from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.service.in_process import SMALL, Chat, Workers
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
+from tests.support.service.running_api import conversation_at
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges, request, rounds
 
@@ -121,8 +121,7 @@ def test_pinning_what_was_summarized_already_brings_it_back_at_once(talk: Talk) 
 def test_what_is_pinned_while_a_model_sums_it_up_stays(talk: Talk) -> None:
     """The run began without the pin, and its message is still shown: nothing else would bring the text back."""
     talk.say(*exchanges(12, 200))
-    conversation = ids.parse("conv", talk.path.rpartition("/")[2])
-    assert conversation is not None
+    conversation = conversation_at(talk.path)
     with Chat(talk.service.settings, talk.service.tenant_id) as chat:
         pinned: list[Any] = []
         workers = Workers(chat, StubSummarizer(act=lambda: pinned.append(talk.pin(4) if not pinned else None)))
@@ -185,7 +184,7 @@ def test_what_cannot_be_pinned_is_refused(talk: Talk, body: dict[str, Any], poin
 @pytest.mark.parametrize("seqs", [(0, 2), (0, 0)])
 def test_pins_that_are_made_at_once_wait_for_one_another(talk: Talk, seqs: tuple[int, int]) -> None:
     talk.say(*exchanges(2, 20))
-    conversation = ids.parse("conv", talk.path.rpartition("/")[2])
+    conversation = conversation_at(talk.path)
     waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     with psycopg.connect(talk.service.database_url, autocommit=True) as looking, ThreadPoolExecutor() as threads:
         with psycopg.connect(talk.service.database_url) as holding:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from runtime import ids
 from runtime.broker import CHECK_TASK, RUN_TASK
+from tests.support.service.running_api import conversation_at
 from worker.app import create_app
 
 if TYPE_CHECKING:
@@ -24,11 +24,7 @@ QUEUED = "select tenant_id, id from runs where conversation_id = %s and state = 
 
 def work(settings: Settings, conversation: UUID | str) -> None:
     """Do everything that is due for a conversation, given by its id or its path: the check, then what it queues."""
-    if isinstance(conversation, str):
-        identifier = ids.parse("conv", conversation.rpartition("/")[2])
-        assert identifier is not None
-    else:
-        identifier = conversation
+    identifier = conversation_at(conversation) if isinstance(conversation, str) else conversation
     app = _app(settings)
     check, run = app.tasks[CHECK_TASK], app.tasks[RUN_TASK]
     check([str(identifier)])

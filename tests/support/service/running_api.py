@@ -21,6 +21,7 @@ from litestar.events import SimpleEventEmitter
 
 from api.app import furnished, routed
 from api.start import server_options
+from runtime import ids
 from tests.support.eventually import eventually
 from tests.support.service import documented_answers
 
@@ -95,6 +96,13 @@ class Service(NamedTuple):
         assert done.status_code == 201, done.text
         answer: dict[str, Any] = done.json()
         return answer
+
+
+def conversation_at(path: str) -> UUID:
+    """Return the id of the conversation that a path of the API, or of the console, leads to."""
+    parsed = ids.parse("conv", path.rpartition("/")[2])
+    assert parsed is not None, path
+    return parsed
 
 
 @contextmanager
