@@ -107,7 +107,7 @@ class _Reader:
         self._versions: set[int] = set()
         self._ids: dict[str, dict[UUID, Row]] = {kind: {} for kind in ("run", "context_block", "pin")}
         self._steps: list[Row] = []
-        self._facts: list[MessageFacts] = []
+        self._facts: list[tuple[int, MessageFacts]] = []
         """What a message is to every step, hashed, by seq."""
         self._named: list[tuple[int, str, UUID]] = []
         """References that may be to a later row: where, to what kind, and to which."""
@@ -147,7 +147,7 @@ class _Reader:
         last = self._last.get("message", -1)
         if last != self._conversation.get("next_seq", 0) - 1:
             raise ExportFileError(self.number, "the newest messages are missing")
-        if self._facts and not (turn_facts(self._facts).sound and self._facts[0].role == "user"):
+        if not self._is_sound_after(self._conversation.get("broken_through", -1)):
             # Whatever the row says of it: repaired when it is read.
             self._conversation["broken_through"] = last
         for name in ("head_version", "pending_version"):
@@ -212,7 +212,7 @@ class _Reader:
         if row.get("sent") is not None:
             self._check_sent(row, decoded)
         if row.get("superseded_at") is None:
-            self._facts.append(facts)
+            self._facts.append((row["seq"], facts))
 
     def _check_sent(self, row: Row, stored: Decoded) -> None:
         """Check what came in another shape: every step works on what it is, and it is served as it came."""
@@ -224,6 +224,15 @@ class _Reader:
             raise self._error(f"sent: {error.detail}") from None
         if json_text(decoded) != json_text(stored):
             raise self._error(f"this is not message {row['seq']} as it was sent")
+
+    def _is_sound_after(self, seq: int) -> bool:
+        """Tell whether the messages after `seq` need no repair, and go on from those that do."""
+        before = [facts for number, facts in self._facts if number <= seq]
+        after = [facts for number, facts in self._facts if number > seq]
+        if not after:
+            return True
+        goes_on = set(before[-1].calls) == set(after[0].results) if before else after[0].role == "user"
+        return goes_on and turn_facts(after).sound
 
     def _facts_of(self, message: Any) -> MessageFacts:
         """Return the facts of a message that the API would take: what is imported is served like what came there."""

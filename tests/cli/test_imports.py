@@ -188,6 +188,7 @@ def told_of(data: bytes) -> dict[str, Any]:
 @hypothesis_settings(max_examples=12)
 @given(st.lists(st.sampled_from(ACTS), min_size=1, max_size=14), st.lists(st.sampled_from(ACTS), max_size=6))
 @example(["thinking", "settle", "thinking", "settle", "tools", "settle", "exchange", "pin", "queue"], ["settle"])
+@example(["thinking", "context", "measured", "edit", "exchange"], [])
 @example([*["exchange", "tools"] * 4, "settle", "context", "settle", "restore", "edit"], ["exchange", "settle"])
 def test_what_is_imported_is_what_was_exported(desk: Desk, before: list[str], after: list[str]) -> None:
     tracked = desk.product.begin_tracked(POLICY, strict=False)
