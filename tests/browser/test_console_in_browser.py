@@ -331,8 +331,8 @@ def test_a_session_ends_with_its_key(
     watched.refused |= {played.page, "/console/health"}
     key_id, key = make_key(service)
     page = visit(played.page, key)
-    end_key(service, key_id, ends)
     follow_closely(page)
+    end_key(service, key_id, ends)
     expect(page).to_have_url(re.compile("/console/sign-in"))
     expect(page.get_by_label("API key")).to_be_visible()
 
