@@ -163,7 +163,7 @@ PROBLEM_TYPES: Final = {
         503,
         "The database is away or busy, or as many bytes are under way here as may be: after `Retry-After` send it "
         "again, a turn with its Idempotency-Key.",
-        "The database can't be reached just now. Try again; an Idempotency-Key keeps a turn from being stored twice.",
+        "The database is busy or can't be reached. Try again; an Idempotency-Key keeps a turn from being stored twice.",
     ),
 }
 """By code, in the order of their statuses."""

@@ -14,7 +14,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from api.http.problem_types import problem_type
+from api.http.problem_types import PROBLEM_TYPES, problem_type
 from runtime import ids
 from store.archive.erasures import GONE
 
@@ -190,10 +190,7 @@ def _of_parameters(errors: Sequence[Mapping[str, Any]]) -> ProblemError:
 def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     log.warning("store.unavailable", error=type(error).__name__)
     # A connection can end between a commit and its answer, so nothing is said of what was written.
-    detail = (
-        "The database can't be reached just now. Try again; an Idempotency-Key keeps a turn from being stored twice."
-    )
-    return respond(request, unavailable(detail))
+    return respond(request, unavailable(PROBLEM_TYPES["unavailable"].detail))
 
 
 def _on_gone(request: Request[Any, Any, Any], error: NoResultFound) -> Response[bytes]:
