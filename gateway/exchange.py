@@ -292,12 +292,13 @@ class PassedRequest:
 
     async def _refuse(self, error: DoorError, send: Send) -> None:
         if self._has_begun:
-            return self._cut_off(error)
+            self._cut_off(error)
+            return
         self.status = error.status
         body = error_body(self._door.shape, error.status, error.detail, error.code)
         headers = error_headers(body, error.retry_after)
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
-        return await send({"type": "http.response.body", "body": body, "more_body": False})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
