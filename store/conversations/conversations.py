@@ -134,13 +134,15 @@ def page(
     query = select(*_SUMMARY).where(_c.tenant_id == tenant_id)
     if user_ref is not None:
         query = query.where(_c.user_ref == user_ref)
-    if external_id is not None:
-        query = query.where(_c.external_id == external_id)
-    if before is not None:
-        newer = query.where(_c.id > before).order_by(_c.id).limit(limit)
-        return list(reversed(connection.execute(newer).all()))
     if after is not None:
         query = query.where(_c.id < after)
+    if before is not None:
+        query = query.where(_c.id > before)
+    if external_id is not None:
+        # One at most. Asked for an order too, Postgres, which keeps no statistics of names, walks all conversations.
+        return connection.execute(query.where(_c.external_id == external_id)).all()
+    if before is not None:
+        return list(reversed(connection.execute(query.order_by(_c.id).limit(limit)).all()))
     return connection.execute(query.order_by(_c.id.desc()).limit(limit)).all()
 
 
