@@ -1,4 +1,4 @@
--- The whole schema at revision 0116, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0117, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -1321,7 +1321,7 @@ begin
     update public.conversations as c
     set next_seq = c.next_seq + v_count,
         turn_count = c.turn_count + 1,
-        revision = c.revision + 1,
+        revision = public.next_revision(c.revision),
         context_tokens = c.context_tokens + v_total,
         context_messages = c.context_messages + v_count,
         context_bytes = c.context_bytes + p_facts.total_bytes,
@@ -1595,7 +1595,7 @@ begin
     update public.conversations as c
         set erased_at = v_at, external_id = null, user_ref = null, model = null, system = null, tools = null, policy = '{}',
             metadata = '{}', open_calls = '{}', head_version = 0, pending_version = null, covers_through = -1,
-            check_due_at = null, check_request_id = null, revision = c.revision + 1
+            check_due_at = null, check_request_id = null, revision = public.next_revision(c.revision)
         where c.id = p_conversation;
     update public.runs as r
         set state = case when r.state in ('queued', 'running', 'dead') then 'failed' else r.state end,
@@ -2265,7 +2265,7 @@ end $$;
 
 create function list_rules(p_conversation uuid) returns void
 language sql as $$
-    update public.conversations as c set rules = listed.rules, revision = c.revision + 1
+    update public.conversations as c set rules = listed.rules, revision = public.next_revision(c.revision)
     from (select public.rules_in_force(p_conversation) as rules) as listed
     where c.id = p_conversation and c.rules is distinct from listed.rules
 $$;
@@ -2337,7 +2337,7 @@ language sql as $$
         trim_hold = case when c.held_by_restore then 0 else c.trim_hold end,
         held_by_restore = false,
         left_out = s.left_out,
-        revision = c.revision + 1
+        revision = public.next_revision(c.revision)
     from (select covers_through, tokens, message_count, bytes, exchanges,
                  (select string_agg(case when span ->> 0 = span ->> 1 then span ->> 0
                                          else (span ->> 0) || '-' || (span ->> 1) end, ', ' order by (span ->> 0)::integer)
@@ -2366,6 +2366,11 @@ language sql stable as $$
         join public.snapshot_parts as s on s.conversation_id = p_conversation and s.version = chain.version
     where c.id = p_conversation and chain.covers_through < p_from
         and not exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer >= p_from)
+$$;
+
+create function next_revision(p_revision bigint) returns bigint
+language sql as $$
+    select p_revision + 1 + floor(random() * 4294967296)::bigint
 $$;
 
 create function note_key_uses(p_keys uuid[], p_seconds_ago double precision[]) returns void
@@ -2637,7 +2642,7 @@ $$;
 
 create function recount_results(p_conversation uuid, p_cap integer) returns void
 language sql as $$
-    update public.conversations set counted_cap = p_cap, revision = revision + 1
+    update public.conversations set counted_cap = p_cap, revision = public.next_revision(revision)
     where id = p_conversation and counted_cap is distinct from p_cap;
     update public.conversations as c
     set context_tokens = shown.tokens,

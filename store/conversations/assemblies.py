@@ -145,7 +145,7 @@ def lift_holds(connection: Connection, dropped: Mapping[UUID, Dropped]) -> list[
             held_by_restore=False,
             check_due_at=func.coalesce(_c.check_due_at, func.now()),
             check_request_id=case((_c.check_due_at.is_(None), asking), else_=_c.check_request_id),
-            revision=_c.revision + 1,
+            revision=func.next_revision(_c.revision),
         )
         .returning(_c.id)
     )

@@ -165,7 +165,7 @@ def change(
     statement = (
         update(conversations)
         .where(_c.tenant_id == tenant_id, _c.id == conversation_id)
-        .values(**values, revision=_c.revision + 1)
+        .values(**values, revision=func.next_revision(_c.revision))
     )
     if "policy" in values:
         statement = statement.values(
@@ -263,7 +263,7 @@ def mark_due(connection: Connection, conversation_id: UUID) -> None:
     connection.execute(
         update(conversations)
         .where(_c.id == conversation_id)
-        .values(check_due_at=func.coalesce(_c.check_due_at, func.now()), revision=_c.revision + 1)
+        .values(check_due_at=func.coalesce(_c.check_due_at, func.now()), revision=func.next_revision(_c.revision))
     )
 
 

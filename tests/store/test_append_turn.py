@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -100,7 +101,7 @@ def test_an_append_keeps_messages_and_counters_together(calls: HotCalls) -> None
     second = calls.append(conversation, call("a", "b"), result("a", "b"), thought("Done."))
     assert second == ("appended", 1, 3, recount(calls, conversation), False)
     row = calls.stored(conversation)
-    assert (row["next_seq"], row["turn_count"], row["revision"], row["context_messages"]) == (4, 2, 2, 4)
+    assert (row["next_seq"], row["turn_count"], row["context_messages"]) == (4, 2, 4)
     assert row["context_tokens"] == recount(calls, conversation) == second.context_tokens
     stored = calls.owner("select * from messages where conversation_id = %s order by seq", conversation)
     assert [each["seq"] for each in stored] == [0, 1, 2, 3]
@@ -298,6 +299,18 @@ def test_an_expected_seq_that_is_wrong_tells_the_right_one(calls: HotCalls) -> N
     assert calls.append(conversation, HELLO, expected_next_seq=2).outcome == "appended"
 
 
+def test_revisions_grow_and_are_not_counted_the_same_twice(calls: HotCalls) -> None:
+    """A turn that comes instead of one that a failover lost is told from it by its revision alone."""
+    alike = [calls.conversation(), calls.conversation()]
+    seen: list[tuple[int, ...]] = [(0, 0)]
+    for text in ("one", "two"):
+        for conversation in alike:
+            calls.append(conversation, {"role": "user", "content": text})
+        seen.append(tuple(calls.stored(conversation)["revision"] for conversation in alike))
+        assert len(set(seen[-1])) == 2
+    assert all(earlier < later for revisions in zip(*seen, strict=True) for earlier, later in pairwise(revisions))
+
+
 def test_of_writers_that_expect_the_same_seq_one_gets_it(calls: HotCalls) -> None:
     conversation = calls.conversation()
     answers = calls.at_once([calls.turn(conversation, HELLO, expected_next_seq=0) for _ in range(20)])
@@ -322,7 +335,7 @@ def test_concurrent_appends_take_seqs_without_gaps(calls: HotCalls) -> None:
                 assert texts[answer.first_seq : answer.last_seq + 1] == [json.loads(each) for each in turn["contents"]]
         row = calls.stored(conversation)
         assert row["next_seq"] == row["context_messages"] == len(rows)
-        assert row["turn_count"] == row["revision"] == 60
+        assert row["turn_count"] == 60
         assert row["context_tokens"] == recount(calls, conversation)
 
 

@@ -259,6 +259,7 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     pair.stream.silence()
     lost = Turn(talk, installation.client)
     assert lost.send().status_code == 201
+    known = installation.client.get(f"{talk.path}/context").headers["etag"]
     pair.primary.crash()
     pair.promote()
     messages = [request("next")]
@@ -267,7 +268,12 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     assert refused is not None
     problem(refused, 409, "unexpected_seq", pointer="/expected_next_seq")
     assert refused.json()["next_seq"] == 1
+    talk.append(request("instead"))
+    # As many changes as the lost turn made, and another context.
+    served = installation.client.get(f"{talk.path}/context", headers={"if-none-match": known})
+    assert (served.status_code, served.json()["last_seq"]) == (200, 1)
     assert "idempotency-replayed" not in lost.send_until_stored().headers
+    follows["expected_next_seq"] = 4
     assert installation.client.post(f"{talk.path}/turns", json=follows).status_code == 201
     talk.sent += messages
     with installation.running("checks,summaries"):
