@@ -1,4 +1,4 @@
--- The whole schema at revision 0117, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0118, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -691,6 +691,7 @@ CREATE INDEX ix_runs_active ON public.runs USING btree (state, queued_at) WHERE 
 CREATE INDEX ix_runs_block_id ON public.runs USING btree (block_id) WHERE (block_id IS NOT NULL);
 CREATE INDEX ix_runs_conversation_id_id ON public.runs USING btree (conversation_id, id);
 CREATE INDEX ix_runs_dead ON public.runs USING btree (tenant_id, id) WHERE (state = 'dead'::text);
+CREATE INDEX ix_runs_failed ON public.runs USING btree (tenant_id, id) WHERE (state = 'failed'::text);
 CREATE INDEX ix_runs_tenant_id_id ON public.runs USING btree (tenant_id, id);
 CREATE UNIQUE INDEX uq_runs_active ON public.runs USING btree (conversation_id) WHERE ((state = ANY (ARRAY['queued'::text, 'running'::text])) AND (block_id IS NULL));
 CREATE UNIQUE INDEX uq_runs_active_block ON public.runs USING btree (block_id) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]));
@@ -2086,8 +2087,9 @@ create function gateway_response(p_tenant uuid, p_id text, OUT last_response_id 
 language plpgsql stable as $$
 begin
     perform set_config('app.tenant_id', p_tenant::text, true);
-    select r.last_response_id, r.results::text into last_response_id, results from public.gateway_recalls as r
-        where r.tenant_id = p_tenant and r.response_id = p_id
+    select r.last_response_id, r.results::text into last_response_id, results from (
+            select a.* from public.gateway_recalls as a
+            where a.tenant_id = p_tenant and a.response_id = p_id offset 0) as r
         order by r.conversation_id desc, r.seq desc limit 1;
 end $$;
 

@@ -9,27 +9,44 @@ import pytest
 from sqlalchemy import text
 
 from store.conversations import conversations
+from store.runs import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Connection
 
     from tests.support.service.in_process import Chat
 
-MANY: Final = 5_000
+MANY: Final = 20_000
 CONVERSATIONS: Final = f"""
     insert into conversations (id, tenant_id, external_id, user_ref)
     select gen_random_uuid(), current_setting('app.tenant_id')::uuid, 'chat-' || i, 'user-' || i % 100
     from generate_series(1, {MANY}) as i
 """  # noqa: S608 - a constant
+RUNS: Final = """
+    insert into runs (id, tenant_id, conversation_id, trigger, state, queue, policy)
+    select gen_random_uuid(), tenant_id, id, 'check',
+        case external_id when 'chat-8' then 'failed' when 'chat-9' then 'dead' else 'committed' end, 'checks', '{}'
+    from conversations
+"""
+ANSWERS: Final = """
+    insert into gateway_recalls (tenant_id, conversation_id, seq, through_seq, shown, results, response_id,
+        last_response_id)
+    select tenant_id, id, 1, 1, '[]', '[]', 'resp-' || external_id, 'last-' || external_id from conversations
+"""
 ROWS_READ: Final = text("select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables")
 
 
-@pytest.fixture
-def busy(chat: Chat) -> Chat:
-    """A tenant with many conversations, of whose rows Postgres keeps statistics."""
-    chat.query(CONVERSATIONS)
+@pytest.fixture(scope="module")
+def busy(module_chat: Chat) -> Chat:
+    """A tenant with many conversations, a run and an answer of the gateway's in each; Postgres has its statistics."""
+    chat = module_chat.renew()
+    for statement in (CONVERSATIONS, RUNS, ANSWERS):
+        chat.query(statement)
     with psycopg.connect(chat.url, autocommit=True) as owner:
-        owner.execute("analyze conversations")
+        owner.execute("analyze conversations, runs, gateway_recalls")
     return chat
 
 
@@ -45,9 +62,9 @@ def test_a_conversation_is_looked_up_by_its_name(busy: Chat) -> None:
     count, (row,) = read(busy, conversations.page, external_id="chat-77", limit=1)
     assert row.external_id == "chat-77"
     assert count <= 2
-    for bound in ("after", "before"):
-        assert read(busy, conversations.page, external_id="chat-77", limit=1, **{bound: row.id}) == (count, [])
-    assert read(busy, conversations.page, external_id="chat-0", limit=1)[1] == []
+    for others in ({"after": row.id}, {"before": row.id}, {"external_id": "chat-0"}):
+        count, rows = read(busy, conversations.page, **({"external_id": "chat-77", "limit": 1} | others))
+        assert (rows, count <= 2) == ([], True)
 
 
 def test_a_users_conversations_are_looked_up(busy: Chat) -> None:
@@ -55,3 +72,19 @@ def test_a_users_conversations_are_looked_up(busy: Chat) -> None:
     assert {row.user_ref for row in rows} == {"user-7"}
     assert len(rows) == 10
     assert count <= 20
+
+
+@pytest.mark.parametrize("state", ["failed", "dead", "queued"])
+def test_runs_that_few_conversations_have_are_looked_up(busy: Chat, state: str) -> None:
+    count, rows = read(busy, runs.page, conversation_id=None, state=state, limit=50)
+    assert [row.state for row in rows] == [state] * (state != "queued")
+    assert count <= 4
+
+
+def test_an_answer_of_the_gateways_is_looked_up_by_its_id(busy: Chat) -> None:
+    def answers(connection: Connection, tenant_id: UUID, response_id: str) -> Sequence[Any]:
+        asked = {"tenant": tenant_id, "id": response_id}
+        return connection.execute(text("select * from gateway_response(:tenant, :id)"), asked).all()
+
+    assert read(busy, answers, response_id="resp-chat-77") == (1, [("last-chat-77", "[]")])
+    assert read(busy, answers, response_id="resp-of-nobody") == (0, [(None, None)])

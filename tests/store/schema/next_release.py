@@ -36,7 +36,7 @@ def upgrade():
 
 
 def downgrade():
-    restore_function("{script}", "append_turn")
+    restore_function("{next}_before.sql", "append_turn")
     run_script("{next}_down.sql")
 """
 INDEXES: Final = """
@@ -75,14 +75,16 @@ def write_next_release(folder: Path, *, extra: str = "") -> Path:
     """
     package = folder / "migrations"
     shutil.copytree(HERE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    script = max(path for path in (package / "sql").glob("*.sql") if "create function append_turn(" in path.read_text())
-    append_turn = function_in(script.read_text(), "append_turn")
+    schema = (package / "schema.sql").read_text()
+    # An older signature of the same name stands before it.
+    append_turn = function_in(schema[schema.rindex("create function", 0, schema.index(IN_FORCE)) :], "append_turn")
     assert append_turn.count(IN_FORCE) == 1
     replaced = append_turn.replace(IN_FORCE, REPLACED).replace("create function", "create or replace function", 1)
     files = {
-        f"versions/{NEXT}_appends.py": REVISION.format(next=NEXT, head=HEAD, script=script.name),
+        f"versions/{NEXT}_appends.py": REVISION.format(next=NEXT, head=HEAD),
         f"sql/{NEXT}_indexes.sql": INDEXES,
         f"sql/{NEXT}_appends.sql": UP.format(append_turn=replaced) + extra,
+        f"sql/{NEXT}_before.sql": append_turn,
         f"sql/{NEXT}_down.sql": DOWN,
     }
     for name, text in files.items():
