@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.service.running_api import RunningApi, Service
 
 TURN = json.dumps({"messages": [{"role": "user", "content": "Hello."}]})
-VARIES = re.compile(rb"req_[0-9a-f]{32}|(?<=\r\n)(date|allow): [^\r]*\r\n")
+VARIES = re.compile(rb'req_[0-9a-f]{32}|(?<=\r\netag: ")\d+|(?<=\r\n)(date|allow): [^\r]*\r\n')
 Headers = dict[str, str]
 
 
