@@ -69,6 +69,11 @@ class Services:
         if self.tokens is not None:
             self.tokens.keys.start()
 
+    @property
+    def timeline(self) -> dict[str, str]:
+        """The header that tells clients of which timeline the database's answers are, where that is known."""
+        return {"palimpsest-timeline": self.pool.timeline} if self.pool.timeline else {}
+
     async def stop(self) -> None:
         """Write the last assemblies, usages and uses of keys, send the last wake-ups and close every connection."""
         if self.tokens is not None:

@@ -27,6 +27,9 @@ MAX_CALLS: Final = 50_000
 """Calls after which a connection makes room for a new one, as in asyncpg's pool: servers' processes grow."""
 _OF_PRIMARY: Final = " where current_setting('transaction_read_only') = 'off'"
 """Has a query answer with nothing where the server takes no writes."""
+_TIMELINE: Final = """
+select case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"""
+"""What distinguishes a promoted standby's commits from those that its primary went on with: 8 hexadecimal digits."""
 
 
 class _Lane:
@@ -71,6 +74,8 @@ class HotPool:
         """Calls that found every connection in use."""
         self.timeouts = 0
         """Calls for which none came free in time."""
+        self.timeline = ""
+        """Postgres's, when the newest connection was opened; "" where it is not known."""
         self._ended = asyncio.Event()
         self._retiring: set[asyncio.Task[None]] = set()
         self._sweep = self._loop.call_later(MAX_IDLE_SECONDS, self._close_idle)
@@ -223,7 +228,9 @@ class HotPool:
         self._open += 1
         try:
             async with asyncio.timeout_at(deadline):
-                return _Lane(await self._connect())
+                connection = await self._connect()
+                self.timeline = await _timeline(connection)
+                return _Lane(connection)
         except BaseException:
             self._count_out()
             self._wake(None)
@@ -311,6 +318,18 @@ class HotPool:
     def _close_idle(self) -> None:
         self._discard_idle(self._loop.time() - MAX_IDLE_SECONDS)
         self._sweep = self._loop.call_later(MAX_IDLE_SECONDS / 5, self._close_idle)
+
+
+async def _timeline(connection: asyncpg.Connection) -> str:
+    """Return the timeline of a connection's server, "" where it keeps that to itself; a failure ends the connection."""
+    try:
+        timeline: str = await connection.fetchval(_TIMELINE)
+    except (asyncpg.InsufficientPrivilegeError, asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFunctionError):
+        return ""
+    except BaseException:
+        connection.terminate()
+        raise
+    return timeline
 
 
 def _expire(waiting: asyncio.Future[_Lane | None]) -> None:

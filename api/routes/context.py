@@ -51,7 +51,8 @@ _ROOMS: Final = frozenset(map(str, range(1, MAX_MARKS + 1)))
     guards=[requires("context:read")],
     summary="Read the context",
     operation_class=operation(
-        request_headers={"If-None-Match": IF_NONE_MATCH}, headers={200: ("ETag", "Palimpsest-Rules"), 304: ("ETag",)}
+        request_headers={"If-None-Match": IF_NONE_MATCH},
+        headers={200: ("ETag", "Palimpsest-Rules", "Palimpsest-Timeline"), 304: ("ETag", "Palimpsest-Timeline")},
     ),
     responses={
         200: answers(ContextOut, "What to send as `messages`.", example=examples.CONTEXT),
@@ -68,10 +69,12 @@ async def read_context(
     """Answer with the head snapshot and the tail; no model, worker or broker has a part in it."""
     etags = _etags(request.headers.getall("if-none-match", []))
     conversation, wanted, room = id_or_not_found("conv", conversation_id), _known(shape), _room(cache_breakpoints)
-    answer = await contexts.read_context(caller_of(request), conversation, etags, shape=wanted, breakpoint_room=room)
+    caller = caller_of(request)
+    answer = await contexts.read_context(caller, conversation, etags, shape=wanted, breakpoint_room=room)
+    headers = {**answer.headers, **caller.services.timeline}
     if answer.body is None:
-        return Response(b"", status_code=304, headers=answer.headers)
-    return Response(answer.body, media_type="application/json", headers=answer.headers)
+        return Response(b"", status_code=304, headers=headers)
+    return Response(answer.body, media_type="application/json", headers=headers)
 
 
 @post(

@@ -40,7 +40,7 @@ _encode: Final = msgspec.json.Encoder().encode
         TurnIn | ChatTurnIn | ItemsTurnIn,
         example=examples.TURN_IN,
         request_headers={"Idempotency-Key": IDEMPOTENCY_KEY},
-        headers={201: ("Idempotency-Replayed",)},
+        headers={201: ("Idempotency-Replayed", "Palimpsest-Timeline")},
     ),
     responses={
         201: answers(TurnOut, "The turn is stored.", example=examples.TURN),
@@ -54,7 +54,7 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
     turn = await aside(len(body), read_turn, body, request.user.policy, caller.services.strict)
     key = _idempotency_key(request.headers.get("idempotency-key"))
     answer, replayed = await turns.append_turn(caller, conversation, turn, body, key)
-    headers = {"idempotency-replayed": "true"} if replayed else None
+    headers = {**caller.services.timeline, **({"idempotency-replayed": "true"} if replayed else {})}
     return Response(_encode(answer), media_type="application/json", headers=headers)
 
 

@@ -83,6 +83,11 @@ HEADERS: Final[Mapping[str, Json]] = {
         required=True,
         pattern="^[0-9a-f]{64}$",
     ),
+    "Palimpsest-Timeline": _header(
+        "That of the database's log; another one after a failover, which may have lost turns that were acknowledged "
+        "before. Sent again under their keys, those are stored that are not there.",
+        pattern="^[0-9A-F]{8}$",
+    ),
     "Idempotency-Replayed": _header("The turn was stored before, and this is the answer it had then.", enum=["true"]),
     "Location": _header("The path of the run.", required=True, pattern="^/v1/runs/"),
     "run-id": _header("The run that made the context smaller; none if it was smaller already.", pattern="^run_"),

@@ -225,7 +225,7 @@ def test_a_context_that_has_not_changed(document: Schema) -> None:
         second.send(unchanged := answer(document, request, 304))
     assert read_again.value.value == read.value.value
     assert looked_for(sent_whole) | looked_for(unchanged) <= set(sent_whole.headers) & set(unchanged.headers)
-    assert looked_for(sent_whole) == {"etag"}
+    assert looked_for(sent_whole) == {"etag", "palimpsest-timeline"}
 
 
 def test_a_turn_that_was_stored_before(document: Schema) -> None:
@@ -238,7 +238,7 @@ def test_a_turn_that_was_stored_before(document: Schema) -> None:
     with pytest.raises(StopIteration) as stored:
         flow.send(again)
     assert stored.value.value.replayed
-    assert looked_for(again) == {"idempotency-replayed"}
+    assert looked_for(again) == {"idempotency-replayed", "palimpsest-timeline"}
 
 
 @pytest.mark.parametrize("status", [429, 503])

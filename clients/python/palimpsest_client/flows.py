@@ -44,6 +44,8 @@ OVERTAKEN: Final = 10
 REMEMBERED_BYTES: Final = 32 * 1024 * 1024
 NOTED_CONVERSATIONS: Final = 10_000
 """Conversations of which the next seq is known, so that a turn that waits finds its place."""
+TIMELINE: Final = "palimpsest-timeline"
+"""The header that says of which timeline of the service's database an answer is."""
 OVERFLOWS: Final = 3
 """The service makes a context smaller so often before it wants to see a turn."""
 
@@ -255,6 +257,7 @@ class Flows:
         # Before it is asked: what is acknowledged meanwhile, the answer need not have.
         acknowledged = self._next_seqs.get(conversation_id, 0)
         answer: Answer = yield from self._caller.send(request)
+        self.outbox.note_timeline(answer.headers.get(TIMELINE))
         if answer.status == HTTPStatus.NOT_MODIFIED and known:
             # As it was remembered, and turns may have been acknowledged since: then they are lost.
             return self._context_of(conversation_id, known.body, shape, acknowledged)
@@ -299,6 +302,7 @@ class Flows:
         # Before it is sent: what others learn meanwhile, this answer need not have.
         acknowledged = self._next_seqs.get(conversation_id, 0)
         answer: Answer = yield from self._caller.send(request)
+        self.outbox.note_timeline(answer.headers.get(TIMELINE))
         replayed = answer.headers.get("idempotency-replayed") == "true"
         with as_documented():
             found = decode(answer)
@@ -320,7 +324,7 @@ class Flows:
             lock.release()
 
     def _send_line(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
-        """Send the turns of a conversation in order; return what became of the last one, None if it stays."""
+        """Send the turns of a conversation in order; return what became of the caller's own, None if it stays."""
         ends = self._caller.ends_in(timeout)
         done: Turn | None = None
         while True:
@@ -329,7 +333,8 @@ class Flows:
             if not turns:
                 return done
             turn = turns[0]
-            is_own = own is not None and turn.idempotency_key == own.idempotency_key
+            # Once it is stored, what it told of as lost may come after it.
+            is_own = own is not None and done is None and len(turns) == 1
             try:
                 self._caller.check()
                 self._caller.left(ends, min(timeout / 2, FAIR_SECONDS))
@@ -342,13 +347,13 @@ class Flows:
                     continue
                 for each in self.outbox.waiting(conversation_id):
                     self.outbox.keep(each, error)
-                return None
+                return done
             except BaseException:
                 # Cut off: nobody knows whether it arrived, and its key makes it safe to ask.
                 self.outbox.keep(self.outbox.waiting(conversation_id)[0], None)
                 raise
             if sent is not None:
-                done = sent
+                done = sent if is_own else done
                 self.outbox.sent(self.outbox.waiting(conversation_id)[0], sent.first_seq)
 
     def _send_kept(self, turn: KeptTurn, ends: float) -> Flow[Turn | None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from palimpsest_client.errors import OutboxFullError
 
@@ -18,8 +19,18 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("palimpsest_client")
 HELD: Final = 100
 """Turns of all conversations; those of some seconds, which is what a standby of Postgres may lag."""
+DOUBTED_SECONDS: Final = 3600.0
+"""What was acknowledged longer ago has reached every standby, and its key may soon be forgotten."""
 LIMIT: Final = 1_000
 """Turns; an hour of a busy backend whose service is away, and some tens of megabytes."""
+
+
+class _Held(NamedTuple):
+    """A turn that was stored, the first seq that it got, and when that was acknowledged."""
+
+    turn: KeptTurn
+    first_seq: int
+    at: float
 
 
 class Outbox:
@@ -50,10 +61,12 @@ class Outbox:
         self._on_refused = on_refused
         self._lines: dict[str, deque[KeptTurn]] = {}
         self._told: set[str] = set()
-        self._held: deque[tuple[KeptTurn, int]] = deque(maxlen=held)
-        """The last turns that were stored, each with the first seq that it got."""
+        self._held: deque[_Held] = deque(maxlen=held)
+        """The last turns that were stored."""
+        self._timeline: str | None = None
+        """That of the service's database, as the last answer had it."""
         self._lost: dict[str, int] = {}
-        """Conversations of which the service has lost turns, and the seq from which on they are."""
+        """Conversations of which the service has lost turns, or may have, and the seq from which on they are."""
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
@@ -82,23 +95,42 @@ class Outbox:
         with self._guard:
             self._lost[conversation_id] = min(next_seq, self._lost.get(conversation_id, next_seq))
 
+    def note_timeline(self, timeline: str | None) -> None:
+        """Doubt what was acknowledged on another timeline: the standby that was promoted may not have had it.
+
+        Others may have written in its place, so no seq tells. Sent again under its key, what is there stays as it is.
+        """
+        if timeline is None or timeline == self._timeline:
+            return
+        with self._guard:
+            known, self._timeline = self._timeline, timeline
+            if known in {None, timeline}:
+                return
+            since = time.monotonic() - DOUBTED_SECONDS
+            doubted = [each for each in self._held if each.at >= since]
+            for turn, first_seq, _ in doubted:
+                lost = self._lost.get(turn.conversation_id, first_seq)
+                self._lost[turn.conversation_id] = min(first_seq, lost)
+        log.warning("the service's database was failed over: %s turns are sent again, lest they be lost", len(doubted))
+
     def put_again(self, conversation_id: str) -> None:
         """Put turns that are lost, and still held, before those that wait; only while nobody sends any of them."""
         with self._guard:
             since = self._lost.pop(conversation_id, None)
             if since is None:
                 return
-            lost = [each for each in self._held if each[0].conversation_id == conversation_id and each[1] >= since]
+            of_it = (each for each in self._held if each.turn.conversation_id == conversation_id)
+            lost = [each for each in of_it if each.first_seq >= since]
             if lost:
                 self._held = deque((each for each in self._held if each not in lost), self._held.maxlen)
                 line = self._lines.setdefault(conversation_id, deque())
-                line.extendleft(turn for turn, _ in reversed(lost))
+                line.extendleft(each.turn for each in reversed(lost))
 
     def forget(self, conversation_id: str) -> None:
         """Hold nothing that was stored of an erased conversation."""
         with self._guard:
             self._lost.pop(conversation_id, None)
-            kept = (each for each in self._held if each[0].conversation_id != conversation_id)
+            kept = (each for each in self._held if each.turn.conversation_id != conversation_id)
             self._held = deque(kept, self._held.maxlen)
 
     def add(self, turn: KeptTurn) -> None:
@@ -128,7 +160,7 @@ class Outbox:
         """Take the first turn of a line away: it is stored, from that seq on."""
         self._take(turn)
         with self._guard:
-            self._held.append((turn, first_seq))
+            self._held.append(_Held(turn, first_seq, time.monotonic()))
         self._tell_sent(turn)
 
     def refuse(self, turn: KeptTurn, error: ApiError, *, told: bool) -> None:

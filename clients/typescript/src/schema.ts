@@ -640,7 +640,7 @@ export interface Operations {
     };
     answer: TurnOut;
     requestHeaders: "idempotency-key";
-    headers: "cache-control" | "idempotency-replayed" | "ratelimit" | "ratelimit-policy" | "request-id";
+    headers: "cache-control" | "idempotency-replayed" | "palimpsest-timeline" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "GET /v1/conversations/{conversation_id}/context": {
     query: {
@@ -650,7 +650,7 @@ export interface Operations {
     body: undefined;
     answer: ContextOut;
     requestHeaders: "if-none-match";
-    headers: "cache-control" | "etag" | "palimpsest-rules" | "ratelimit" | "ratelimit-policy" | "request-id";
+    headers: "cache-control" | "etag" | "palimpsest-rules" | "palimpsest-timeline" | "ratelimit" | "ratelimit-policy" | "request-id";
   };
   "POST /v1/conversations/{conversation_id}/context": {
     query: Record<string, never>;

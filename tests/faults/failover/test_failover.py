@@ -314,6 +314,41 @@ def test_a_client_puts_the_turns_again_that_it_still_holds(pair: Pair, by: str) 
         talk.end_state(runs=0)
 
 
+@pytest.mark.parametrize("by", ["context", "deliver"])
+def test_a_client_puts_again_what_another_has_written_over(pair: Pair, by: str) -> None:
+    """No seq is lower than it was told: another process had as many messages stored as were lost."""
+    installation = pair.installation
+    talk = installation.talk({"compaction_enabled": False})
+    conversation = talk.path.rpartition("/")[2]
+    kept, lost, of_other, next_one = ([request(f"{talk.label} {number}"), answer("well")] for number in range(4))
+    url, key = str(installation.client.base_url), installation.tenant.key
+    with PalimpsestClient(url, key) as client, PalimpsestClient(url, key) as other:
+        client.deliver(conversation, kept)
+        behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
+        eventually(lambda: query(pair.primary.url, behind) == [(True,)])
+        pair.stream.silence()
+        assert client.deliver(conversation, lost) is not None
+        pair.primary.crash()
+        pair.promote()
+        other.deliver(conversation, of_other)
+        eventually(lambda: other.flush() == 0)
+        talk.sent = [*kept, *of_other]
+        if by == "context":
+            assert eventually(lambda: client.context(conversation, timeout=10.0)).last_seq == 3
+            assert client.flush() == 0
+        else:
+            stored = client.deliver(conversation, next_one)
+            assert stored is not None
+            assert stored.first_seq == 4
+            talk.sent += next_one
+        talk.sent += lost
+        assert client.context(conversation).last_seq == len(talk.sent) - 1
+        assert client.flush() == other.flush() == 0
+    with installation.running("checks,summaries"):
+        installation.wake(talk.id)
+        talk.end_state(runs=0)
+
+
 def test_processes_say_that_acknowledged_commits_are_lost_and_since_when(pair: Pair) -> None:
     """Without having been asked for anything: a heartbeat that was acknowledged after them is gone as well."""
     installation = pair.installation
