@@ -286,8 +286,10 @@ def _settle(
     for position, group in enumerate(groups):
         stale_until = max(stale_until, stale.get(position, 0))
         if group[0].role == "user":
-            _place(group, wanted.get(position, []))
-            if not any(draft.parts for draft in group):
+            placed = wanted.get(position, [])
+            newest, shown = group[-1].parts, {id(block) for block in placed}
+            _place(group, placed)
+            if all(block["type"] == "tool_result" and id(block) not in shown for block in newest):
                 # While it was the newest a text stood in for it, which what was thought next was signed for.
                 stale_until = max(stale_until, position + 2)
         elif position < stale_until:

@@ -436,6 +436,16 @@ def test_thinking_from_before_a_late_result_is_left_out() -> None:
     assert repairs.stale_thinking == 2
 
 
+@pytest.mark.parametrize("before", [[("user", [result()])], []], ids=["after a message that stays", "beside an error"])
+def test_thinking_saw_the_text_that_stood_for_results_of_no_call(before: list[tuple[str, Any]]) -> None:
+    said = [OPEN, ("assistant", [call()]), *before, ("user", [result("x")])]
+    seen, _ = repair(view_of(*said))
+    assert ORPHANED in json.dumps(seen[-1].content)
+    after, repairs = repair(view_of(*said, ("assistant", [THOUGHT, text_block("so")])))
+    assert ORPHANED not in json.dumps([message.content for message in after])
+    assert (after[-1].content, repairs.stale_thinking) == ([text_block("so")], 1)
+
+
 def test_the_warnings_say_what_was_mended() -> None:
     _, repairs = repair(
         view_of(
