@@ -60,8 +60,8 @@ clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain, the S
 	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py tests/clients/test_recalling.py \
 	    tests/clients/test_coding_agent.py tests/clients/test_litellm_proxy.py tests/clients/gateway $(ARGS)
 
-faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests included; print what was measured
-	@$(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests and more examples of properties included; print what was measured
+	@PALIMPSEST_HYPOTHESIS=$${PALIMPSEST_HYPOTHESIS:-thorough} $(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependencies
 	$(BIN)/ruff check

@@ -51,10 +51,11 @@ if TYPE_CHECKING:
 hypothesis_settings.register_profile(
     "suite",
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
+hypothesis_settings.register_profile("thorough", parent=hypothesis_settings.get_profile("suite"), max_examples=60)
 hypothesis_settings.register_profile(
     "search",
     parent=hypothesis_settings.get_profile("suite"),

@@ -185,7 +185,7 @@ def told_of(data: bytes) -> dict[str, Any]:
 
 
 # Each example makes a conversation with all its compactions, twice: few of them, each long.
-@hypothesis_settings(max_examples=12)
+@hypothesis_settings(max_examples=hypothesis_settings().max_examples // 5)
 @given(st.lists(st.sampled_from(ACTS), min_size=1, max_size=14), st.lists(st.sampled_from(ACTS), max_size=6))
 @example(["thinking", "settle", "thinking", "settle", "tools", "settle", "exchange", "pin", "queue"], ["settle"])
 @example(["thinking", "context", "measured", "edit", "exchange"], [])

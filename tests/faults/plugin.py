@@ -1,4 +1,4 @@
-"""The pytest plugin of `make faults`: runs what shows a fault and what is slow, and prints what was measured."""
+"""The pytest plugin of `make faults`: runs faults, what is slow and properties, and prints what was measured."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault", action="append", metavar="ID", help="only tests of this fault, as F6; may be repeated")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of faults and the slow ones; where faults are asked for by name, those of these alone."""
+    """Keep the tests of faults, the slow ones and those of properties; where faults are named, those of these alone."""
     wanted = set(config.getoption("--fault") or ())
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
         names = {fault for mark in item.iter_markers("fault") for fault in mark.args}
-        is_kept = names & wanted if wanted else names or item.get_closest_marker("slow")
+        others = any(map(item.get_closest_marker, ("slow", "hypothesis")))
+        is_kept = names & wanted if wanted else names or others
         (kept if is_kept else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)

@@ -37,6 +37,7 @@ FOUND: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("name", INVARIANTS)
 def test_an_invariant_holds_for_whatever_the_door_takes(name: str) -> None:
     drawn, holds = INVARIANTS[name]

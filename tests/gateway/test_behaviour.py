@@ -179,11 +179,12 @@ POLICY: Final = {"input_token_budget": 2_000, "compaction_threshold_tokens": 4_0
 """Compacts after a few rounds."""
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("shape", PATHS)
 def test_no_behaviour_of_a_client_leads_astray(room: Room, shape: str) -> None:
     outcomes: set[str] = set()
 
-    @settings(max_examples=6)
+    @settings(max_examples=settings().max_examples // 10)
     @given(
         actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 5)), min_size=6, max_size=16),
         session=st.sampled_from([None, "one"]),

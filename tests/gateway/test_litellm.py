@@ -262,11 +262,12 @@ ROUNDS: Final = st.lists(
 )
 
 
+@pytest.mark.hypothesis
 def test_whatever_is_asked_the_rows_are_a_chat_that_ends_with_the_newest(room: Room) -> None:
     policy = {"input_token_budget": 2_000, "compaction_threshold_tokens": 4_000, "min_savings_tokens": 100}
     actions: set[str] = set()
 
-    @settings(max_examples=6)
+    @settings(max_examples=settings().max_examples // 10)
     @given(rounds=ROUNDS, session=st.booleans())
     def behaves(rounds: list[tuple[str, str]], *, session: bool) -> None:
         proxy = Proxy(own, f"property {next(CALLS)}" if session else None)

@@ -1,8 +1,8 @@
-"""Property tests: turns, workers, lost leases and deaths in any order, on a real database.
+"""Property tests: turns, workers, lost leases, overflows, runs by hand and deaths in any order, on a real database.
 
 Between any two transactions of a worker, and while it waits for a summary, something else may happen: turns arrive,
-another worker looks, a lease runs out and somebody takes over, the worker dies. Whatever it is, the invariants of
-the design hold afterwards (the numbers are its own).
+another worker looks, a lease runs out and somebody takes over, the worker dies, the model refuses the prompt, people
+ask for runs. Whatever it is, the invariants of the design hold afterwards (the numbers are its own).
 """
 
 from __future__ import annotations
@@ -10,15 +10,21 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.conversations import conversations
+from compaction.messages import is_request
+from compaction.policy import merge
+from compaction.steps.runs import Queue
+from store.conversations import conversations, overflows
+from store.runs import requested
+from store.runs.requested import ManualRun
 from tests.support.messages_api import ThinkingLedger, alternates, problems
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
-from tests.support.strategies import policies, split_into_turns, valid_conversations
+from tests.support.strategies import any_conversations, policies, split_into_turns, valid_conversations
 from tests.support.truth.rows import STEPS, seqs, shrunk_wrongly
 from worker.database import Database
 from worker.summarizers import SummaryError
@@ -29,11 +35,14 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from compaction.steps.ladder import Strategy
     from store.tables import AnyRow
     from tests.support.blocks import Message
 
 ACTIONS: Final = ("nothing", "turn", "other check", "lease expires", "taken over", "death")
-EXAMPLES: Final = settings().max_examples // 4
+BY_HAND: Final[tuple[Strategy, ...]] = ("auto", "tool_results", "prune", "summary", "extract", "drop", "trim")
+MORE_ACTIONS: Final = (*ACTIONS, "overflow", "overflow", *BY_HAND)
+EXAMPLES: Final = settings().max_examples // 3
 """Each is a few dozen transactions on a real database."""
 OUTCOMES: Final = ("short", "failure", "long", "bug", "blank")
 
@@ -61,9 +70,13 @@ class InterruptedDatabase(Database):
 class World:
     """One conversation, what is still to be said in it, and the workers around it."""
 
-    def __init__(self, chat: Chat, policy: dict[str, Any], turns: Sequence[list[Message]], *, sound: bool) -> None:
+    def __init__(
+        self, chat: Chat, policy: dict[str, Any], turns: Sequence[list[Message]], *, sound: bool, wider: bool
+    ) -> None:
         self.chat = chat
         self.sound = sound
+        self.wider = wider
+        """Whether people ask for more than turns: what the newest message says may then be cut, but it is there."""
         self.conversation = chat.begin(policy)
         self.turns = list(turns)
         self.sent: list[Message] = []
@@ -119,6 +132,42 @@ class World:
                 self.take_over()
             case "death":
                 raise DeathError
+            case "overflow":
+                self.overflow()
+            case "auto" | "tool_results" | "prune" | "summary" | "extract" | "drop" | "trim":
+                self.ask(action)
+
+    def overflow(self) -> None:
+        before = self.chat.row(self.conversation)
+        with self.chat.database.transaction(self.chat.tenant_id) as connection:
+            done = overflows.overflow(
+                connection,
+                self.chat.tenant_id,
+                self.conversation,
+                policy=merge(self.chat.settings.policy, before.policy),
+                request_id=uuid4(),
+                snapshot_version=None,
+                refused=None,
+                summarize=True,
+            )
+        after = self.chat.row(self.conversation)
+        if done.outcome == "compacted":
+            assert (after.head_version, after.pending_version) == (before.last_version + 1, None)
+            assert after.overflows == before.overflows + 1 <= 3
+        else:
+            assert after.head_version == before.head_version
+
+    def ask(self, strategy: Strategy) -> None:
+        policy = merge(self.chat.settings.policy, self.chat.row(self.conversation).policy)
+        with self.chat.database.transaction(self.chat.tenant_id) as connection:
+            requested.request(
+                connection,
+                self.chat.tenant_id,
+                self.conversation,
+                ManualRun(strategy, None, policy),
+                queue=Queue.SUMMARIES if strategy == "summary" else Queue.CHECKS,
+                request_id=uuid4(),
+            )
 
     def expire(self) -> None:
         self.chat.query(
@@ -158,12 +207,21 @@ class World:
         self.sent += turn
 
     def work(self) -> None:
-        """Let the first worker do what is due; it may die over it."""
+        """Let the first worker do what is due, then what was asked for; it may die over it."""
         try:
             self.first.check(self.conversation)
             self.first.summarize()
         except DeathError:
             self.first.woken.clear()
+        if not self.wider:
+            return
+        for run in self.active():
+            lease = self.first.claim(run.id)
+            if lease is not None:
+                try:
+                    self.first.dispatcher.execute(lease)
+                except BaseException:  # noqa: BLE001 - the worker's death, which the plan wanted
+                    self.first.woken.clear()
 
     def settle(self) -> None:
         """Let everything come to its end, as sweeper and time would."""
@@ -200,11 +258,22 @@ class World:
             assert problems(served, ledger=self.ledger if whole else None) == []
         if self.sound and problems(self.sent) == []:  # half of a round's results, sent by themselves, are not sound
             newest = without_thinking(self.sent[-1])
-            if any("were cut to their beginning and end" in warning for warning in context["warnings"]):
+            if self.wider:
+                assert served[-1]["role"] == newest["role"]
+                self._shows_newest(json.dumps(served), newest)
+            elif any("were cut to their beginning and end" in warning for warning in context["warnings"]):
                 # The guard may shorten what it keeps, and says so; it never leaves the newest out.
                 assert served[-1]["role"] == newest["role"]
             else:
                 assert without_thinking(served[-1]) == newest
+
+    def _shows_newest(self, shown: str, newest: Message) -> None:
+        for block in newest["content"]:
+            # A call or a result by its id; a text by its beginning, which is never cut. A request loses the results
+            # that it begins with together with the calls they answer.
+            mark = block.get("tool_use_id") or block.get("id") or block.get("text", "")[:8]
+            if block["type"] != "tool_result" or not is_request(newest["role"], newest["content"]):
+                assert json.dumps(mark)[1:-1] in shown
 
     def what_was_committed_is_smaller(self) -> None:
         """6 and 7."""
@@ -266,8 +335,10 @@ def small_policies(draw: st.DrawFn, *, capped: bool) -> dict[str, Any]:
     return given if capped else given | {"max_tool_result_chars": 100_000}
 
 
-def play(world: World, plans: Sequence[list[str]], outcomes: list[str]) -> None:
-    world.outcomes = list(outcomes)
+def play(world: World, data: st.DataObject) -> None:
+    actions = st.lists(st.sampled_from(MORE_ACTIONS if world.wider else ACTIONS), max_size=8)
+    plans = data.draw(st.lists(actions, min_size=1, max_size=6))
+    world.outcomes = data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5))
     try:
         for plan in plans:
             world.plan.clear()
@@ -286,23 +357,17 @@ def play(world: World, plans: Sequence[list[str]], outcomes: list[str]) -> None:
         world.close()
 
 
-PLANS: Final = st.lists(st.lists(st.sampled_from(ACTIONS), max_size=8), min_size=1, max_size=6)
-
-
-def play_as_the_api_takes_them(
-    kind: type[World], plans: st.SearchStrategy[list[list[str]]], chat: Chat, data: st.DataObject
-) -> None:
+@settings(max_examples=EXAMPLES)
+@given(data=st.data())
+def test_conversations_as_the_api_takes_them(chat: Chat, data: st.DataObject) -> None:
     messages = data.draw(valid_conversations(max_chars=3_000))
-    world = kind(
-        chat,
-        data.draw(small_policies(capped=False)),
-        data.draw(split_into_turns(messages)),
-        sound=problems(messages) == [],
-    )
-    play(world, data.draw(plans), data.draw(st.lists(st.sampled_from(OUTCOMES), max_size=5)))
+    policy, turns = data.draw(small_policies(capped=False)), data.draw(split_into_turns(messages))
+    play(World(chat, policy, turns, sound=problems(messages) == [], wider=data.draw(st.booleans())), data)
 
 
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
-def test_conversations_as_the_api_takes_them(chat: Chat, data: st.DataObject) -> None:
-    play_as_the_api_takes_them(World, PLANS, chat, data)
+def test_conversations_as_broken_clients_send_them(chat: Chat, data: st.DataObject) -> None:
+    messages = data.draw(any_conversations(max_chars=3_000))
+    policy, turns = data.draw(small_policies(capped=True)), data.draw(split_into_turns(messages))
+    play(World(chat, policy, turns, sound=False, wider=True), data)

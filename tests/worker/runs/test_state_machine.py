@@ -583,6 +583,7 @@ def product(make_settings: Callable[..., Settings], tenant: Tenant) -> Iterator[
         yield made
 
 
+@pytest.mark.hypothesis
 def test_a_conversation_comes_through_whatever_happens(product: Product) -> None:
     class Machine(ConversationMachine):
         def __init__(self) -> None:
