@@ -12,13 +12,15 @@ import pytest
 WEB: Final = ("litestar", "uvicorn", "jinja2")
 MODELS: Final = ("anthropic", "openai", "httpx2")
 ASYNCHRONOUS: Final = ("asyncpg", "sqlalchemy.orm", "sqlalchemy.ext.asyncio")
+TRACES: Final = ("runtime.otel", "opentelemetry.exporter")
 
 ABSENT: Final = {
-    "worker.process.start": (*WEB, *MODELS, *ASYNCHRONOUS, "alembic", "worker.sweeping.webhooks", "gateway"),
+    "worker.process.start": (*WEB, *MODELS, *ASYNCHRONOUS, *TRACES, "alembic", "worker.sweeping.webhooks", "gateway"),
     "worker.sweeping.start": (
         *WEB,
         *MODELS,
         *ASYNCHRONOUS,
+        *TRACES,
         "alembic",
         "celery.worker.consumer",
         "worker.app",
@@ -46,7 +48,7 @@ ABSENT: Final = {
         "worker",
         "api",
     ),
-    "api.start": ("anthropic", "openai", "alembic", "celery.worker.consumer", "worker", "gateway", "mcp"),
+    "api.start": (*TRACES, "anthropic", "openai", "alembic", "celery.worker.consumer", "worker", "gateway", "mcp"),
 }
 MAKES: Final = {"api.start": "api.start.create_app()"}
 """What a role makes before its first request, where that has been seen to load more than the role needs."""
