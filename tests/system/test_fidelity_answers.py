@@ -67,7 +67,7 @@ def rows_of(document: dict[str, Any]) -> dict[tuple[str, bool], dict[str, Any]]:
     return {(row["context"], row["may_recall"]): row for row in document["answers"]["rows"]}
 
 
-@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+@pytest.mark.parametrize("provider", ["anthropic", pytest.param("openai", marks=pytest.mark.slow)])
 def test_every_context_is_asked_with_and_without_a_recall(
     provider: str, tmp_path: Path, talk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -575,7 +575,7 @@ def zones(name: str, least: int = 6) -> list[tuple[ViewMessage, ...]]:
 
 @pytest.mark.recorded
 @pytest.mark.parametrize("name", ["airline", pytest.param("airline-long", marks=pytest.mark.slow), "swe-agent"])
-@pytest.mark.parametrize("share", [0.2, 0.5])
+@pytest.mark.parametrize("share", [0.2, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_extracts_of_recorded_conversations_pass_or_are_mended(name: str, share: float) -> None:
     judged = clean = 0
     for zone in zones(name):
