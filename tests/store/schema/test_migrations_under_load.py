@@ -221,19 +221,18 @@ def test_the_code_knows_the_newest_revision() -> None:
 def test_no_revision_takes_anything_away(empty_database_url: str) -> None:
     """Whatever services of the one before call is there, and they may; going back takes away what came."""
     url = empty_database_url
-    first, *others = [each.revision for each in revisions().walk_revisions()][::-1]
-    assert others[-2:] == [HEAD, NEXT]
-    upgrade(url, first)
-    could, was = granted(url), schema(url)
-    for before, after in pairwise([first, *others]):
-        upgrade(url, after)
-        can, has = granted(url), schema(url)
+    names = [each.revision for each in revisions().walk_revisions()][::-1]
+    assert names[-2:] == [HEAD, NEXT]
+    seen = []
+    for name in names:
+        upgrade(url, name)
+        seen.append((granted(url), schema(url)))
+    for after, ((could, was), (can, has)) in zip(names[1:], pairwise(seen), strict=True):
         assert could <= can, after
         assert has != was, after
+    for before, (_, was) in list(zip(names, seen, strict=True))[-2::-1]:
         downgrade(url, before)
-        assert schema(url) == was, after
-        upgrade(url, after)
-        could, was = can, has
+        assert schema(url) == was, before
 
 
 @pytest.mark.parametrize(
