@@ -19,7 +19,7 @@ from runtime import ids
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import room_on
-from tests.gateway.test_compacting import PROBLEMS, calls_a_tool, talk
+from tests.gateway.test_compacting import PROBLEMS, SHORT, calls_a_tool, talk
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
 from tests.support.servers.tcp_gate import gate
@@ -48,9 +48,10 @@ def behind(module_settings: Settings, tmp_path_factory: pytest.TempPathFactory) 
     tenant = make_tenant(url.render_as_string(hide_password=False), "acme")
     with gate(url.port or 5432) as way:
         behind = SecretStr(url.set(port=way.port).render_as_string(hide_password=False))
-        settings = module_settings.model_copy(update={"database_url": behind})
+        direct = module_settings.model_copy(update={"policy": SHORT})
+        settings = direct.model_copy(update={"database_url": behind})
         with room_on(settings, tenant) as room, proxied(room, tmp_path_factory.mktemp("litellm")) as client:
-            yield room._replace(settings=module_settings, client=client), way
+            yield room._replace(settings=direct, client=client), way
 
 
 @contextmanager
