@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID, uuid4
@@ -18,12 +15,14 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
+from typer.testing import CliRunner, Result
 
 from cli.archive.export_file import ExportFileError, check
 from cli.archive.exports import VERSION, run_export
 from cli.archive.exports import write as export
 from cli.archive.imports import run_import
 from cli.archive.imports import write as import_
+from cli.main import app
 from compaction.recall.departures import Departure
 from runtime import ids
 from store.archive import erasures
@@ -474,31 +473,23 @@ def test_the_commands_pass_a_conversation_on(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     tracked = long_conversation(desk)
-    environment = {
-        **os.environ,
-        "PALIMPSEST_DATABASE_URL": desk.product.settings.database_url.get_secret_value(),
-        "PALIMPSEST_SUMMARIZER": "extractive",
-    }
+    url = desk.product.settings.database_url.get_secret_value()
 
-    def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "cli.main", *arguments],
-            input=stdin,
-            capture_output=True,
-            check=True,
-            env=environment,
-        )
+    def command(*arguments: str, stdin: bytes = b"", **environment: str) -> Result:
+        given = {"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_SUMMARIZER": "extractive", **environment}
+        done = CliRunner().invoke(app, list(arguments), input=stdin, env=given)
+        assert done.exit_code == 0, done.output
+        return done
 
     shown = command("export", ids.external("conv", tracked.id))
-    data = shown.stdout
+    data = shown.stdout_bytes
     assert data.splitlines()[1:-1] == exported(desk.product, tracked.id).splitlines()[1:-1]
-    assert shown.stderr == b"", "nobody sits before it"
-    environment["TTY_COMPATIBLE"] = "1"
-    done = command("import", "-", "--tenant", "elsewhere", stdin=data)
-    parsed = ids.parse("conv", done.stdout.decode().strip())
+    assert shown.stderr == "", "nobody sits before it"
+    done = command("import", "-", "--tenant", "elsewhere", stdin=data, TTY_COMPATIBLE="1")
+    parsed = ids.parse("conv", done.stdout.strip())
     assert parsed is not None
     assert context_of(desk.elsewhere, parsed) == context_of(desk.product, tracked.id)
-    assert b"Checking and importing" in done.stderr
+    assert "Checking and importing" in done.stderr
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     assert run_export(desk.product.settings, ids.external("conv", tracked.id), tmp_path / "one", tenant=None) == 0
     assert "Exporting: " in capsys.readouterr().err

@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from cli.local.forking import COMMAND
 from cli.main import app
 from compaction.recall.departures import Departure
 from runtime import ids
@@ -24,6 +25,7 @@ from runtime.release import VERSION
 from store.operations.operator_actions import Operator
 from store.recall import requests
 from tests.conftest import make_tenant
+from tests.support.processes import started
 from tests.support.service.command_line import own_logging
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.stub_summarizer import StubSummarizer
@@ -234,18 +236,11 @@ def test_a_login_that_may_not_is_told_in_one_line(chat: Chat) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_api_that_cannot_listen_ends_with_1(chat: Chat) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = subprocess.run(
-            [sys.executable, "-m", "cli.main", "api", "--port", str(taken.getsockname()[1])],
-            env=os.environ | environment(chat.settings),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert "address already in use" in done.stdout + done.stderr
+def test_an_api_that_cannot_listen_ends_with_1(chat: Chat, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, (tmp_path / "log").open("wb") as log:
+        command = [*COMMAND, "api", "--port", str(taken.getsockname()[1])]
+        assert started(command, os.environ | environment(chat.settings), log).wait(60) == 1
+    assert "address already in use" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("name", ["prod [/eu]", "[red]prod", ":smile:", "\x1b]0;prod\x07\x9b2J"])

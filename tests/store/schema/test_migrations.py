@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Final
@@ -19,6 +17,7 @@ from pydantic import SecretStr
 from sqlalchemy import CheckConstraint, make_url
 from sqlalchemy.exc import OperationalError
 
+from cli.local.forking import COMMAND
 from migrations.describe import schema_text
 from migrations.run import current_revision, downgrade, upgrade
 from runtime.settings import Settings
@@ -29,9 +28,11 @@ from store.tenants import api_keys, tenants
 from tests.conftest import create_database, drop_database, make_tenant
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
+from tests.support.processes import environment, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from cli.local.embedded import EmbeddedPostgres
 
@@ -39,7 +40,6 @@ LEFT = """
 select c.relname from pg_class as c where c.relnamespace = 'public'::regnamespace
 union all select p.proname from pg_proc as p where p.pronamespace = 'public'::regnamespace
 """
-UPGRADE = "import sys; from migrations.run import upgrade; upgrade(sys.argv[1])"
 
 
 def query(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -161,16 +161,16 @@ def test_check_constraints_agree(database_url: str) -> None:
     assert set(stored) == declared
 
 
-def test_processes_that_migrate_at_once(postgres: EmbeddedPostgres) -> None:
+def test_processes_that_migrate_at_once(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     """Several on one database and on two of one server, which share the roles."""
     names = [f"test_{uuid4().hex}" for _ in range(2)]
     urls = [create_database(postgres.url, name) for name in names]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", UPGRADE, url], stderr=subprocess.PIPE, text=True)
-        for url in (urls[0], urls[1], urls[0])
-    ]
-    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
-    assert [code for _, code in ended] == [0, 0, 0], ended
+    with (tmp_path / "log").open("wb") as log:
+        processes = [
+            started([*COMMAND, "migrate"], environment(PALIMPSEST_DATABASE_URL=url), log)
+            for url in (urls[0], urls[1], urls[0])
+        ]
+    assert [process.wait(60) for process in processes] == [0, 0, 0], (tmp_path / "log").read_text()
     assert {revision(url) for url in urls} == {revision(urls[0])} != {None}
     for name in names:
         drop_database(postgres.url, name)
