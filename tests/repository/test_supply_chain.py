@@ -190,19 +190,14 @@ def audit(url: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=os.environ | {"AUDIT_URL": url}, capture_output=True, text=True, check=False)
 
 
-def test_an_audit_that_finds_nothing_has_looked_at_every_pin() -> None:
-    with vulnerabilities(200, {}) as url:
-        done = audit(url)
-    count = sum(pin.applies for pin in pins("constraints.txt"))
-    assert (done.returncode, done.stdout) == (0, f"audit: {count} packages looked up, 0 known vulnerabilities\n")
-
-
-def test_an_audit_fails_on_a_known_vulnerability() -> None:
+def test_an_audit_looks_at_every_pin_and_fails_on_a_known_vulnerability() -> None:
     with vulnerabilities(200, {"msgspec": "PYSEC-2026-1"}) as url:
         done = audit(url)
     assert done.returncode == 1
     assert "audit: msgspec" in done.stdout
     assert "PYSEC-2026-1, fixed in nothing yet" in done.stdout
+    count = sum(pin.applies for pin in pins("constraints.txt"))
+    assert done.stdout.endswith(f"audit: {count} packages looked up, 1 known vulnerabilities\n")
 
 
 def test_an_audit_that_cannot_look_says_so_and_lets_the_check_pass() -> None:
