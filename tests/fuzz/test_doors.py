@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 
 from tests.fuzz.batch_answers import BATCH, batch_answers, batch_answers_of
@@ -16,6 +17,8 @@ from tests.fuzz.turns import as_json
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
+pytestmark = pytest.mark.hypothesis
+
 
 @given(text=transcript_files())
 def test_a_transcript_is_read_or_refused_where_it_is_wrong(text: bytes) -> None:
@@ -25,7 +28,7 @@ def test_a_transcript_is_read_or_refused_where_it_is_wrong(text: bytes) -> None:
 def test_an_export_is_refused_whole_or_lives_on(service: Service) -> None:
     crafted = CraftedExports(service)
 
-    @settings(max_examples=30)
+    @settings(max_examples=settings().max_examples // 2)
     @given(drawn=crafted.drawn())
     def search(drawn: object) -> None:
         crafted.imported_or_refused(drawn)  # type: ignore[arg-type] # drawn above
@@ -38,7 +41,7 @@ def test_an_export_is_refused_whole_or_lives_on(service: Service) -> None:
 def test_a_providers_answer_is_read_or_a_failure_with_a_reason() -> None:
     with batch_answers_of() as provider:
 
-        @settings(max_examples=30)
+        @settings(max_examples=settings().max_examples // 2)
         @given(drawn=batch_answers())
         def search(drawn: tuple[bytes, bytes]) -> None:
             provider.read_or_refused(drawn)
@@ -61,13 +64,13 @@ def test_every_span_can_be_sent_and_has_no_callers_words(service: Service) -> No
 
     search()
     headers.stop()
-    assert headers.spans > 100
+    assert headers.spans > settings().max_examples
 
 
 def test_a_body_at_the_gateways_doors_passes_is_answered_or_refused(service: Service) -> None:
     with gateway_doors(service) as doors:
 
-        @settings(max_examples=150)
+        @settings(max_examples=settings().max_examples * 2)
         @given(drawn=door_bodies())
         def search(drawn: tuple[str, bytes]) -> None:
             doors.answered_or_refused(drawn)

@@ -488,7 +488,7 @@ def planned(messages: list[Message], policy: dict[str, Any], strategy: Strategy)
     return plan_run(stage, merge(policy), strategy=strategy, summaries=True, waits=False)
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples * 2)
 @given(messages=any_conversations(max_chars=3_000), policy=policies(), strategy=st.sampled_from(STRATEGIES))
 def test_any_plan_is_valid_ends_and_never_grows(
     messages: list[Message], policy: dict[str, Any], strategy: Strategy

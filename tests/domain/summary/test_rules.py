@@ -234,7 +234,7 @@ TEXTS = st.lists(st.tuples(SAID, BETWEEN), min_size=1, max_size=4).map(lambda pa
 CASES = st.sampled_from((str, str.upper, str.capitalize))
 
 
-@settings(max_examples=200)
+@settings(max_examples=settings().max_examples * 3)
 @given(TEXTS, CASES)
 def test_cues_hide_no_rule(text: str, case: Callable[[str], str]) -> None:
     said = case(text)
@@ -248,7 +248,7 @@ def test_cues_hide_no_rule(text: str, case: Callable[[str], str]) -> None:
     assert turn_entries([("user", said)]) == entries
 
 
-@settings(max_examples=200)
+@settings(max_examples=settings().max_examples * 3)
 @given(st.one_of(*map(st.from_regex, RULES[3:])), CASES)
 def test_cues_hide_no_rule_that_holds_from_now_on(text: str, case: Callable[[str], str]) -> None:
     said = case(text)
