@@ -76,6 +76,7 @@ def test_the_demo_is_played_once_and_compacted_like_anything_else(service: Servi
     assert actions == [("demo", "done")]
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_played_to_the_end_by_another(
     product: Product, tenant: Tenant, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
