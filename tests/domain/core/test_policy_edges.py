@@ -186,7 +186,7 @@ LEAST, MOST = at_once(lambda values: values[0]), at_once(lambda values: values[-
 @example(LEAST | {"compaction_enabled": False, "prune_soft_share": 0.999, "prune_hard_share": 1.0})
 @example(MOST)
 @example({"min_savings_tokens": MOST["min_savings_tokens"]})
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_conversation_lives_at_the_edges(chat: Chat, policy: dict[str, Any]) -> None:
     assert_well(chat, live(chat, Workers(chat), policy), policy)
 

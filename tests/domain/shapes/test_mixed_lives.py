@@ -35,7 +35,7 @@ def said(content: Any) -> list[str]:
     return [text for text in every if text.strip()]
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(mixed_lives())
 def test_contexts_are_valid_in_every_shape_fresh_and_account_for_everything(life: MixedLife) -> None:
     stored: list[object] = []
@@ -68,7 +68,7 @@ def test_contexts_are_valid_in_every_shape_fresh_and_account_for_everything(life
         ), event
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(mixed_lives())
 def test_a_step_changes_nothing_until_it_is_committed_then_what_it_said_and_once(life: MixedLife) -> None:
     for _, conversation in lived(life):
@@ -93,7 +93,7 @@ def test_a_step_changes_nothing_until_it_is_committed_then_what_it_said_and_once
             conversation.head, conversation.strip_thinking_through = head, through
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(mixed_lives(), st.sampled_from([0, 20, 100, 400, 2_000]))
 def test_what_is_fitted_is_bounded_full_and_valid_in_every_shape(life: MixedLife, room: int) -> None:
     for event, conversation in lived(life):

@@ -240,7 +240,7 @@ def test_content_cannot_forge_a_line() -> None:
 
 @pytest.mark.parametrize("max_chars", [*range(90), 150, 400, 1499, 1500, 1501, 5000, 50_000])
 def test_never_longer_than_asked(max_chars: int) -> None:
-    assert len(extract(TRIP * 12, max_chars=max_chars, previous="User: earlier E-1234\n" * 50)) <= max_chars
+    assert len(extract(TRIP * 4, max_chars=max_chars, previous="User: earlier E-1234\n" * 50)) <= max_chars
 
 
 def test_nothing_to_say_is_the_empty_string() -> None:

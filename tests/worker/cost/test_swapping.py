@@ -338,7 +338,11 @@ LIVES = st.lists(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings().max_examples // 7,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     life=LIVES,
     price=st.sampled_from([0, 1e-6, 1, 1_000_000]),

@@ -348,7 +348,7 @@ def test_what_is_recorded_is_no_longer_reserved(chat: Chat) -> None:
     assert (found.spent.tokens, found.reserved.tokens) == (400, 200 + 1_000 + 10)
 
 
-@example_settings(max_examples=20)
+@example_settings(max_examples=example_settings().max_examples // 3)
 @given(
     budget=st.integers(1, 5_000),
     acts=st.lists(
