@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ACTIONS: Final = ("nothing", "turn", "other check", "lease expires", "taken over", "death")
 BY_HAND: Final[tuple[Strategy, ...]] = ("auto", "tool_results", "prune", "summary", "extract", "drop", "trim")
 MORE_ACTIONS: Final = (*ACTIONS, "overflow", "overflow", *BY_HAND)
-EXAMPLES: Final = settings().max_examples // 3
+EXAMPLES: Final = settings().max_examples // 4
 """Each is a few dozen transactions on a real database."""
 OUTCOMES: Final = ("short", "failure", "long", "bug", "blank")
 
