@@ -297,6 +297,7 @@ def test_reports_as_tables(tmp_path: Path, recorded: Path, monkeypatch: pytest.M
     assert "Chained compactions" in out
 
 
+@pytest.mark.slow
 def test_asks_a_model_where_there_is_one(tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LoopbackModel(default=ok("They spoke of many things.")) as model:
         code, out, err = run(
