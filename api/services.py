@@ -17,7 +17,8 @@ from api.http.strict_json import Limits, StrictJson
 from api.monitoring.installation import Operations
 from api.monitoring.metrics import Metrics
 from runtime.tracing import TRACING
-from store import hot_path
+from store import engine, hot_path
+from store.admission import Admission
 from store.engine import async_transaction, service_async_engine
 from store.runs.ended import noting_ended_runs
 
@@ -40,6 +41,7 @@ class Services:
         self.settings = settings
         self.strict = StrictJson(Limits.of(settings))
         self.engine = service_async_engine(settings)
+        self._admission = Admission(settings.database_pool_size, patience=engine.CONNECT_SECONDS)
         self.metrics = Metrics()
         self.under_way = BytesUnderWay(max(settings.max_bytes_under_way, settings.max_body_bytes))
         self.wakeups = Wakeups(settings, self.metrics)
@@ -102,7 +104,7 @@ class Services:
         calls are one statement each.
         """
         with self.metrics.pools.query(), noting_ended_runs() as ended:
-            async with async_transaction(self.engine, tenant_id) as connection:
+            async with self._admission, async_transaction(self.engine, tenant_id) as connection:
                 result = await connection.run_sync(query, *args, **kwargs)
             for run in ended:
                 self.metrics.run_ended(run)
@@ -111,5 +113,5 @@ class Services:
     async def run_without_tenant(self, query: Callable[[Connection], R]) -> R:
         """Run a query of the store for no tenant: it sees no tenant's rows."""
         with self.metrics.pools.query():
-            async with self.engine.begin() as connection:
+            async with self._admission, self.engine.begin() as connection:
                 return await connection.run_sync(query)
