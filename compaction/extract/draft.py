@@ -12,14 +12,18 @@ from compaction.extract.talk import Manner, statements
 from compaction.extract.vocabulary import Vocabulary
 from compaction.recall.words import NEUTRAL
 from compaction.text.clauses import (
+    FIELD_JOINT,
     GAP,
     READ_CHARS,
+    ROW_JOINT,
     Record,
     clipped,
     first_records,
+    named,
     one_line,
     pieces,
     prose,
+    row_of,
     structured,
 )
 from compaction.text.dates import reckoned, stamped
@@ -265,6 +269,8 @@ class Draft:
                     bound = 1.0 if words + content_words(text) >= BOUND_WORDS else _UNBOUND
                     mentioned = self._mention(text, source, line.place, strength)
                     clause = Clause(len(self.clauses), text, mentioned, worth, bound, group, line)
+                    if record.joint == ROW_JOINT and (row := row_of(text)):
+                        clause.bare = row.bare
                     group.clauses.append(clause)
                     self.clauses.append(clause)
                     worth /= 2
@@ -311,7 +317,19 @@ class Draft:
 
 
 def _carried(text: str) -> list[Record]:
-    return [Record(clauses=list(pieces(part)), joint=" ") for part in text.split("; ") if part.strip()]
+    """Return the records in a line of an earlier extract, every row with the names of its fields."""
+    records: list[Record] = []
+    for part in text.split(ROW_JOINT):
+        first = records[-1].clauses[0] if records else ""
+        name, _, rest = first.partition(": ")
+        label, first = (f"{name}: ", rest) if ": " in rest.split(FIELD_JOINT, 1)[0] else ("", first)
+        if row := named(part, first):
+            if records[-1].joint != ROW_JOINT:
+                records[-1] = Record(label, [first], ROW_JOINT, label)
+            records[-1].clauses.append(row)
+        elif part.strip():
+            records.append(Record(clauses=list(pieces(part)), joint=" "))
+    return records
 
 
 def reads_as_error(text: str) -> bool:

@@ -39,11 +39,13 @@ class Clause:
     """Of talk, the words that say something."""
     telling: float = 0.0
     """How much of what its words are worth counts, for the kind of statement that it is."""
+    bare: str = ""
+    """Of a row, its values alone, which is what it says after another one of its group."""
     kept: bool = False
 
     def cost(self) -> int:
         """Return the most characters that keeping it adds."""
-        cost = len(self.text) + len(GAP)
+        cost = len(self.bare if self.group.open and self.bare else self.text) + len(GAP)
         if not self.group.open:
             cost += len(self.group.lead) + len("; ")
         return cost if self.line.open else cost + self.line.overhead()
@@ -72,7 +74,8 @@ class Group:
             if before >= 0:
                 gap = self.joint == " " and apart and not clause.text.startswith(GAP_MARK)
                 out += GAP if gap else self.joint
-            out += unopened(clause.text) if clause.words and (apart or before < 0) else clause.text
+            text = clause.bare if clause.bare and before >= 0 else clause.text
+            out += unopened(text) if clause.words and (apart or before < 0) else text
             before = position
         return self.lead + out
 

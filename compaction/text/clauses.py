@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from compaction.text.salience import BOUND_WORDS, clean, content_words
 
@@ -18,6 +18,9 @@ CLAUSE_CHARS: Final = 220
 GAP: Final = " \u2026 "
 """Stands where text was left out."""
 FIELD_JOINT: Final = ", "
+ROW_JOINT: Final = "; "
+_UNNAMED_CHARS: Final = 40
+"""Characters of rows without names of fields after one that has them: further on nobody sees what a value is."""
 _SHORT_LINE: Final = 40
 _JOINED_LINES: Final = 90
 _CHUNK_CHARS: Final = 20
@@ -28,6 +31,8 @@ _KEY_CHARS: Final = 160
 """Characters; a longer key is data: it is read once, and only its beginning comes before what it leads to."""
 _PREVIEW_CHARS: Final = 60
 """Characters at either end of a long string that represent it among the other fields."""
+_TELLING_CHARS: Final = 4
+"""Characters; a shorter value stands at the beginning of a key by chance."""
 _MAX_DEPTH: Final = 40
 _MAX_DIGITS: Final = 1_000
 _HTML_SNIFF_CHARS: Final = 5_000
@@ -163,10 +168,58 @@ def json_records(value: Any, label: str = "", depth: int = 0) -> Iterator[Record
         if not any(isinstance(item, (Mapping, list)) for item in value):
             yield from _filled(label, [_scalar(item) for item in value])
         else:
-            for item in value:
-                yield from json_records(item, label, depth + 1)
+            yield from _in_rows(record for item in value for record in json_records(item, label, depth + 1))
     else:
         yield from _text(label, _scalar(value))
+
+
+def _in_rows(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield records, those with the same fields that are one clause each and stand in a row as the rows of one."""
+    rows: Record | None = None
+    keys: tuple[str, ...] = ()
+    room = 0
+    for record in records:
+        text = record.lead.removeprefix(record.label) + record.clauses[0]
+        row = row_of(text) if len(record.clauses) == 1 else None
+        room -= len(row.bare) + len(ROW_JOINT) if row else 0
+        if rows and row and row.keys == keys and rows.label == record.label and room >= 0:
+            # One alone stays as it was.
+            if rows.joint != ROW_JOINT:
+                first = rows.lead.removeprefix(rows.label) + rows.clauses[0]
+                rows = Record(rows.label, [first], ROW_JOINT, rows.label)
+            rows.clauses.append(text)
+            continue
+        if rows:
+            yield rows
+        rows, keys, room = record, row.keys if row else (), _UNNAMED_CHARS
+    if rows:
+        yield rows
+
+
+class Row(NamedTuple):
+    """The fields of a record that can be told by their order alone, and their values."""
+
+    keys: tuple[str, ...]
+    bare: str
+
+
+def row_of(text: str) -> Row | None:
+    """Return the fields in `text`, None where it has anything else or a value of which the end could not be told."""
+    if "{" in text or ROW_JOINT in text or len(text) > CLAUSE_CHARS:
+        return None
+    pairs = [part.partition(": ") for part in text.split(FIELD_JOINT)]
+    if len(pairs) == 1 or not all(key and value for key, _, value in pairs):
+        return None
+    return Row(tuple(key for key, _, _ in pairs), FIELD_JOINT.join(value for _, _, value in pairs))
+
+
+def named(text: str, before: str) -> str | None:
+    """Return the row `text` with the names of its fields, by the row `before` that has them; None where it is none."""
+    row = row_of(before)
+    items = text.split(FIELD_JOINT)
+    if row is None or len(items) != len(row.keys) or ": " in text:
+        return None
+    return FIELD_JOINT.join(f"{key}: {item}" for key, item in zip(row.keys, items, strict=True))
 
 
 def first_records(value: Any, most: int, label: str = "") -> Iterator[Record]:
@@ -247,13 +300,13 @@ def _preview(text: str) -> tuple[str, str]:
 def _inline(item: Any, owner: str) -> str | None:
     """Return `item` as the text of a pair with the key `owner`.
 
-    "" stands for nothing, None for what must become records of its own. Fields that repeat the key are left out.
+    "" stands for nothing, None for what must become records of its own. Fields that say what the key says are left out.
     """
     if isinstance(item, Mapping):
         if any(isinstance(part, (Mapping, list)) for part in item.values()):
             return None
         fields = ((one_line(str(key)), _scalar(part)) for key, part in item.items())
-        text = FIELD_JOINT.join(f"{key}: {part}" for key, part in fields if part != owner)
+        text = FIELD_JOINT.join(f"{key}: {part}" for key, part in fields if not _says(owner, part))
         return (f"{{{text}}}" if text else "") if len(text) <= _INLINE_CHARS else None
     if isinstance(item, list):
         if any(isinstance(part, (Mapping, list)) for part in item):
@@ -261,6 +314,13 @@ def _inline(item: Any, owner: str) -> str | None:
         text = ", ".join(map(_scalar, item))
         return text if len(text) <= _INLINE_CHARS else None
     return _scalar(item)
+
+
+def _says(key: str, value: str) -> bool:
+    """Tell whether a key says a value of one of its fields, as `card_4421` says `card`."""
+    if key == value:
+        return True
+    return len(value) >= _TELLING_CHARS and value[0].isalpha() and bool(re.match(rf"{re.escape(value)}[\W_]", key))
 
 
 def _scalar(item: Any) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from compaction.text.invisible import INVISIBLE, SPACE, SPACES, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Source = Literal["user", "call", "assistant", "result", "note"]
 """Who said something; `note` is a line of an earlier summary that names no speaker."""
@@ -112,6 +112,11 @@ _FIELD_RATE: Final = 0.1
 _FIELD_PRIOR: Final = 6.0
 """How many values of a field weigh as much as knowing nothing of it."""
 _FIELD_FACTORS: Final = (0.4, 2.0)
+"""The least and the most that standing in a field changes a value's weight."""
+_PAUSE_MESSAGES: Final = 32
+"""Messages; a value that nobody has named for longer matters as far as others of its field came back so late."""
+_RETURN_RATE: Final = 0.1
+"""Share of a field's values that come back after such a pause, where nothing is known of the field."""
 _CLOCK_FACTOR: Final = 0.3
 _NUMBER_FACTOR: Final = 0.7
 _MINOR_FACTOR: Final = 0.2
@@ -123,6 +128,8 @@ class _Mentions:
     strength: float = 0.0
     last: int = 0
     count: int = 0
+    pauses: int = 0
+    """Times that it came back after `_PAUSE_MESSAGES`."""
     regions: set[int] = field(default_factory=set)
     field: str = ""
 
@@ -135,6 +142,7 @@ class Weights:
         self._mentions: dict[str, _Mentions] = {}
         self._known: dict[str, float] = {}
         self._rates: dict[str, float] = {}
+        self._returns: dict[str, float] = {}
 
     def mention(self, value: str, source: Source, place: int, strength: float, *, name: str = "") -> None:
         """Note that `source` used `value` in message number `place`.
@@ -146,6 +154,7 @@ class Weights:
             seen = self._mentions[value] = _Mentions(last=place)
         seen.spoken = max(seen.spoken, _SPOKEN[source])
         seen.strength = max(seen.strength, strength)
+        seen.pauses += place - seen.last > _PAUSE_MESSAGES
         seen.last = max(seen.last, place)
         seen.count += 1
         seen.field = seen.field or name
@@ -166,6 +175,8 @@ class Weights:
         else:
             weight *= _kind_factor(value) * (_UNUSED_FACTOR if seen.count > _UNUSED_MENTIONS else 1.0)
             weight *= self._field_factor(seen.field)
+            if self._rests(seen):
+                weight *= self._return_factor(seen.field)
         if len(value) < _MINOR_CHARS and value[0] not in _CURRENCY:
             weight *= _MINOR_FACTOR
         return weight
@@ -175,19 +186,36 @@ class Weights:
         if not name:
             return 1.0
         if not self._rates:
-            self._rates = self._field_rates()
-        least, most = _FIELD_FACTORS
-        return min(most, max(least, math.sqrt(self._rates[name] / _FIELD_RATE)))
+            self._rates = _field_rates(((seen.field, seen.spoken > 0) for seen in self._mentions.values()), _FIELD_RATE)
+        return _bounded(math.sqrt(self._rates[name] / _FIELD_RATE))
 
-    def _field_rates(self) -> dict[str, float]:
-        used: dict[str, float] = {}
-        named: dict[str, int] = {}
-        for seen in self._mentions.values():
-            if seen.field:
-                named[seen.field] = named.get(seen.field, 0) + 1
-                used[seen.field] = used.get(seen.field, 0.0) + (seen.spoken > 0)
-        prior = _FIELD_RATE * _FIELD_PRIOR
-        return {name: (used[name] + prior) / (count + _FIELD_PRIOR) for name, count in named.items()}
+    def _return_factor(self, name: str) -> float:
+        """Return what it is worth to a value left for long: where others came back from a pause, it may as well."""
+        if not name:
+            return 1.0
+        if not self._returns:
+            left = (seen for seen in self._mentions.values() if seen.pauses or self._rests(seen))
+            self._returns = _field_rates(((seen.field, seen.pauses > 0) for seen in left), _RETURN_RATE)
+        return _bounded(self._returns[name] / _RETURN_RATE)
+
+    def _rests(self, seen: _Mentions) -> bool:
+        return self._end - 1 - seen.last > _PAUSE_MESSAGES
+
+
+def _field_rates(named_in: Iterable[tuple[str, bool]], usual: float) -> dict[str, float]:
+    """Return for what share of each field's values something is true: nearly `usual` where there are few."""
+    true: dict[str, int] = {}
+    named: dict[str, int] = {}
+    for name, is_true in named_in:
+        if name:
+            named[name] = named.get(name, 0) + 1
+            true[name] = true.get(name, 0) + is_true
+    return {name: (true[name] + usual * _FIELD_PRIOR) / (count + _FIELD_PRIOR) for name, count in named.items()}
+
+
+def _bounded(factor: float) -> float:
+    least, most = _FIELD_FACTORS
+    return min(most, max(least, factor))
 
 
 def _kind_factor(value: str) -> float:

@@ -16,7 +16,7 @@ from worker.summarizers.base import Spent, Summary, SummaryError
 if TYPE_CHECKING:
     from worker.summarizers.base import SummaryRequest
 
-PROMPT_VERSION = "extract-3"
+PROMPT_VERSION = "extract-4"
 
 SHARE: Final = 8
 """An extract may fill this part of the threshold: a larger one would have the next summary due at once."""
