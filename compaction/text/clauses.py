@@ -320,7 +320,8 @@ def _says(key: str, value: str) -> bool:
     """Tell whether a key says a value of one of its fields, as `card_4421` says `card`."""
     if key == value:
         return True
-    return len(value) >= _TELLING_CHARS and value[0].isalpha() and bool(re.match(rf"{re.escape(value)}[\W_]", key))
+    is_beginning = key.startswith(value) and not key[len(value)].isalnum()
+    return is_beginning and len(value) >= _TELLING_CHARS and value[0].isalpha()
 
 
 def _scalar(item: Any) -> str:
