@@ -8,8 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import kombu
 import pytest
 import redis
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from compaction.steps.runs import Queue
@@ -17,6 +19,7 @@ from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import OwnRedis, own_redis
+from worker.process.wary_channel import WaryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
     from tests.support.processes import Worker
 
 pytestmark = pytest.mark.slow
+log = structlog.get_logger()
 COMMITTED = [("committed", None)]
 WORDS: Final = "the words of a stranger"
+NOTHING_DUE: Final = base64.b64encode(b"[[[]], {}, {}]").decode()
+"""The body of a message that asks for checks of no conversation."""
 
 
 def envelope(**changed: Any) -> dict[str, Any]:
@@ -231,6 +237,26 @@ def test_redis_is_killed_while_a_model_is_asked(
     for talk in asked:
         once(talk.end_state())
     assert [worker.process.poll() for worker in workers] == [None] * 3
+
+
+@pytest.mark.fault("F11")
+def test_what_is_not_acknowledged_while_redis_is_away_keeps_no_place(broker: OwnRedis) -> None:
+    """As many as are taken at a time: else no other would be, and nobody would see that the connection is lost."""
+    messages: list[kombu.Message] = []
+    with kombu.Connection(broker.url) as connection:
+        connection.transport.Channel = WaryChannel
+        channel = connection.channel()
+        with kombu.Consumer(channel, kombu.Queue("few"), on_message=messages.append, prefetch_count=2):
+            with broker.client() as client:
+                client.lpush("few", *(json.dumps(envelope(body=NOTHING_DUE)) for _ in range(3)))
+            while len(messages) < 2:
+                connection.drain_events(timeout=SETTLE_SECONDS)
+            assert not channel.qos.can_consume()
+            broker.kill()
+            messages[0].ack_log_error(log, connection.connection_errors)
+            messages[1].reject_log_error(log, connection.connection_errors)
+            assert (len(messages), channel.qos.can_consume()) == (2, True)
+            broker.start()
 
 
 @pytest.mark.fault("F15")

@@ -7,6 +7,7 @@ celery/kombu#2421).
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -19,6 +20,8 @@ from worker.process.bounded_redis import BoundedConnection, BoundedSentinelConne
 from worker.process.task_envelopes import NotAMessageError, taken_before, written_anew
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from worker.metrics import Refusal
 
 log = structlog.get_logger()
@@ -39,6 +42,29 @@ class _Message(Channel.Message):  # type: ignore[misc] # kombu ships no types
 
 
 class _WaryQoS(Channel.QoS):  # type: ignore[misc] # as above
+    def ack(self, delivery_tag: str) -> None:
+        """Take a message off the books."""
+        with self._giving_up_its_place(delivery_tag):
+            super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's
+        """Take a message off the books, or put it back into its queue."""
+        with self._giving_up_its_place(delivery_tag):
+            super().reject(delivery_tag, requeue)
+
+    @contextmanager
+    def _giving_up_its_place(self, delivery_tag: str) -> Iterator[None]:
+        """Have a message that Redis is not there for take no place among those under way; it comes again in time.
+
+        Celery logs the error alone. With as many as are taken at a time nothing more would be: nobody waits for
+        messages then, who would see that the connection is lost.
+        """
+        try:
+            yield
+        except Exception:
+            self._quick_ack(delivery_tag)
+            raise
+
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Put back what a worker that died was at; books that are none are thrown away."""
         try:
