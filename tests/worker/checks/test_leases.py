@@ -10,8 +10,10 @@ import redis
 from celery.exceptions import Reject
 from structlog.testing import capture_logs
 
+from compaction.steps.runs import Queue, RunState
 from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
 from store.conversations import snapshots
+from store.runs import runs
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.in_process import Chat, Workers, check_state, head
@@ -22,8 +24,10 @@ from worker.runs import execution
 from worker.runs.resources import Calls, StoppingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
+
+    from sqlalchemy import Connection
 
     from store.runs.runs import Lease
 
@@ -145,6 +149,43 @@ class TestCommit:
         stub = StubSummarizer(act=lambda: chat.expire_lease(chat.run(conversation).id))
         Workers(chat, stub).settle(conversation)
         assert chat.run(conversation).state == "committed"
+
+    @pytest.mark.parametrize(
+        ("call", "answer_to_it"),
+        [
+            (lambda connection, lease: runs.heartbeat(connection, lease, 60.0), False),
+            (lambda connection, lease: runs.hand_over(connection, lease, Queue.SUMMARIES), False),
+            (lambda connection, lease: runs.give_back(connection, lease, "RuntimeError"), None),
+            (runs.release, False),
+            (lambda connection, lease: runs.end(connection, lease, RunState.FAILED, "internal", None), False),
+        ],
+        ids=["heartbeat", "hand_over", "give_back", "release", "end"],
+    )
+    def test_nothing_is_done_by_a_lease_that_another_took_over(
+        self, chat: Chat, call: Callable[[Connection, Lease], bool | None], answer_to_it: bool | None
+    ) -> None:
+        conversation = long_talk(chat)
+        workers = Workers(chat, StubSummarizer())
+        lost = workers.hand_over(conversation)
+        chat.expire_lease(lost.run_id)
+        assert workers.claim(lost.run_id) is not None
+        before = chat.run(conversation)
+        with chat.database.transaction(chat.tenant_id) as connection:
+            assert call(connection, lost) is answer_to_it
+        assert chat.run(conversation) == before
+
+    def test_what_was_made_beside_a_snapshot_that_waits_is_discarded(self, chat: Chat) -> None:
+        """Else the one that waits would never be served, and what it covers be covered by two."""
+        conversation = long_talk(chat)
+
+        def let_one_wait() -> None:
+            chat.query("update conversations set pending_version = 7 where id = :c", c=conversation)
+
+        workers = Workers(chat, StubSummarizer(act=let_one_wait))
+        workers.dispatcher.execute(workers.hand_over(conversation))
+        run = chat.run(conversation)
+        assert (run.state, run.reason, run.snapshot_version) == ("skipped", "head_moved", None)
+        assert head(chat, conversation).version == 0
 
     def test_a_step_that_came_after_the_run_had_ended_changes_nothing(self, chat: Chat) -> None:
         conversation = long_talk(chat)
