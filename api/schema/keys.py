@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
@@ -23,7 +23,7 @@ class KeyIn(Strict):
     """A key to be made: what it is for, what it may do (`admin` includes the rest), and until when."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
-    scopes: Annotated[list[Scope], Meta(min_length=1, max_length=4)]
+    scopes: Annotated[list[Scope], Meta(min_length=1, max_length=len(get_args(Scope)))]
     expires_at: Moment | None = None
 
 

@@ -115,6 +115,9 @@ class TestByHttp:
             stored = connection.execute("select k::text from api_keys as k").fetchall()
         assert not [row for (row,) in stored if key.partition(".")[2] in row]
 
+    def test_a_key_may_be_allowed_everything(self, service: Service) -> None:
+        assert make(service, scopes=[*SCOPES])["scopes"] == [*SCOPES]
+
     @pytest.mark.parametrize(
         ("fields", "pointer"),
         [
@@ -123,6 +126,7 @@ class TestByHttp:
             ({"scopes": []}, "/scopes"),
             ({"scopes": ["everything"]}, "/scopes/0"),
             ({"scopes": "admin"}, "/scopes"),
+            ({"scopes": [*SCOPES, "admin"]}, "/scopes"),
             ({"expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
             ({"expires_at": "2199-01-01T00:00:00"}, "/expires_at"),
             ({"expires_at": "9999-12-31T23:59:59-23:00"}, "/expires_at"),
