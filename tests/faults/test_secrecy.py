@@ -155,7 +155,7 @@ def bad_requests(ears: Ears, talk: Talk) -> None:
     turns, said = f"{talk.path}/turns", {"role": "user", "content": WORDS}
     good: dict[str, Any] = {"messages": [said]}
     ears.refused(client.post(turns, content=f'{{"messages": [{{"role": "{WORDS}'.encode()), 400)
-    ears.refused(client.post(turns, json={"messages": [{"role": "system", "content": WORDS}]}), 422)
+    ears.refused(client.post(turns, json={"messages": [{"role": "narrator", "content": WORDS}]}), 422)
     ears.refused(client.post(turns, json={"messages": [{"role": "user", "content": f"{WORDS}\0"}]}), 422)
     ears.refused(client.post(turns, json={**good, "usage": {"input_tokens": WORDS}}), 422)
     ears.refused(client.post(turns, content=json.dumps(good).replace(WORDS, f"{WORDS}\\ud800")), 400, 422)
