@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compaction.view import ViewMessage
 
 BASE_RATIO: Final = 0.4
-"""Share of the window that one of several parts takes. OpenClaw's figure."""
+"""Share of the window's room for a record that one of several parts takes. OpenClaw's figure, there of the window."""
 MINIMUM_RATIO: Final = 0.15
 """The same where single messages are large. OpenClaw's figure."""
 ANSWER_SHARE: Final = 4
@@ -221,8 +221,8 @@ def plan(
     room = available
     if not _is_whole(units, available, earlier):
         ratio = _ratio([entry.weight for unit in units for entry in unit if entry.text], window)
-        by_share = int(window * ratio * CHARS_PER_TOKEN / MARGIN) - fixed
-        room = Room(available.chars, min(available.weight, max(_LEAST_ROOM, by_share)))
+        # Of the room, not of the window: in a small one the rules would take the whole share, and parts be tiny.
+        room = Room(available.chars, min(available.weight, max(_LEAST_ROOM, int(available.weight * ratio))))
     large = [entry for unit in units for entry in unit if room.half().load(entry.text, entry.weight) > 1]
     named = {entry.seq: Oversized(entry.seq, _name(entry)) for entry in large}
     if without_oversized:

@@ -178,6 +178,14 @@ def test_parts_take_two_fifths_of_a_window_and_less_where_messages_are_large() -
     assert large.parts[0].room.weight * 1.2 / 4 <= MINIMUM_RATIO * 32_000
 
 
+@pytest.mark.requirement("O2")
+def test_parts_of_a_small_window_share_its_room_and_not_what_the_rules_take() -> None:
+    staged = plan(zone_of(*exchanges(10, 200)), None, Policy(), 5_000)
+    weights = [text_weight(part.body) for part in staged.parts]
+    assert max(weights) > 0.3 * staged.available.weight
+    assert len(weights) <= 7  # 20 messages; a share of the window less the rules would hold two
+
+
 def test_a_part_knows_when_it_was() -> None:
     zone = zone_of(*exchanges(60, 1_000))
     times = {message.seq: f"2026-05-01T10:{message.seq % 60:02}:00Z" for message in zone if message.seq != 2}
