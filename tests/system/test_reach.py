@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 def test_it_runs_on_recorded_talk(tmp_path: Path) -> None:
     talk = made_up(1, 120)
-    questions = [{"question": each.text, "evidence": sorted(each.evidence), "category": 4} for each in talk.questions]
+    questions = [
+        {
+            "question": each.text,
+            "evidence": sorted(each.evidence),
+            "category": 4,
+            "keywords": each.keywords,
+            "answer": each.answer,
+        }
+        for each in talk.questions
+    ]
     file = tmp_path / "talk.jsonl"
     file.write_text(json.dumps({"id": "one", "messages": talk.messages, "questions": questions}), encoding="utf-8")
     (again,) = recorded(file)
