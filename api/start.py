@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from api.app import create_app
-from api.http.bounded_http import BoundedHttp
+from api.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from api.monitoring.shared_metrics import shared_metrics
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def _serve(settings: Settings, *, host: str | None, port: int | None, workers: i
         **server_options(settings),
         server_header=False,
         timeout_graceful_shutdown=20,
-        timeout_keep_alive=30,
     )
 
 
@@ -61,6 +60,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "loop": "uvloop",
         "http": BoundedHttp,
         "h11_max_incomplete_event_size": settings.max_head_bytes,
+        "timeout_keep_alive": IDLE_SECONDS,
         "access_log": False,
         "log_config": None,
     }

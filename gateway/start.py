@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from api.http.bounded_http import BoundedHttp
+from api.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from api.monitoring.shared_metrics import shared_metrics
 from gateway.app import create_gateway
 
@@ -34,7 +34,6 @@ def run_gateway(settings: Settings, *, host: str | None, port: int | None, worke
             workers=workers,
             **gateway_options(settings),
             timeout_graceful_shutdown=20,
-            timeout_keep_alive=30,
         )
 
 
@@ -44,6 +43,7 @@ def gateway_options(settings: Settings) -> dict[str, Any]:
         "loop": "uvloop",
         "http": BoundedHttp,
         "h11_max_incomplete_event_size": settings.max_head_bytes,
+        "timeout_keep_alive": IDLE_SECONDS,
         "access_log": False,
         "log_config": None,
         "server_header": False,

@@ -19,6 +19,9 @@ MAX_URL_BYTES: Final = 16 * 1024
 MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
 """Bytes of a body that are thrown away once its request is answered: whoever sends one hears the answer after it, and a
 body without an end ends the connection."""
+IDLE_SECONDS: Final = 75
+"""For which a connection may say nothing between two requests: longer than a proxy in front keeps one that is idle (60
+seconds for nginx and for AWS's load balancers), which else sends a request into a connection that is just ending."""
 MAX_PIPELINED: Final = 64
 """Requests that a connection may send ahead of their answers: they are kept before anybody asks who they are from."""
 _SECURITY: Final = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SecurityHeaders().of(()))

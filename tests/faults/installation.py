@@ -160,7 +160,12 @@ class Installation(Product):
 
     def drain(self, *, under_way: int = 0) -> None:
         """Wait until no message is left that anybody could still act on, but those of tasks that are held."""
-        eventually(lambda: not self.queued() and self.unacknowledged() == under_way, SETTLE_SECONDS)
+        try:
+            eventually(lambda: not self.queued() and self.unacknowledged() == under_way, SETTLE_SECONDS)
+        except AssertionError:
+            with redis_client(self.broker_url) as client:
+                taken = client.hvals("palimpsest:unacked")
+            raise AssertionError(f"{self.queued()} messages wait, {under_way} may be taken, and are: {taken}") from None
 
     def now(self) -> Any:
         """Return the database's time, for what is measured."""

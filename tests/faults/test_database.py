@@ -246,6 +246,7 @@ def test_connections_end_between_a_commit_and_its_answer(installation: Installat
         owner.execute("select pg_reload_conf()")
         try:
             eventually(lambda: owner.execute("show synchronous_standby_names").fetchone() == ("nobody",))
+            owner.execute("checkpoint")  # commits wait as soon as the checkpointer has read it
             lost = threads.submit(turn.send)
             ((pid,),) = waiting(installation, HELD_COMMIT, "palimpsest-api-hot")
             owner.execute("select pg_terminate_backend(%s)", (pid,))
