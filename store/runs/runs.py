@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.overrides import in_force
@@ -161,10 +161,17 @@ def claim(
     return _lease(row) if row else None
 
 
-def heartbeat(connection: Connection, lease: Lease, lease_seconds: float) -> bool:
-    """Extend a lease; False if it was lost."""
-    changed = connection.execute(update(runs).where(*_held(lease)).values(lease_expires_at=_expiry(lease_seconds)))
-    return changed.rowcount > 0
+def heartbeat(connection: Connection, leases: Sequence[Lease], lease_seconds: float) -> set[UUID]:
+    """Extend leases of one tenant and return their runs, less those whose leases are lost or just ending."""
+    tokens = [(lease.run_id, lease.token) for lease in leases]
+    # What a commit is writing is not waited for: the other leases would be as late.
+    held = (
+        select(_r.id)
+        .where(tuple_(_r.id, _r.lease_token).in_(tokens), _r.state == RunState.RUNNING)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    extended = update(runs).where(_r.id.in_(held)).values(lease_expires_at=_expiry(lease_seconds)).returning(_r.id)
+    return set(connection.scalars(extended))
 
 
 def hand_over(connection: Connection, lease: Lease, queue: Queue) -> bool:

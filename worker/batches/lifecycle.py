@@ -285,11 +285,11 @@ class Lifecycle:
                     trigger=RunTrigger.BATCH,
                     policy=policy,
                     holder=self._holder(),
-                    lease_seconds=self._resources.lease_seconds,
+                    lease_seconds=self._resources.leases.lease_seconds,
                 )
             # A run that ends without closing the batch counts as a failure; one that is in the way does not.
             if lease is not None:
-                batches.postpone(connection, batch, self._resources.lease_seconds, failures=batch.failures)
+                batches.postpone(connection, batch, self._resources.leases.lease_seconds, failures=batch.failures)
             else:
                 batches.postpone(connection, batch, BUSY_SECONDS, failures=batch.failures - 1)
             return lease

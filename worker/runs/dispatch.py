@@ -20,7 +20,7 @@ from worker.runs.after_overflow import Recovery
 from worker.runs.context_block import BlockSummary
 from worker.runs.execution import Execution
 from worker.runs.journal import RunLostError
-from worker.runs.resources import StoppingError, extend
+from worker.runs.resources import StoppingError
 from worker.tracing import traced_run
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Dispatcher:
         with (
             structlog.contextvars.bound_contextvars(run_id=str(lease.run_id), request_id=request_id),
             traced_run(lease),
+            self._resources.leases.keeping(lease),
         ):
             pause_for_test("run.claimed")
             try:
@@ -83,9 +84,7 @@ class Dispatcher:
                         return prepare(self._resources.database, lease.tenant_id, lease.conversation_id)
                 except FullError as error:
                     size = error.size
-                seconds = self._resources.lease_seconds
-                beat = partial(extend, self._resources.database, lease, seconds)
-                self._resources.calls.wait(partial(room.wait, size), beat, seconds / 3)
+                self._resources.wait_for_room(partial(room.wait, size), lease)
         finally:
             room.give_back()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import math
-import time
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from functools import cached_property
@@ -12,13 +11,13 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from compaction.steps.runs import RunReason
 from runtime.broker import SUMMARIES
 from runtime.fault_points import pause_for_test
 from store.runs import runs
 from worker.runs.journal import RunLostError
+from worker.runs.leases import LeaseKeeper
 from worker.summarizers.base import SummaryError
 from worker.summarizers.paying import UNLIMITED
 
@@ -93,22 +92,6 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
             future.set_result(result)
 
 
-def extend(database: Database, lease: Lease, seconds: float) -> None:
-    """Extend a lease, if the database can be reached. A lost one is found out at the commit.
-
-    Only a lease that is held counts as progress: whoever waits without one is stuck in the end.
-    """
-    try:
-        with database.transaction(lease.tenant_id, is_progress=False) as connection:
-            held = runs.heartbeat(connection, lease, seconds)
-    except SQLAlchemyError as error:
-        # The database may be back before the lease runs out; the next beat tries again.
-        log.warning("heartbeat.failed", error=type(error).__name__)
-    else:
-        if held:
-            database.mark()
-
-
 class RunResources:
     """What the attempts of one process share. One object a process; safe to use from many threads.
 
@@ -133,8 +116,7 @@ class RunResources:
         self.database = database
         self._make_summarizer = make_summarizer
         self._make_model = make_model
-        self.lease_seconds = lease_seconds
-        self._limit_seconds = limit_seconds
+        self.leases = LeaseKeeper(database, lease_seconds, limit_seconds)
         self.wake = wake
         self.budgets = budgets
         self.swapping = swapping
@@ -163,16 +145,24 @@ class RunResources:
 
     def wait(self, call: Callable[[], T], lease: Lease) -> T:
         """Return what `call` returns; the lease is kept alive meanwhile, up to the limit. Raises StoppingError."""
-        limit = time.monotonic() + self._limit_seconds
-
-        def beat() -> None:
-            # A call that never ends must not keep the run for ever: without a lease another worker takes it over.
-            if time.monotonic() < limit:
-                extend(self.database, lease, self.lease_seconds)
-
         pause_for_test("summary.asked")
-        answer = self.calls.wait(call, beat, self.lease_seconds / 3)
+        answer = self._wait(call, lease, self.leases.limit_seconds)
         pause_for_test("summary.answered")
+        return answer
+
+    def wait_for_room(self, call: Callable[[], T], lease: Lease) -> T:
+        """Return what `call` returns; the lease is kept alive however long that takes. Raises StoppingError."""
+        return self._wait(call, lease, math.inf)
+
+    def _wait(self, call: Callable[[], T], lease: Lease, seconds: float) -> T:
+        def beat() -> None:
+            # Only a lease that is held counts as progress: whoever waits without one is stuck in the end.
+            if self.leases.holds(lease):
+                self.database.mark()
+
+        self.leases.keep_for(lease, seconds)
+        answer = self.calls.wait(call, beat, self.leases.beat_seconds)
+        self.leases.keep_for(lease, self.leases.limit_seconds)
         return answer
 
     def summarized(self, call: Callable[[], T], lease: Lease) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 
 from compaction.steps.runs import Queue, RunState
 from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
-from store.conversations import snapshots
+from store.conversations import conversations, snapshots
 from store.runs import runs
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.servers.loopback_model import LoopbackModel
@@ -25,6 +26,7 @@ from worker.runs.resources import Calls, StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
     from uuid import UUID
 
     from sqlalchemy import Connection
@@ -150,10 +152,32 @@ class TestCommit:
         Workers(chat, stub).settle(conversation)
         assert chat.run(conversation).state == "committed"
 
+    def test_an_attempt_that_is_long_at_something_keeps_its_lease(self, chat: Chat) -> None:
+        """At a lock here, as at what it computes: it waits for no model."""
+        conversation = long_talk(chat)
+        workers = Workers(chat, StubSummarizer())
+        workers.resources.leases.lease_seconds = 0.3
+        lease = workers.hand_over(conversation)
+        claimed = chat.run(conversation)
+
+        def is_after(expiry: datetime) -> bool:
+            return bool(chat.run(conversation).lease_expires_at > expiry)
+
+        with ThreadPoolExecutor(1) as threads:
+            with chat.database.transaction(chat.tenant_id) as other:
+                conversations.lock(other, conversation)
+                attempt = threads.submit(workers.dispatcher.execute, lease)
+                for _ in range(3):
+                    extended_from = chat.run(conversation).lease_expires_at
+                    eventually(partial(is_after, extended_from))
+            attempt.result(PATIENCE_SECONDS)
+        run = chat.run(conversation)
+        assert (run.state, run.attempts, run.started_at) == ("committed", 1, claimed.started_at)
+
     @pytest.mark.parametrize(
         ("call", "answer_to_it"),
         [
-            (lambda connection, lease: runs.heartbeat(connection, lease, 60.0), False),
+            (lambda connection, lease: runs.heartbeat(connection, [lease], 60.0), set()),
             (lambda connection, lease: runs.hand_over(connection, lease, Queue.SUMMARIES), False),
             (lambda connection, lease: runs.give_back(connection, lease, "RuntimeError"), None),
             (runs.release, False),
@@ -162,7 +186,7 @@ class TestCommit:
         ids=["heartbeat", "hand_over", "give_back", "release", "end"],
     )
     def test_nothing_is_done_by_a_lease_that_another_took_over(
-        self, chat: Chat, call: Callable[[Connection, Lease], bool | None], answer_to_it: bool | None
+        self, chat: Chat, call: Callable[[Connection, Lease], object], answer_to_it: object
     ) -> None:
         conversation = long_talk(chat)
         workers = Workers(chat, StubSummarizer())
@@ -171,7 +195,7 @@ class TestCommit:
         assert workers.claim(lost.run_id) is not None
         before = chat.run(conversation)
         with chat.database.transaction(chat.tenant_id) as connection:
-            assert call(connection, lost) is answer_to_it
+            assert call(connection, lost) == answer_to_it
         assert chat.run(conversation) == before
 
     def test_what_was_made_beside_a_snapshot_that_waits_is_discarded(self, chat: Chat) -> None:

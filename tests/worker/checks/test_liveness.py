@@ -320,12 +320,13 @@ class TestProgress:
         chat.append(conversation, exchanges(12, 200))
         lease = workers.hand_over(conversation)
 
-        def waits(seconds: float) -> bool:
+        workers.resources.leases.lease_seconds = 0.03
+
+        def waits(seconds: float, call: Callable[[], object]) -> bool:
             """Wait for a call that lasts through some beats; tell whether they were progress."""
-            workers.resources.lease_seconds = 0.03
-            beats = threading.Event()
             clock.now += seconds
-            workers.resources.wait(lambda: beats.wait(0.2), lease)
+            with workers.resources.leases.keeping(lease):
+                workers.resources.wait(call, lease)
             return not progress.stuck(seconds - 1)
 
         with progress.task("run"):
@@ -333,20 +334,21 @@ class TestProgress:
             with chat.database.transaction(None):
                 pass
             assert progress.stuck(1) == []
-            assert waits(100)
+            assert waits(100, lambda: eventually(lambda: not progress.stuck(99)))
             chat.query("update runs set lease_token = gen_random_uuid() where id = :r", r=lease.run_id)
             progress.mark()
-            assert not waits(100)
+            assert not waits(100, lambda: threading.Event().wait(0.2))
 
     def test_a_call_over_the_limit_keeps_its_lease_no_longer(self, chat: Chat) -> None:
         workers = Workers(chat)
         conversation = chat.begin({"input_token_budget": 0})
         chat.append(conversation, exchanges(12, 200))
         lease = workers.hand_over(conversation)
-        workers.resources.lease_seconds = 0.03
-        workers.resources._limit_seconds = 0
+        workers.resources.leases.lease_seconds = 0.03
+        workers.resources.leases.limit_seconds = 0
         before = chat.run(conversation).lease_expires_at
-        workers.resources.wait(lambda: threading.Event().wait(0.2), lease)
+        with workers.resources.leases.keeping(lease):
+            workers.resources.wait(lambda: threading.Event().wait(0.2), lease)
         assert chat.run(conversation).lease_expires_at == before
 
 

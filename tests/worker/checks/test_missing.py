@@ -112,7 +112,7 @@ class TestMissedHeartbeats:
         pass_by(chat, PATIENCE + 0.5)
         claimed = held_by(chat, process.id)
         with chat.database.transaction(chat.tenant_id) as connection:
-            assert runs.heartbeat(connection, kept, LEASE)
+            assert runs.heartbeat(connection, [kept], LEASE)
         assert expire_missed(chat) == {}
         assert not is_free(chat, kept)
         assert not is_free(chat, claimed)
@@ -154,7 +154,7 @@ class TestMissedHeartbeats:
         expire_missed(chat)
         with chat.database.transaction(chat.tenant_id) as connection:
             assert runs.requeue(connection, lease.run_id, 9) == "summaries"
-            assert not runs.heartbeat(connection, lease, LEASE)
+            assert not runs.heartbeat(connection, [lease], LEASE)
             assert not runs.release(connection, lease)
 
 
