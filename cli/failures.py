@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -20,18 +21,32 @@ UNDEFINED_TABLE = "42P01"
 NOT_PERMITTED = "42501"
 """SQLSTATEs (Postgres documentation, appendix A)."""
 
+_NOT_WRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
 
 class Commands(TyperGroup):
-    """The command line's commands; one that cannot reach a service ends with 1 and says so."""
+    """The command line's commands; one that cannot reach a service, or write its output, ends with 1 and says so."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Read the command line and run it; all that it printed is written when this ends."""
+        try:
+            try:
+                return super().main(*arguments, **options)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in _NOT_WRITTEN:
+                raise
+            # The interpreter must not flush what is left once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if error.errno != errno.EPIPE:  # whoever read a pipe has had enough
+                failed(f"the output cannot be written: {error.strerror}")
+            sys.exit(1)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            # Whoever read the output has had enough; the interpreter must not flush into the pipe again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
         except Exception as error:
             if (reason := reason_of(error)) is None:
                 raise

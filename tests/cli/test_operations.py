@@ -380,3 +380,26 @@ def test_a_reader_that_has_had_enough_is_no_failure_to_tell(chat: Chat) -> None:
         env={**os.environ, **environment(chat.settings)},
     )
     assert (len(done.stdout), done.stderr) == (10, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("command", "to", "told"),
+    [
+        ("keys --help", "> /dev/full", b"palimpsest: the output cannot be written: No space left on device\n"),
+        ("--version", "> /dev/full", b"palimpsest: the output cannot be written: No space left on device\n"),
+        ("--version", "> >(true)", b""),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told_in_one_line(
+    command: str, to: str, told: bytes, unbuffered: str
+) -> None:
+    # What nobody reads any more is written into by the time that reader is gone.
+    script = f"exec {to}; wait $!; {sys.executable} -P -m cli.main {command}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert (done.returncode, done.stderr) == (1, told)
