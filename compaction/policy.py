@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from compaction.choices import unknown, with_choices
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -214,10 +216,11 @@ def merge(*overrides: Mapping[str, Any]) -> Policy:
 def _check(key: str, value: Any) -> None:
     """Raise the problem of one value by itself."""
     if key not in FIELDS:
-        raise PolicyError(key, f"unknown policy key {key!r}")
+        raise PolicyError(key, unknown("policy key", key, FIELDS))
     try:
         msgspec.convert({key: value}, Policy)
     except msgspec.ValidationError as error:
         item = _INDEX.search(str(error))
         path = (key, int(item[1])) if item else (key,)
-        raise PolicyError(key, str(error).split(" - at ")[0], path=path) from None
+        detail = with_choices(str(error).split(" - at ")[0], Policy, map(str, path))
+        raise PolicyError(key, detail, path=path) from None

@@ -9,6 +9,7 @@ import msgspec
 
 from api.http.problems import invalid, step_into
 from api.http.strict_json import WITHOUT_SETTINGS, StrictJson
+from compaction.choices import unknown
 from compaction.overrides import in_force
 from compaction.policy import FIELDS, MINIMUM_CONTEXT_WINDOW, PolicyError, merge
 from compaction.presets import AUTO, LARGEST_CONTEXT_WINDOW, preset, window_named
@@ -44,7 +45,7 @@ async def read_body(request: Request[Any, Any, Any], kind: type[T], *, if_empty:
 
 def read(body: bytes, kind: type[T], strict: StrictJson = WITHOUT_SETTINGS) -> T:
     """Return a body as `kind`; raise the problem that it has."""
-    return strict.read(body, lambda given, _: msgspec.json.decode(given, type=kind))
+    return strict.read(body, lambda given, _: msgspec.json.decode(given, type=kind), kind)
 
 
 def check_metadata(metadata: Any, limits: Limits) -> None:
@@ -98,7 +99,7 @@ def read_changes(
     new = {**_preset(wanted, named, *below, model=model), **(changes or {})}
     for key in new:
         if key not in FIELDS and key not in stored:
-            raise invalid(f"unknown policy key {key!r}", step_into("/policy", key))
+            raise invalid(unknown("policy key", key, FIELDS), step_into("/policy", key))
     old = {} if changes is None else {key: value for key, value in stored.items() if key not in new}
     set_now = {key: value for key, value in new.items() if value is not None}
     holds = in_force(*below, old).overrides

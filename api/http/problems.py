@@ -15,12 +15,15 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.http.problem_types import PROBLEM_TYPES, problem_type
+from compaction.choices import with_choices
 from runtime import ids
 from store.archive.erasures import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
+
+    from litestar.typing import FieldDefinition
 
 T = TypeVar("T")
 
@@ -116,15 +119,17 @@ def unavailable(detail: str) -> ProblemError:
     return ProblemError(503, "unavailable", detail, headers={"retry-after": str(RETRY_AFTER_SECONDS)})
 
 
-def from_msgspec(error: msgspec.ValidationError) -> ProblemError:
-    """Return the answer for a body of the wrong shape, with a pointer to the field.
+def from_msgspec(error: msgspec.ValidationError, kind: Any) -> ProblemError:
+    """Return the answer for a body that is no `kind`, with a pointer to the field.
 
     msgspec does not tell the key of a map (`[...]`): there the pointer ends at the map.
     """
     place = _PLACE.match(str(error))
     detail = place["detail"] if place else str(error)
     path = place["path"].partition("[...]")[0] if place else ""
-    pointer = step_into("", *(step["field"] or step["index"] for step in _STEP.finditer(path)))
+    steps = [step["field"] or step["index"] for step in _STEP.finditer(path)]
+    detail = with_choices(detail, kind, steps)
+    pointer = step_into("", *steps)
     if field := _FIELD.match(detail):
         pointer = step_into(pointer, field["field"])
     return invalid(detail, pointer)
@@ -173,18 +178,22 @@ def _on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _on_any(request, error)
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
-        return respond(request, _of_parameters(error.extra))
+        return respond(request, _of_parameters(error.extra, request.route_handler.parsed_fn_signature.parameters))
     detail = "There is no such resource." if status == HTTPStatus.NOT_FOUND else error.detail
     return respond(request, ProblemError(status, code, detail, headers=dict(error.headers or {})))
 
 
-def _of_parameters(errors: Sequence[Mapping[str, Any]]) -> ProblemError:
+def _of_parameters(errors: Sequence[Mapping[str, Any]], declared: Mapping[str, FieldDefinition]) -> ProblemError:
     """Return the answer for parameters of path and query; bodies are read by the routes."""
     if any(error.get("source") == "path" for error in errors):
         return not_found()
-    names = [_PARAMETERS.get(name := str(error.get("key", "")), name) for error in errors]
-    detail = "; ".join(f"{name}: {error.get('message')}" for name, error in zip(names, errors, strict=True))
-    return invalid(detail, names[0])
+    keys = [str(error.get("key", "")) for error in errors]
+    names = [_PARAMETERS.get(key, key) for key in keys]
+    details = [
+        with_choices(str(error.get("message")), declared[key].annotation if key in declared else Any, ())
+        for key, error in zip(keys, errors, strict=True)
+    ]
+    return invalid("; ".join(f"{name}: {detail}" for name, detail in zip(names, details, strict=True)), names[0])
 
 
 def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

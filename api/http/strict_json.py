@@ -76,8 +76,8 @@ class StrictJson:
             object_pairs_hook=self._object, parse_float=_float, parse_int=_int, parse_constant=_refuse
         ).decode
 
-    def read(self, body: bytes, decode: Callable[[bytes, Any], T]) -> T:
-        """Return what `decode` makes of a body and its plain values; raise the problem that it has."""
+    def read(self, body: bytes, decode: Callable[[bytes, Any], T], kind: Any) -> T:
+        """Return what `decode` makes of a body and its plain values; raise the problem that it has as a `kind`."""
         if self._may_be_crowded(body) and self._too_many(body):
             raise invalid(f"A body has at most {self.limits.body_values:,} values, brackets and commas counted.", "")
         try:
@@ -86,7 +86,7 @@ class StrictJson:
                 raise _problem(fault)
             return decode(body, value)
         except msgspec.ValidationError as error:
-            raise from_msgspec(error) from None
+            raise from_msgspec(error, kind) from None
         except (ValueError, *_JSON_ERRORS) as error:
             raise self._explain(body, error) from None
 

@@ -75,7 +75,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
 
     `policy` is the tenant's; its `inline_tool_tags` decide what of the messages counts.
     """
-    turn, value = strict.read(body, lambda given, value: (_read(given, value), value))
+    turn, value = strict.read(body, lambda given, value: (_read(given, value), value), TurnIn)
     check_size(len(turn.messages), strict.limits.turn_messages, "messages", "/messages")
     check_size(len(turn.context), strict.limits.context_blocks, "context blocks", "/context")
     context = _context_blocks(turn.context) if turn.context else ()
@@ -112,6 +112,8 @@ def _read(body: bytes, value: Any) -> TurnIn | ChatTurnIn | ItemsTurnIn:
     """Return a turn in the shape that it names, or can only have."""
     if isinstance(value, dict):
         shape = value.get("shape") or codecs.shape_of(value)
+        if shape is not None and shape not in codecs.SHAPES:
+            raise invalid(f"Expected one of {', '.join(codecs.SHAPES)}.", "/shape")
         if shape in ("chat", "responses"):
             _refuse_stored(value)
             return _ITEMS_TURN(body) if shape == "responses" else _CHAT_TURN(body)

@@ -143,7 +143,7 @@ def _read(fields: dict[str, Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise from_msgspec(error) from None
+        raise from_msgspec(error, kind) from None
 
 
 def _choice(form: Mapping[str, Any], name: str, offered: Sequence[tuple[int, str]]) -> int:

@@ -148,7 +148,7 @@ def _wanted(asked: Mapping[str, str]) -> CompactionIn:
     try:
         wanted = msgspec.convert(fields, CompactionIn)
     except msgspec.ValidationError as error:
-        raise from_msgspec(error) from None
+        raise from_msgspec(error, CompactionIn) from None
     compactions.check_wanted(wanted, "instructions")
     return wanted
 

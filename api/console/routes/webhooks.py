@@ -86,7 +86,7 @@ async def create_webhook(request: Request[Principal, Any, Any]) -> Response[byte
     try:
         wanted = msgspec.convert(fields, WebhookIn)
     except msgspec.ValidationError as error:
-        raise from_msgspec(error) from None
+        raise from_msgspec(error, WebhookIn) from None
     check_url(wanted.url, insecure=services.settings.webhook_private_addresses)
     tenant = request.user.tenant_id
     row, secret = await services.run(tenant, _create, caller_of(request).operator, wanted, str(form.get("newest", "")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
@@ -17,11 +17,13 @@ from api.auth import principals
 from api.http.problem_types import PROBLEM_TYPES, problem_type
 from api.http.problems import from_msgspec
 from api.monitoring import installation
+from api.schema.keys import Scope
 from runtime import ids
 from store import engine as store_engine
 from store import hot_path
 from store.engine import owner_engine
 from store.tenants import api_keys
+from store.tenants.webhooks import EVENTS
 from tests.support.eventually import eventually
 from tests.support.servers.tcp_gate import gate
 from tests.support.service.problem_documents import REQUEST_ID, problem
@@ -168,6 +170,45 @@ def test_a_body_that_is_too_large(service: Service) -> None:
     assert service.client.get(path).json()["last_seq"] == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "url", "body", "pointer", "detail"),
+    [
+        ("POST", "turns", {"messages": [{"role": "User", "content": "a"}]}, "/messages/0/role", "assistant, user"),
+        ("POST", "turns", {**HELLO, "shape": "openai"}, "/shape", "messages, chat, responses"),
+        ("POST", "turns", {**HELLO, "shape": 5}, "/shape", "messages, chat, responses"),
+        ("POST", "context", {"shape": "openai"}, "/shape", "chat, messages, responses"),
+        ("PATCH", "", {"policy": {"swap": "never"}}, "/policy/swap", "at_once, when_it_pays"),
+        (
+            "POST",
+            "/v1/keys",
+            {"name": "a", "scopes": ["admin", "read"]},
+            "/scopes/1",
+            ", ".join(sorted(get_args(Scope))),
+        ),
+        ("POST", "/v1/webhooks", {"url": "https://a.example", "events": ["failed"]}, "/events/0", ", ".join(EVENTS)),
+        ("GET", "/v1/runs?state=done", None, "state", "queued, running, committed, skipped, failed, dead"),
+    ],
+)
+def test_a_value_that_is_none_of_a_few_is_told_which_they_are(
+    service: Service, method: str, url: str, body: Any, pointer: str, detail: str
+) -> None:
+    where = url if url.startswith("/v1") else f"{service.conversation()}/{url}".rstrip("/")
+    found = problem(service.client.request(method, where, json=body), 422, "invalid", pointer)
+    assert found["detail"].removeprefix(f"{pointer}: ") == f"Expected one of {detail}."
+
+
+def test_a_policy_key_that_there_is_not_names_the_one_that_was_meant(service: Service) -> None:
+    url = service.conversation()
+    for method, where in (("PATCH", url), ("POST", "/v1/conversations")):
+        mistyped = {"policy": {"input_token_budgt": 1000}}
+        found = problem(
+            service.client.request(method, where, json=mistyped), 422, "invalid", "/policy/input_token_budgt"
+        )
+        assert found["detail"] == "unknown policy key 'input_token_budgt'; did you mean input_token_budget?"
+    found = problem(service.client.patch(url, json={"policy": {"colour": 1}}), 422, "invalid", "/policy/colour")
+    assert found["detail"] == "unknown policy key 'colour'"
+
+
 def test_every_answer_carries_an_id_of_its_own(service: Service) -> None:
     path = service.conversation()
     etag = service.client.get(f"{path}/context").headers["etag"]
@@ -220,7 +261,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
 def test_pointers_are_json_pointers(kind: Any, body: bytes, pointer: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.json.decode(body, type=kind)
-    found = from_msgspec(raised.value)
+    found = from_msgspec(raised.value, kind)
     assert found.pointer == pointer
     assert not found.detail.endswith("`$`")
 
