@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from gateway.doors import CHAT, MESSAGES, door_of, error_body, error_headers
+from gateway.doors import CHAT, MESSAGES, door_of, error_body, error_headers, no_door
 from gateway.exchange import IS_CUT_OFF, PassedRequest
 from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
 from gateway.guardrails.litellm import GuardrailRequest
@@ -89,9 +89,8 @@ class Gateway:
                 else:
                     await _send(send, 200, core.metrics.text(), CONTENT_TYPE_LATEST)
             case _:
-                detail = f"There is no {method} {path} here."
                 door = MESSAGES if b"anthropic-version" in headers else CHAT
-                await _send(send, 404, error_body(door.shape, 404, detail))
+                await _send(send, 404, error_body(door.shape, 404, no_door(method, path)))
 
     def _may_see_metrics(self, headers: Mapping[bytes, bytes]) -> bool:
         token = self._services.settings.metrics_token

@@ -64,6 +64,8 @@ COUNT_TOKENS: Final = Door("messages", "/messages/count_tokens", "count_tokens",
 CHAT: Final = Door("chat", "/chat/completions", "chat")
 RESPONSES: Final = Door("responses", "/responses", "responses")
 _POSTED: Final[Mapping[str, Door]] = {f"/v1{door.end}": door for door in (MESSAGES, COUNT_TOKENS, CHAT, RESPONSES)}
+CALLED: Final = (*(door.name for door in _POSTED.values()), "models")
+"""Names of the doors behind which a provider is called."""
 _MODELS: Final = re.compile(r"/v1/models(?:/(?!\.+(?:/|\Z))[\w.:@-]+)*\Z")
 """The list and single models, whose names have slashes: no way to anything else that a provider's key opens."""
 GUARDRAIL: Final = Door("chat", "/beta/litellm_basic_guardrail_api", "litellm", is_conversation=False)
@@ -83,6 +85,13 @@ def door_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> Door | No
         of_anthropic = b"anthropic-version" in headers or b"x-api-key" in headers
         return Door("messages" if of_anthropic else "chat", path.removeprefix("/v1"), "models", is_conversation=False)
     return None
+
+
+def no_door(method: str, path: str) -> str:
+    """Return what is said of a path that leads nowhere; with the one that was meant, where the base URL is wrong."""
+    said = f"There is no {method} {path} here."
+    meant = [each for each, door in _POSTED.items() if path == door.end or path.endswith(each)]
+    return f"{said} With the right base URL the client asks for {meant[0]}." if meant else said
 
 
 def error_body(shape: Shape, status: int, detail: str, code: str | None = None) -> bytes:

@@ -7,6 +7,7 @@ import time
 from contextlib import aclosing, closing, suppress
 from contextvars import ContextVar
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -199,6 +200,7 @@ class PassedRequest:
         """Note what is to be learned of an answer; return its headers."""
         metrics = self._services.metrics
         metrics.requests.labels(self._door.name, prepared.outcome).inc()
+        metrics.answers.labels(self._door.name, response.status).inc()
         metrics.saved_tokens.inc(prepared.saved_tokens)
         headers = incoming(response.headers)
         self._hold.give_back()
@@ -210,12 +212,12 @@ class PassedRequest:
             self._prepared = PreparedRequest(b"", prepared.outcome, without_text(prepared.learned))
             with suppress(BusyError):
                 self._hold.take(self._prepared.size)
-        request = (REQUEST, ids.external("req", self._request_id).encode())
-        return [
-            *headers,
-            *said(prepared.conversation, prepared.outcome, prepared.saved_tokens, prepared.rules),
-            request,
-        ]
+        ours = said(prepared.conversation, prepared.outcome, prepared.saved_tokens, prepared.rules)
+        return [*headers, *ours, self._named_request()]
+
+    def _named_request(self) -> tuple[bytes, bytes]:
+        """Return the header that says the request's id."""
+        return REQUEST, ids.external("req", self._request_id).encode()
 
     def _recalls(self, known: Known, caller: Caller, prepared: PreparedRequest) -> RecallingAnswer | None:
         """Return what answers the model's calls of recall."""
@@ -295,8 +297,11 @@ class PassedRequest:
             self._cut_off(error)
             return
         self.status = error.status
+        self._services.metrics.refused.labels(self._door.name, error.status).inc()
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.warning("gateway.refused", door=self._door.name, status=error.status, why=error.detail)
         body = error_body(self._door.shape, error.status, error.detail, error.code)
-        headers = error_headers(body, error.retry_after)
+        headers = [*error_headers(body, error.retry_after), self._named_request()]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from gateway.doors import CALLED
+
 OUTCOMES: Final = ("compacted", "unchanged", "bypassed", "failed_open")
+_PROVIDER_AWAY: Final = (502, 504)
 _TURNS: Final = ("stored", "lost", "not_storable")
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -25,6 +29,21 @@ class GatewayMetrics:
             "palimpsest_gateway_turns",
             "Answered requests by what became of their turn; the client's next request has one that was lost.",
             ["state"],
+            registry=registry,
+        )
+        refused = Counter(
+            "palimpsest_gateway_refused",
+            "Requests that the gateway answered with an error of its own; 502 and 504: of the provider came nothing.",
+            ["door", "status"],
+            registry=registry,
+        )
+        for door, status in product(CALLED, _PROVIDER_AWAY):
+            refused.labels(door, status)
+        self.refused = refused
+        self.answers = Counter(
+            "palimpsest_gateway_answers",
+            "Answers of providers, by their status.",
+            ["door", "status"],
             registry=registry,
         )
         self.requests = requests

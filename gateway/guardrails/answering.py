@@ -9,8 +9,7 @@ import structlog
 from api.http.problems import ProblemError
 from gateway.doors import DoorError, error_headers
 from gateway.exchange import PassedRequest, in_words
-from gateway.headers import REQUEST, said
-from runtime import ids
+from gateway.headers import said
 
 if TYPE_CHECKING:
     from litestar.types import Send
@@ -53,10 +52,9 @@ class AnsweredRequest(PassedRequest):
             return await self._refuse(DoorError(503, "This can't be answered just now.", retry_after=1), send)
         self._services.metrics.requests.labels(self._door.name, reply.outcome).inc()
         self._services.metrics.saved_tokens.inc(reply.saved_tokens)
-        request = (REQUEST, ids.external("req", self._request_id).encode())
         ours = said(reply.conversation, reply.outcome, reply.saved_tokens, reply.rules)
         headers = [*error_headers(reply.body, None), *ours]
         self.status, self._has_begun = _OK, True
-        await send({"type": "http.response.start", "status": _OK, "headers": [*headers, request]})
+        await send({"type": "http.response.start", "status": _OK, "headers": [*headers, self._named_request()]})
         await send({"type": "http.response.body", "body": reply.body, "more_body": False})
         return None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS
@@ -109,6 +111,15 @@ def test_other_doors(room: Room) -> None:
     assert 'palimpsest_gateway_requests_total{door="models",outcome="unchanged"}' in room.client.get("/metrics").text
     missing = room.client.post("/v1/embeddings", json={})
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
+    assert missing.json()["error"]["message"] == "There is no POST /v1/embeddings here."
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/openai/v1/chat/completions"])
+def test_wrong_base_url_is_told(room: Room, path: str) -> None:
+    missing = room.client.post(path, json=asking("chat", "hello"))
+    assert missing.status_code == 404
+    told = f"There is no POST {path} here. With the right base URL the client asks for /v1/chat/completions."
+    assert missing.json()["error"]["message"] == told
 
 
 @pytest.mark.parametrize("path", ["/v1/models/org/model-1.5:free", "/v1/models/..model"])
@@ -243,8 +254,18 @@ def test_provider_that_is_away(room: Room) -> None:
     with room_on(room.settings, room.tenant) as other:
         other.providers._server.shutdown()
         other.providers._server.server_close()
-        answer = other.client.post("/v1/messages", json=asking("messages", "nobody there"))
+        with capture_logs([merge_contextvars]) as logs:
+            answer = other.client.post("/v1/messages", json=asking("messages", "nobody there"))
         assert (answer.status_code, answer.json()["error"]["type"]) == (502, "api_error")
+        # The answer, the log and the metrics tell an operator the same.
+        (line,) = [line for line in logs if line["event"] == "gateway.refused"]
+        assert (line["status"], line["door"]) == (502, "messages")
+        assert line["request_id"] == answer.headers["x-palimpsest-request"]
+        assert line["why"] in answer.json()["error"]["message"]
+        counted = other.client.get("/metrics").text
+        assert 'palimpsest_gateway_refused_total{door="messages",status="502"} 1.0' in counted
+        # A rate needs what was there before the first one.
+        assert 'palimpsest_gateway_refused_total{door="chat",status="504"} 0.0' in counted
 
 
 def test_large_body_is_refused(room: Room) -> None:

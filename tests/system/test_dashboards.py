@@ -179,6 +179,9 @@ def test_alerts_are_graded_and_explained() -> None:
             "oldest_overdue_summary_seconds",
             "pool_timeouts_total",
             "overflows_total",
+            "gateway_refused_total",
+            "gateway_requests_total",
+            "gateway_turns_total",
         )
     }
 
