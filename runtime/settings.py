@@ -6,12 +6,18 @@ import os
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 from runtime.addresses.redis_clients import check_broker_url
@@ -26,6 +32,9 @@ from runtime.summarizers import (
     summarizer_names,
 )
 from runtime.token_prices import Price, TokenPrices
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 BATCH_RETENTION_LEAST_DAYS: Final = 3.0
 """Longer than the 48 hours after which a batch that cannot be found is given up."""
@@ -48,6 +57,14 @@ def read_rate_limit(text: str) -> str:
     return text
 
 
+def _read_base_url(value: str) -> str:
+    """Return a provider's base URL without a slash at its end; raise ValueError if it is none."""
+    url = urlsplit(value)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+        raise ValueError("expected an http or https URL without a query")
+    return value.rstrip("/")
+
+
 class Upstream(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """A provider of one shape, as its own SDK is told of it."""
 
@@ -59,13 +76,29 @@ class Upstream(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     @field_validator("base_url")
     @classmethod
     def _base_url_is_one(cls, value: str) -> str:
-        url = urlsplit(value)
-        if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
-            raise ValueError("expected an http or https URL without a query")
-        return value.rstrip("/")
+        return _read_base_url(value)
 
 
 Upstreams = dict[Literal["messages", "chat", "responses"], Upstream]
+
+
+class _AsWritten(PydanticBaseSettingsSource):
+    """What should be JSON and is none stays a text, so that it is told with all else that is wrong."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Return the value that a text states."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
+class _Environment(_AsWritten, EnvSettingsSource):
+    """Variables."""
+
+
+class _Secrets(_AsWritten, SecretsSettingsSource):
+    """Files."""
 
 
 class Settings(BaseSettings):
@@ -87,7 +120,7 @@ class Settings(BaseSettings):
     """Role every service connection takes on: no owner, no bypass of row-level security. Empty = the login's."""
     service_password: SecretStr | None = None
     """Password that `palimpsest migrate --service-login` gives the login of the services; no service reads it."""
-    database_pool_size: int = 8
+    database_pool_size: int = Field(default=8, ge=1)
     """Connections a process keeps for each of its two uses (hot calls, everything else)."""
     broker_url: SecretStr = SecretStr("redis://localhost:6379/0")
     """Redis, with `maxmemory-policy noeviction`; or the Sentinels that know which Redis is the master:
@@ -102,10 +135,10 @@ class Settings(BaseSettings):
     `claude-haiku-4-5`, with `openai` `gpt-6-luna`."""
     summarizer_models: list[str] = []
     """Other models that the policy key `summarizer_model` may name, as JSON; `["*"]` for any."""
-    summarizer_temperature: float | None = 0.0
+    summarizer_temperature: float | None = Field(default=0.0, ge=0, le=2)
     """0 as requirement S8 has it. A model that refuses it is asked without, once that is known; None leaves it
     out at once."""
-    summarizer_deadline_seconds: float = 120.0
+    summarizer_deadline_seconds: float = Field(default=120.0, gt=0)
     """Seconds for one question to the model, every attempt and every wait included."""
     summarizer_context_tokens: int | None = Field(default=None, ge=1_024)
     """Tokens of the summarizer's own window. Not set: as the model's name says, and 32,000 for names not known."""
@@ -152,13 +185,13 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     """Address the API, or the gateway, listens on."""
-    port: int = 8080
+    port: int = Field(default=8080, ge=0, le=LAST_PORT)
     """Port the API listens on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    max_body_bytes: int = 16 * 1024 * 1024
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1_024)
     """Bytes of one request body, counted as they come; reading one takes up to ten times as many in memory. The
     Messages API takes 32 MB with the whole history in them, of which a turn brings what is new."""
-    max_bytes_under_way: int = 20 * 1024 * 1024
+    max_bytes_under_way: int = Field(default=20 * 1024 * 1024, ge=1_024)
     """Bytes that the requests of one API process may have in memory, bodies and what is read for answers; beyond, large
     ones are answered 503 with `Retry-After`. No less than `max_body_bytes` counts."""
     max_head_bytes: int = Field(default=64 * 1024, ge=4_096)
@@ -183,21 +216,21 @@ class Settings(BaseSettings):
     """Bytes of one text as UTF-8; no model reads as much. The base64 of images and documents has the body's limit."""
     max_metadata_bytes: int = Field(default=16 * 1024, ge=0)
     """Bytes of a conversation's metadata as JSON."""
-    wakeup_interval_seconds: float = 0.025
+    wakeup_interval_seconds: float = Field(default=0.025, ge=0)
     """Seconds a wake-up batch is collected before one task carries it; three times as many while many come."""
-    lease_seconds: float = 45.0
+    lease_seconds: float = Field(default=45.0, gt=0)
     """Seconds a worker owns a run without a heartbeat."""
-    max_attempts: int = 5
+    max_attempts: int = Field(default=5, ge=1)
     """Times a run is claimed before it is dead."""
-    sweep_interval_seconds: float = 5.0
+    sweep_interval_seconds: float = Field(default=5.0, gt=0)
     """Seconds between two sweeps."""
-    check_overdue_seconds: float = 5.0
+    check_overdue_seconds: float = Field(default=5.0, ge=0)
     """Seconds after which a due check counts as a lost wake-up."""
-    run_overdue_seconds: float = 30.0
+    run_overdue_seconds: float = Field(default=30.0, ge=0)
     """Seconds after which a queued run counts as one whose wake-up got lost."""
-    checks_concurrency: int = 2
+    checks_concurrency: int = Field(default=2, ge=1)
     """Processes of a worker that serves only the queue `checks`."""
-    summaries_concurrency: int = 64
+    summaries_concurrency: int = Field(default=64, ge=1)
     """Threads of any other worker: model calls wait, they do not compute."""
 
     summaries_per_tenant: int = Field(default=16, ge=0)
@@ -268,7 +301,7 @@ class Settings(BaseSettings):
     """If set, `/metrics` is answered only to `Authorization: Bearer` with it. Not set: to everybody."""
     metrics_host: str = "127.0.0.1"
     """Address at which a worker or a sweeper answers `GET /metrics`, where it has a port for that."""
-    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    metrics_port: int = Field(default=0, ge=0, le=LAST_PORT)
     """Its port: one for each process on a host, as `--metrics-port` or by this. 0 = it answers nobody. The API has its
     `/metrics` beside its routes."""
     tracing: bool = False
@@ -284,20 +317,23 @@ class Settings(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - this one
+        settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - ours is in its place
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - there is none; to look for it takes half the time
-        file_secret_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, the environment and secrets, in this order."""
-        return init_settings, env_settings, file_secret_settings
+        return init_settings, _Environment(settings_cls), _Secrets(settings_cls)
 
     @model_validator(mode="before")
     @classmethod
     def _policy_from_environment(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Read PALIMPSEST_<POLICY KEY> for every key of the policy."""
-        policy = dict(values.get("policy") or {})
+        policy = values.get("policy") or {}
+        if not isinstance(policy, dict):  # it is told with all else that is wrong
+            return values
+        policy = dict(policy)
         for key in FIELDS:
             if (text := os.environ.get(f"PALIMPSEST_{key.upper()}")) is not None:
                 policy.setdefault(key, _list(text) if key in _LISTS else _number_or_word(text))
@@ -326,6 +362,13 @@ class Settings(BaseSettings):
             raise ValueError(f"there are {', '.join(known)}")
         if value == "openai" and not find_spec("openai"):
             raise ValueError("the extra `openai` is not installed; in a checkout: pip install '.[openai]'")
+        return value
+
+    @field_validator("anthropic_base_url", "openai_base_url")
+    @classmethod
+    def _base_url_is_one(cls, value: str | None) -> str | None:
+        if value:
+            _read_base_url(value)
         return value
 
     @field_validator("rate_limit_key", "rate_limit_tenant")

@@ -279,6 +279,27 @@ def test_another_services_answer_is_told_in_one_line(command: str) -> None:
     assert done.stderr.startswith("palimpsest: 200 bad_answer: this is no answer of the API: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("PALIMPSEST_GATEWAY_UPSTREAMS", "{bad", "gateway_upstreams: Input should be a valid dictionary"),
+        ("PALIMPSEST_SUMMARIZER_PRICES", "cheap", "summarizer_prices: Input should be a valid dictionary"),
+        ("PALIMPSEST_SUMMARIZER_MODELS", "[claude", "summarizer_models: Input should be a valid list"),
+        ("PALIMPSEST_POLICY", "{bad", "policy: Input should be a valid dictionary"),
+        ("ANTHROPIC_BASE_URL", "api.example", "ANTHROPIC_BASE_URL: Value error, expected an http or https URL"),
+        ("OPENAI_BASE_URL", "ftp://api.example", "OPENAI_BASE_URL: Value error, expected an http or https URL"),
+        ("PALIMPSEST_PORT", "70000", "port: Input should be less than or equal to 65535"),
+        ("PALIMPSEST_DATABASE_POOL_SIZE", "0", "database_pool_size: Input should be greater than or equal to 1"),
+        ("PALIMPSEST_SWEEP_INTERVAL_SECONDS", "0", "sweep_interval_seconds: Input should be greater than 0"),
+        ("PALIMPSEST_MAX_ATTEMPTS", "0", "max_attempts: Input should be greater than or equal to 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_in_one_line(name: str, value: str, told: str) -> None:
+    done = CliRunner().invoke(app, ["tenants", "list"], env={name: value, "PALIMPSEST_DATABASE_URL": NOWHERE})
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    assert done.stderr.startswith(f"palimpsest: {told}")
+
+
 def test_a_url_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "one.json"
     file.write_text('[{"role": "user", "content": "Hello."}]')
