@@ -26,12 +26,22 @@ ATTEMPTS: Final = 10
 LONGEST_WAIT_SECONDS: Final = 10.0
 """Most seconds between two attempts: long enough for whoever queued behind the last one."""
 
+NEWEST: Final = "head"
+"""The newest revision that there is."""
 SCRIPTS: Path = Path(__file__).parent
 """Where the revisions are."""
 
 
 class UnreleasedSchemaError(CommandError):
     """A database has a schema of before the first release."""
+
+
+class NewerSchemaError(CommandError):
+    """A database has a schema that this release does not know, of a newer one."""
+
+    def __init__(self, revision: str, known: str | None) -> None:
+        super().__init__(f"the schema is at revision {revision!r}, of a newer release: this one knows {known}")
+        self.revision = revision
 
 
 def configuration(connection: Connection | None = None) -> Config:
@@ -58,13 +68,14 @@ class Upgrade(NamedTuple):
     steps: list[AppliedRevision]
 
 
-def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMPTS) -> Upgrade:
+def upgrade(database_url: str, revision: str = NEWEST, *, attempts: int = ATTEMPTS) -> Upgrade:
     """Migrate the database upwards, as the login of its URL. Safe to run from several processes at once.
 
     A lock that cannot be had, because the tables are in use, is asked for again, up to `attempts` times in all: every
     revision begins anew, from where the last one that is done left off. Raises OperationalError after that, and
-    UnreleasedSchemaError for a database that no revision leads on from.
+    UnreleasedSchemaError for a database that no revision leads on from, NewerSchemaError for one of a newer release.
     """
+    scripts = ScriptDirectory.from_config(configuration())
     with _connected(database_url) as connection:
         before = current_revision(connection)
     if before is not None and before < FIRST:
@@ -73,6 +84,8 @@ def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMP
             "migrate a new, empty database, and take the conversations along with `palimpsest export` of the code that "
             "this one was made with and `palimpsest import` of this code"
         )
+    if before is not None and before not in {script.revision for script in scripts.walk_revisions()}:
+        raise NewerSchemaError(before, scripts.get_current_head())
     for attempt in stamina.retry_context(
         on=_is_in_use, attempts=attempts, timeout=None, wait_initial=0.5, wait_max=LONGEST_WAIT_SECONDS
     ):
@@ -80,7 +93,6 @@ def upgrade(database_url: str, revision: str = "head", *, attempts: int = ATTEMP
             command.upgrade(configuration(connection), revision)
     with _connected(database_url) as connection:
         after = current_revision(connection)
-        scripts = ScriptDirectory.from_config(configuration(connection))
         passed = [] if after == before else list(scripts.iterate_revisions(after, before))
     return Upgrade(before, after, [AppliedRevision(script.revision, script.doc) for script in reversed(passed)])
 
@@ -89,10 +101,22 @@ def _is_in_use(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and isinstance(error.orig, LockNotAvailable | DeadlockDetected)
 
 
-def downgrade(database_url: str, revision: str) -> None:
-    """Migrate the database downwards."""
+def is_past(done: Upgrade, revision: str) -> bool:
+    """Tell whether a database that was to be brought up to `revision` is past it, so that nothing was done."""
+    scripts = ScriptDirectory.from_config(configuration())
+    wanted = scripts.get_revision(revision)
+    return not done.steps and wanted is not None and wanted.revision != done.after
+
+
+def downgrade(database_url: str, revision: str) -> Upgrade:
+    """Migrate the database downwards, and say what was taken back, the newest first. No service may be running."""
     with _connected(database_url) as connection:
+        before = current_revision(connection)
+        scripts = ScriptDirectory.from_config(configuration(connection))
         command.downgrade(configuration(connection), revision)
+        after = current_revision(connection)
+    passed = [] if after == before else list(scripts.iterate_revisions(before, after))
+    return Upgrade(before, after, [AppliedRevision(script.revision, script.doc) for script in passed])
 
 
 @contextmanager
