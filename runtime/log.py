@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import structlog
 
+from runtime import ids
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping
+
     from structlog.typing import Processor
 
     from runtime.settings import Settings
+
+
+_KINDS: Final[Mapping[str, ids.Prefix]] = {
+    "run_id": "run",
+    "conversation_id": "conv",
+    "conversation": "conv",
+    "tenant_id": "ten",
+    "key_id": "key",
+    "by": "key",
+    "webhook_id": "hook",
+    "delivery_id": "evt",
+}
+"""What the ids of events are of."""
+_DASHES: Final = 4
+"""Of a UUID as the database writes it."""
+
+
+def as_clients_see(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Write ids as answers and commands have them, so that whoever has one finds its lines, and the other way round."""
+    for name, prefix in _KINDS.items():
+        value = event.get(name)
+        if isinstance(value, str) and value.count("-") == _DASHES:
+            event[name] = ids.external(prefix, UUID(value))
+    return event
 
 
 def configure_logging(settings: Settings) -> None:
@@ -19,6 +48,7 @@ def configure_logging(settings: Settings) -> None:
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        as_clients_see,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
