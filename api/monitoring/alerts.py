@@ -135,6 +135,9 @@ PROMETHEUS_ALONE: Final = (
     "OverBudget",
     "Overflows",
     "SweepsFail",
+    "GatewayProviderAway",
+    "GatewayFailsOpen",
+    "GatewayTurnsLost",
 )
 """Alerts that need past values, or a view from outside the service."""
 _PREFIX: Final = "palimpsest_"

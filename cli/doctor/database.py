@@ -362,7 +362,9 @@ def _backlog(connection: Connection, settings: Settings) -> Iterator[Finding]:
     if backlog.expired_leases:
         yield warning(
             "leases",
-            f"{backlog.expired_leases:,} runs have an expired lease",
+            "a run has an expired lease"
+            if backlog.expired_leases == 1
+            else f"{backlog.expired_leases:,} runs have an expired lease",
             why="their workers died or were paused; the sweeper hands them to others",
             mend="nothing if the number falls; else see sweeper",
         )
@@ -371,7 +373,7 @@ def _backlog(connection: Connection, settings: Settings) -> Iterator[Finding]:
         if not backlog.dead_runs
         else warning(
             "dead_runs",
-            f"{backlog.dead_runs:,} runs are dead",
+            "a run is dead" if backlog.dead_runs == 1 else f"{backlog.dead_runs:,} runs are dead",
             why="they are out of attempts, and nothing tries them again by itself",
             mend="palimpsest runs --dead, and once the reason is mended: palimpsest runs --retry-all",
         )

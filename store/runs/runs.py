@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, bindparam, case, func, insert, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.overrides import in_force
@@ -284,6 +284,13 @@ def end(
     return changed.rowcount > 0
 
 
+_FAULT: Final = case(
+    (_r.state == RunState.RUNNING, "worker_lost: the attempt's worker ended, or stood still, without a word"),
+    else_=_r.error,
+)
+"""Of an attempt that nobody ended; a run that waits in its queue has that of the attempt before."""
+
+
 def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | Literal[RunState.DEAD] | None:
     """Put a stranded run back into its queue and return that queue's name, or bury it where it is out of attempts.
 
@@ -301,6 +308,7 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
         .values(
             state=RunState.DEAD,
             reason=RunReason.ATTEMPTS_EXHAUSTED,
+            error=_FAULT,
             lease_token=None,
             lease_expires_at=None,
             finished_at=func.now(),
@@ -318,7 +326,7 @@ def requeue(connection: Connection, run_id: UUID, max_attempts: int) -> Queue | 
     queue = connection.execute(
         update(runs)
         .where(_r.id == run_id, _free())
-        .values(state=RunState.QUEUED, queued_at=func.now(), lease_token=None, lease_expires_at=None)
+        .values(state=RunState.QUEUED, error=_FAULT, queued_at=func.now(), lease_token=None, lease_expires_at=None)
         .returning(_r.queue)
     ).scalar_one_or_none()
     return None if queue is None else Queue(queue)

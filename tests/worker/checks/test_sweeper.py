@@ -171,6 +171,7 @@ def test_a_run_out_of_attempts_is_dead_and_its_conversation_is_left_alone_for_a_
     assert broker.take(SUMMARIES) == []
     run = chat.run(conversation)
     assert (run.state, run.reason, run.attempts) == ("dead", "attempts_exhausted", 2)
+    assert (run.error or "").startswith("worker_lost: ")
     assert run.finished_at is not None
     assert workers.claim(run.id) is None
     assert chat.context(conversation)["messages"] == before["messages"]
