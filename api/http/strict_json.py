@@ -24,6 +24,8 @@ T = TypeVar("T")
 MAX_DIGITS: Final = 308
 """Characters of an integer, its sign included; with more it is no finite double, which is what many parsers make it."""
 _NUL: Final = b"\\u0000"
+_COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""How gzip (RFC 1952) and Zstandard (RFC 8878) begin."""
 _NOT_FINITE: Final = "Numbers are finite: no NaN, no Infinity, nothing that a double cannot hold."
 _NOT_UNICODE: Final = "Text is valid UTF-8 without lone surrogates."
 _JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -111,6 +113,8 @@ class StrictJson:
 
     def _explain(self, body: bytes, error: Exception) -> ProblemError:
         """Return the problem of a body that `error` was raised for, with a pointer unless it is no JSON at all."""
+        if body.startswith(_COMPRESSED):
+            return _malformed(ValueError("it is compressed, and no Content-Encoding is read here: send it as it is"))
         try:
             value = _written(body.decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError) as reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, get_args
@@ -43,6 +44,11 @@ MISSING = "0123456789abcdef0123456789abcdef"
 
 def test_malformed_json(service: Service) -> None:
     assert problem(service.client.post("/v1/conversations", content=b"{"), 400, "malformed_json")
+    packed = gzip.compress(b"{}")
+    headers = {"content-encoding": "gzip"}
+    for path in ("/v1/conversations", f"{service.conversation()}/turns"):
+        found = problem(service.client.post(path, content=packed, headers=headers), 400, "malformed_json")
+        assert "compressed" in found["detail"]
 
 
 @pytest.mark.parametrize(
