@@ -148,7 +148,8 @@ def _sides(
 ) -> tuple[AnyRow, float, Sequence[Pin], Sequence[AtVersion]]:
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
     if wanted.seq >= row.next_seq:
-        raise invalid(f"The newest message has the seq {row.next_seq - 1}.", "/seq")
+        newest = f"The newest message has the seq {row.next_seq - 1}." if row.next_seq else "It has no message yet."
+        raise invalid(newest, "/seq")
     sides = []
     for place, version in enumerate(wanted.versions):
         side = comparisons.at_version(connection, tenant_id, conversation_id, version, wanted.seq)

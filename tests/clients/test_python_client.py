@@ -85,6 +85,20 @@ def test_the_two_calls(client: Client, conversation: str) -> None:
     assert context.tokens["measured"] == 11
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_an_address_that_is_none_is_told_at_once(kind: type[Client | AsyncClient]) -> None:
+    for url in ("", "127.0.0.1:8080", "localhost:8080/v1", "ftp://palimpsest.example"):
+        with pytest.raises(ValueError, match="begins with http"):
+            kind(url, "key")
+
+
+def test_an_address_may_be_that_of_the_calls(service: Service, key: str) -> None:
+    conversation = service.conversation().rpartition("/")[2]
+    for end in ("", "/", "/v1", "/v1/"):
+        with Client(service.api.url + end, key) as client:
+            assert client.context(conversation).version == 0
+
+
 def test_a_context_is_marked_where_the_service_says(client: Client, conversation: str, proxy: FaultyProxy) -> None:
     client.append(conversation, [*exchanges(2, 50), request("and then?")])
     plain = client.context(conversation)

@@ -76,7 +76,7 @@ class _Locks(Generic[L]):
 class Client:
     """Calls under `/v1` with one API key; a context manager, and safe to use from several threads.
 
-    url: where the service is, without `/v1`.
+    url: where the service is, as `palimpsest serve` prints it. Raises ValueError for one that is none.
     outbox: where turns wait that could not be delivered; by default in memory, a thousand of them.
     remembered_bytes: contexts that are kept, so that one that has not changed is not sent again.
     """
@@ -85,7 +85,7 @@ class Client:
         self, url: str, key: str, *, outbox: Outbox | None = None, remembered_bytes: int = REMEMBERED_BYTES
     ) -> None:
         self.core = Operations(outbox, remembered_bytes)
-        self._http = httpx2.Client(base_url=url, headers=_headers(key))
+        self._http = httpx2.Client(base_url=_address(url), headers=_headers(key))
         self._locks: _Locks[Any] = _Locks(threading.Lock)
 
     @property
@@ -187,7 +187,7 @@ class AsyncClient:
         self, url: str, key: str, *, outbox: Outbox | None = None, remembered_bytes: int = REMEMBERED_BYTES
     ) -> None:
         self.core = Operations(outbox, remembered_bytes)
-        self._http = httpx2.AsyncClient(base_url=url, headers=_headers(key))
+        self._http = httpx2.AsyncClient(base_url=_address(url), headers=_headers(key))
         self._locks: _Locks[asyncio.Lock] = _Locks(asyncio.Lock)
 
     @property
@@ -282,6 +282,16 @@ class AsyncClient:
             conversation_id, call, fallback=fallback, shape=shape, is_overflow=is_overflow
         )
         return await drive_async(flow, self.perform)
+
+
+def _address(url: str) -> str:
+    """Return where the service is; raise ValueError for what no call would ever reach.
+
+    A fallback hides that a service cannot be reached, which passes; an address that is none does not.
+    """
+    if not url.lower().startswith(("http://", "https://")):
+        raise ValueError("the service's url begins with http:// or https://, as `palimpsest serve` prints it")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def _headers(key: str) -> dict[str, str]:

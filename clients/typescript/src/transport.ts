@@ -41,7 +41,9 @@ export class Transport {
   #coolOff = COOL_OFF;
 
   constructor(url: string, key: string, fetcher: typeof fetch) {
-    this.#url = url.replace(/\/+$/, "");
+    // A fallback hides that a service cannot be reached, which passes; an address that is none does not.
+    if (!/^https?:\/\//i.test(url)) throw new TypeError("the service's url begins with http:// or https://");
+    this.#url = url.replace(/\/+$/, "").replace(/\/v1$/, "");
     this.#key = key;
     this.#fetch = fetcher;
   }

@@ -64,6 +64,16 @@ test("the two calls", async () => {
   assert.ok(new Headers(line.seen.at(-1)!.init.headers).has("if-none-match"));
 });
 
+test("an address that is none is told at once, and one may be that of the calls", async () => {
+  for (const none of ["", "127.0.0.1:8080", "ftp://palimpsest.example"]) {
+    assert.throws(() => new Client(none, key), /begins with http/);
+  }
+  const id = await begin(faulty().client);
+  for (const end of ["", "/", "/v1", "/v1/"]) {
+    assert.equal((await new Client(url + end, key).context(id)).version, 0);
+  }
+});
+
 test("marks for the prompt cache stand where they belong", async () => {
   const { client, line } = faulty();
   const id = await begin(client);
