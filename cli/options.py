@@ -41,7 +41,12 @@ def service(url: str | None, key: str | None) -> Service:
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter(f"{url!r} does not begin with http:// or https://", param_hint="--url")
     stamina.instrumentation.set_on_retry_hooks([])
-    return Service(url, key)
+    return Service(address_of(url), key)
+
+
+def address_of(url: str) -> str:
+    """Return where the API is, also where the URL of its calls is given, with `/v1`."""
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def read_settings() -> Settings:

@@ -18,7 +18,7 @@ from cli.doctor.findings import ok, problem, warning
 from cli.doctor.gateway import gateway_findings
 from cli.doctor.summarizer import summarizer_findings
 from cli.local.installations import POSTGRES_VARIABLE, REDIS_VARIABLE
-from cli.options import settings_as_far_as_they_go
+from cli.options import address_of, settings_as_far_as_they_go
 from cli.output import print_json
 from compaction.policy import FIELDS
 from runtime.log import configure_logging
@@ -130,14 +130,22 @@ def _model(settings: Settings) -> Finding:
 
 class _Ready(msgspec.Struct):
     status: str
-    services: dict[str, str] = {}
+    services: dict[str, str]
 
 
 def _api(url: str) -> Iterator[Finding]:
     try:
-        response = httpx2.get(f"{url.rstrip('/')}/readyz", timeout=_API_SECONDS)
+        response = httpx2.get(f"{address_of(url)}/readyz", timeout=_API_SECONDS)
         ready = msgspec.json.decode(response.content, type=_Ready)
-    except (httpx2.HTTPError, httpx2.InvalidURL, msgspec.MsgspecError) as error:
+    except msgspec.MsgspecError:
+        yield problem(
+            "api",
+            f"what answers at {url} is not the API",
+            why="nobody can send turns or read contexts there",
+            mend="correct PALIMPSEST_URL: the gateway, the console and a proxy's own pages are elsewhere",
+        )
+        return
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         yield problem(
             "api",
             f"the API at {url} does not answer: {error}",

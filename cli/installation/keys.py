@@ -75,7 +75,7 @@ def run_create(settings: Settings, tenant: str, wanted: Wanted, *, as_json: bool
     except TooManyKeysError:
         return _failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
     except ValueError as error:
-        return _failed(f"{tenant}: {error}")
+        return _failed(f"{tenant!r}: {error}")
     return _print_once(new_key, tenant, as_json=as_json)
 
 

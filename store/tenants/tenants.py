@@ -37,8 +37,10 @@ class TenantSettings(NamedTuple):
 def create_tenant(connection: Connection, name: str, policy: Mapping[str, Any] | None = None) -> Tenant:
     """Return the tenant of that name, made if there is none; the rest of the transaction is on its behalf.
 
-    Raise ValueError for a name that is an id: a token that names it would mean the tenant of that id.
+    Raise ValueError for a blank name, and for one that is an id: a token that names it would mean that id's tenant.
     """
+    if not name.strip():
+        raise ValueError("a tenant's name is not blank")
     if ids.parse("ten", name) is not None:
         raise ValueError("this is the id of a tenant, not a name")
     identifier = ids.new_id()

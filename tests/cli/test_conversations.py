@@ -300,7 +300,8 @@ def test_what_took_a_text_out_is_told(service: Service, told: Told) -> None:
 
 
 def test_what_was_said_is_given_back(service: Service, told: Told) -> None:
-    service_options = ["--url", service.api.url, "--key", told.key]
+    # The URL of the calls is as good.
+    service_options = ["--url", f"{service.api.url}/v1", "--key", told.key]
     found = CliRunner().invoke(app, ["recall", told.id, "lorem ipsum", "--max-tokens", "300", *service_options])
     assert found.exit_code == 0, found.output
     assert re.search(r"m\d+\.0 \d{4}-\d\d-\d\d", found.output)

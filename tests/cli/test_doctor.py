@@ -449,6 +449,9 @@ def test_an_api_is_asked_whether_it_is_ready(installation: Installation) -> None
         assert installation.look(PALIMPSEST_URL=api.url)["api"]["state"] == "ok"
         installation.change("delete from processes where kind = 'sweeper'")
         rows = installation.look("--url", api.url)["api"]
+        assert installation.look("--url", f"{api.url}/v1/")["api"]["state"] == rows["state"]
+        elsewhere = installation.look("--url", f"{api.url}/docs")["api"]
+        assert (elsewhere["state"], elsewhere["what"]) == ("problem", f"what answers at {api.url}/docs is not the API")
         assert (rows["state"], "sweeper missing" in rows["what"]) == ("warning", True)
         installation.change("update alembic_version set version_num = '0001'")
         assert installation.look("--url", api.url)["api"]["state"] == "problem"

@@ -259,6 +259,13 @@ def test_names_are_shown_as_they_are(chat: Chat, name: str) -> None:
     assert not {"\x1b", "\x07", "\x9b"} & set(finished)
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_name_that_is_blank_makes_no_tenant(chat: Chat, name: str) -> None:
+    # As of a variable of a script that is not set.
+    done = run(chat, "keys", "create", "--tenant", name, code=1)
+    assert (done.stdout, done.stderr) == ("", f"palimpsest: {name!r}: a tenant's name is not blank\n")
+
+
 class Page(BaseHTTPRequestHandler):
     """Another service: answers with a page, whatever is asked."""
 
