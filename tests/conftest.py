@@ -272,19 +272,25 @@ def module_settings(postgres: EmbeddedPostgres, template: str, redis_server: Emb
 def service(module_settings: Settings) -> Iterator[Service]:
     """A running API on the module's database."""
     url = module_settings.database_url.get_secret_value()
-    tenant, other = make_tenant(url, "acme"), make_tenant(url, "rival")
+    tenant, other = make_tenants(url, "acme", "rival")
     with running_api(module_settings) as api, api.client(tenant.key) as client, api.client(other.key) as stranger:
         yield Service(api, module_settings, url, tenant.id, client, stranger)
 
 
 def make_tenant(database_url: str, name: str, scopes: Collection[str] = api_keys.USUAL) -> Tenant:
     """Make a tenant and a key, with every scope that is usual unless others are named."""
+    (made,) = make_tenants(database_url, name, scopes=scopes)
+    return made
+
+
+def make_tenants(database_url: str, *names: str, scopes: Collection[str] = api_keys.USUAL) -> list[Tenant]:
+    """Make tenants, each with a key, through one connection: to open one takes as long as all the rest."""
     engine = owner_engine(database_url)
     with engine.begin() as connection:
-        made = tenants.create_tenant(connection, name)
-        _, key = api_keys.create(connection, made.id, "test", scopes)
+        ids = [tenants.create_tenant(connection, name).id for name in names]
+        made = [Tenant(each, api_keys.create(connection, each, "test", scopes)[1]) for each in ids]
     engine.dispose()
-    return Tenant(made.id, key)
+    return made
 
 
 def create_database(server_url: str, name: str, template: str | None = None) -> str:

@@ -13,7 +13,7 @@ from runtime.ids import external
 from runtime.settings import Settings
 from tests.browser.chromium import PROGRAM, chromium, sign_in
 from tests.browser.played import NAME, USER, play, tell_others
-from tests.conftest import create_database, drop_database, make_tenant
+from tests.conftest import create_database, drop_database, make_tenants
 from tests.support.service.console_client import make_key
 from tests.support.service.in_process_worker import work
 from tests.support.service.running_api import Service, running_api
@@ -47,7 +47,7 @@ def service(postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRed
     """A running API on a database of these tests' own."""
     url = create_database(postgres.url, f"test_{uuid4().hex}", template)
     settings = Settings(database_url=SecretStr(url), broker_url=SecretStr(redis_server.url), summarizer="extractive")
-    tenant, other = make_tenant(url, "acme"), make_tenant(url, "rival")
+    tenant, other = make_tenants(url, "acme", "rival")
     with running_api(settings) as api, api.client(tenant.key) as client, api.client(other.key) as stranger:
         yield Service(api, settings, url, tenant.id, client, stranger)
     drop_database(postgres.url, url.rpartition("/")[2].partition("?")[0])

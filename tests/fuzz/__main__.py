@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
 from migrations.run import upgrade
 from runtime.settings import Settings
-from tests.conftest import create_database, make_tenant
+from tests.conftest import create_database, make_tenants
 from tests.fuzz.api_calls import ApiFuzz, Failures
 from tests.fuzz.batch_answers import batch_answers, batch_answers_of
 from tests.fuzz.core import invariants
@@ -72,7 +72,7 @@ def _service() -> Iterator[Service]:
             summarizer="extractive",
             max_body_bytes=1 << 20,
         )
-        tenant, other = make_tenant(url, "acme"), make_tenant(url, "rival")
+        tenant, other = make_tenants(url, "acme", "rival")
         with running_api(set_up) as api, api.client(tenant.key) as client, api.client(other.key) as stranger:
             yield Service(api, set_up, url, tenant.id, client, stranger)
 

@@ -33,7 +33,7 @@ from store.runs import batches, runs, waiting_summaries
 from store.runs.runs import LeaseHolder
 from store.tables import metadata
 from store.tenants import api_keys, webhooks
-from tests.conftest import make_tenant
+from tests.conftest import make_tenants
 from tests.support.service.hot_calls import HotCalls, hot_calls
 from tests.support.service.in_process_worker import work
 
@@ -217,7 +217,7 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
 
 @pytest.fixture(scope="module")
 def two(module_settings: Settings, database_url: str) -> Iterator[Two]:
-    tenant, rival = make_tenant(database_url, "acme"), make_tenant(database_url, "rival")
+    tenant, rival = make_tenants(database_url, "acme", "rival")
     with hot_calls(module_settings, tenant.id) as a, hot_calls(module_settings, rival.id) as b:
         yield Two(a, b, fill(a, module_settings), fill(b, module_settings))
 

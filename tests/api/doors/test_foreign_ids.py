@@ -11,7 +11,7 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from runtime import ids
-from tests.conftest import make_tenant
+from tests.conftest import make_tenants
 from tests.fuzz.planted import Planted
 from tests.support.service.documented_answers import routes
 from tests.support.service.running_api import running_api
@@ -108,7 +108,7 @@ def doors(postgres: EmbeddedPostgres, module_settings: Settings) -> Iterator[Doo
     name = sql.Identifier(str(make_url(url).database))
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(sql.SQL("alter database {} set log_statement = 'all'").format(name))
-    owner, other = make_tenant(url, "acme"), make_tenant(url, "rival")
+    owner, other = make_tenants(url, "acme", "rival")
     with running_api(module_settings) as api, api.client(owner.key) as client, api.client(other.key) as stranger:
         planted = Planted(module_settings, owner.id, client)
         yield Doors(planted, stranger, postgres.directory / "server.log")

@@ -37,7 +37,7 @@ from store import hot_path
 from store.engine import service_engine, transaction
 from store.tenants import api_keys
 from store.tenants.api_keys import SCOPES, USUAL, AlreadyReplacedError, TooManyKeysError
-from tests.conftest import make_tenant
+from tests.conftest import make_tenants
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import running_api
@@ -447,7 +447,7 @@ def uses(database_url: str) -> dict[str, datetime | None]:
 
 class TestLastUsed:
     def test_written_when_the_process_ends(self, make_settings: Callable[..., Settings], database_url: str) -> None:
-        used, other = make_tenant(database_url, "acme"), make_tenant(database_url, "rival")
+        used, other = make_tenants(database_url, "acme", "rival")
         before = datetime.now(UTC)
         with running_api(make_settings()) as api, api.client(used.key) as client:
             for _ in range(20):

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from runtime.settings import Settings
-from tests.conftest import make_tenant
+from tests.conftest import make_tenants
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import REQUEST_ID, problem
 from tests.support.service.running_api import Service, running_api
@@ -40,7 +40,7 @@ def service(module_settings: Settings) -> Iterator[Service]:
     """An API with small limits."""
     settings = module_settings.model_copy(update=SMALL)
     url = settings.database_url.get_secret_value()
-    tenant, other = make_tenant(url, "acme"), make_tenant(url, "rival")
+    tenant, other = make_tenants(url, "acme", "rival")
     with running_api(settings) as api, api.client(tenant.key) as client, api.client(other.key) as stranger:
         yield Service(api, settings, url, tenant.id, client, stranger)
 
