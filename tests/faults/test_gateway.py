@@ -117,6 +117,7 @@ def test_every_request_is_answered_while_the_database_is_away(
             assert f"{how} meanwhile" in stored
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F43")
 def test_redis_and_workers_away_are_not_waited_for(installation: Installation) -> None:
     with room_behind(installation, **PATIENT, PALIMPSEST_BROKER_URL="redis://127.0.0.1:1/0") as (room, _):

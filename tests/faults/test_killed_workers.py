@@ -96,6 +96,7 @@ def seconds_until_end(installation: Installation, talk: Talk, since: object) -> 
     return float(taken)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F1", "F16")
 @pytest.mark.parametrize("point", ["check.started", "run.claimed", "snapshot.written"])
 def test_a_pool_child_is_killed_at_work(installation: Installation, crew: Crew, point: Point) -> None:
@@ -130,6 +131,7 @@ def test_a_pool_child_is_killed_before_it_acknowledges(installation: Installatio
     assert len(end.snapshots) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F2")
 def test_a_worker_is_killed_while_it_waits_for_the_model(
     installation: Installation, crew: Crew, measured: Measured
@@ -154,6 +156,7 @@ def test_a_worker_is_killed_while_it_waits_for_the_model(
     assert end.calls == 2
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F3")
 def test_a_worker_is_killed_between_answer_and_commit(
     installation: Installation, crew: Crew, measured: Measured
