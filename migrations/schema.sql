@@ -1,4 +1,4 @@
--- The whole schema at revision 0118, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0119, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2442,6 +2442,18 @@ $$;
 alter function rate_limits_since(timestamp with time zone) owner to palimpsest_background;
 revoke execute on function rate_limits_since(timestamp with time zone) from public;
 grant execute on function rate_limits_since(timestamp with time zone) to palimpsest_service;
+
+create function read_beside_context(p_tenant uuid, p_conversation uuid, OUT id uuid, OUT system text, OUT tools text, OUT policy text, OUT model text, OUT shape text, OUT last_request integer, OUT in_loop boolean, OUT loop_has_thinking boolean, OUT fixed_tokens integer, OUT unstored_tokens integer, OUT carried_tokens integer, OUT turn_context_tokens integer)
+language plpgsql stable as $$
+begin
+    -- Called by itself, so that the setting ends with this statement's transaction.
+    perform set_config('app.tenant_id', p_tenant::text, true);
+    select c.id, c.system::text, c.tools::text, c.policy::text, c.model, c.shape, c.last_request, c.in_loop,
+           c.loop_has_thinking, c.fixed_tokens, c.unstored_tokens, c.carried_tokens, c.turn_context_tokens
+    into id, system, tools, policy, model, shape, last_request, in_loop, loop_has_thinking, fixed_tokens, unstored_tokens,
+         carried_tokens, turn_context_tokens
+    from public.conversations as c where c.id = p_conversation and c.tenant_id = p_tenant;
+end $$;
 
 create function read_context(p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean, p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer, OUT etag text, OUT not_modified boolean, OUT plain boolean, OUT head text, OUT head_seqs integer[], OUT tail text, OUT head_version integer, OUT covers_through integer, OUT last_seq integer, OUT context_tokens integer, OUT measured_input_tokens integer, OUT result_cap integer, OUT strip_thinking_through integer, OUT pending_version integer, OUT policy text, OUT fixed_tokens integer, OUT factor double precision, OUT exchanges integer, OUT has_summary boolean, OUT gap boolean, OUT model text, OUT left_out text, OUT context_bytes bigint, OUT withheld boolean)
 language sql stable as $$

@@ -1,4 +1,4 @@
-"""The two calls of every chat turn, on a bare asyncpg pool: one database function each, one round trip each."""
+"""The calls of every chat turn, on a bare asyncpg pool: one database function each, one round trip each."""
 
 from __future__ import annotations
 
@@ -153,6 +153,7 @@ _TURN: Final[Mapping[str, str | None]] = {
 }
 _APPEND: Final = _call("append_turn", **_TURN)
 _APPEND_ENTRIES: Final = _call("append_turn_with_entries", **_TURN, entries=None)
+_BESIDE: Final = _call("read_beside_context", tenant=None, conversation=None)
 _READ: Final = _call(
     "read_context_in_shape",
     tenant=None,
@@ -194,6 +195,7 @@ class ContextShapes(msgspec.Struct, frozen=True):
 
 _MESSAGES_ALONE: Final = ContextShapes()
 _SHAPES: Final = msgspec.json.Decoder(ContextShapes)
+_any: Final = msgspec.json.Decoder().decode
 
 
 class ContextRead(NamedTuple):
@@ -230,6 +232,25 @@ class ContextRead(NamedTuple):
     """What came in the shape that is served: of a plain context its messages, to be joined, else an array of
     [seq, message]; None for the Messages API's."""
     shapes: ContextShapes = _MESSAGES_ALONE
+
+
+class BesideContext(NamedTuple):
+    """What of a conversation's row a payload is made from besides its context."""
+
+    id: UUID
+    system: Any
+    tools: Any
+    policy: str
+    """The conversation's overrides, as JSON text."""
+    model: str | None
+    shape: str | None
+    last_request: int
+    in_loop: bool
+    loop_has_thinking: bool
+    fixed_tokens: int
+    unstored_tokens: int
+    carried_tokens: int
+    turn_context_tokens: int
 
 
 class KeyRow(NamedTuple):
@@ -396,6 +417,15 @@ async def read_context(
         return None
     *read, shapes = row
     return ContextRead._make([*read, _SHAPES.decode(shapes) if shapes else _MESSAGES_ALONE])
+
+
+async def read_beside_context(pool: Pool, *, tenant_id: UUID, conversation_id: UUID) -> BesideContext | None:
+    """Read what a payload is made from besides the context, None for no such conversation."""
+    row = await pool.read_together(conversation_id, _BESIDE, tenant_id, conversation_id)
+    if row["id"] is None:
+        return None
+    beside = BesideContext._make(row)
+    return beside._replace(system=beside.system and _any(beside.system), tools=beside.tools and _any(beside.tools))
 
 
 async def find_api_key(pool: Pool, key_id: UUID) -> KeyRow | None:

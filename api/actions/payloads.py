@@ -33,7 +33,7 @@ from compaction.shapes.inner import SentMessage, Shape, ShapeError, opaque
 from compaction.text.outline import ContextBlock
 from compaction.view import WRITTEN, ViewMessage
 from store import hot_path
-from store.conversations import context_blocks, conversations
+from store.conversations import context_blocks
 from store.conversations.assemblies import AssemblyRecord
 from store.conversations.context_blocks import Exchange, Stored
 
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from api.http.strict_json import Limits
     from api.schema.types import CacheBreakpointOut, ContextBlockIn, PayloadIn
     from compaction.policy import Policy
-    from store.hot_path import ContextRead
-    from store.tables import AnyRow
+    from store.hot_path import BesideContext, ContextRead
 
 _SURELY_TOO_LARGE: Final = 2
 """Budgets; a block estimated at more cannot fit one, since no estimate is corrected by more than half."""
@@ -65,10 +64,12 @@ async def assemble_payload(
     likely = wanted.shape or codecs.shape_of({"messages": [wanted.user_message]}) or "messages"
     asked = _asked(wanted.user_message, likely, limits)
     identifier = or_not_found(conversation_id)
-    row = or_not_found(await caller.run(conversations.get, identifier))
-    shape: Shape = wanted.shape or row.shape or "messages"
+    row = or_not_found(
+        await hot_path.read_beside_context(caller.services.pool, tenant_id=caller.tenant_id, conversation_id=identifier)
+    )
+    shape = wanted.shape or cast("Shape", row.shape or "messages")
     asked = asked if shape == likely else _asked(wanted.user_message, shape, limits)
-    policy, _, ignored = caller.principal.in_force(row.policy, row.model)
+    policy, _, ignored = caller.principal.policy_of(row.policy, row.model)
     layers = await _layers(caller, row, wanted, asked.message, policy)
     stored = await hot_path.read_context(
         caller.services.pool,
@@ -97,7 +98,9 @@ async def assemble_payload(
     return await aside(size, _answer, payload, assembly, stored, (*warnings, *ignored))
 
 
-async def _layers(caller: Caller, row: AnyRow, wanted: PayloadIn, user: ViewMessage | None, policy: Policy) -> Layers:
+async def _layers(
+    caller: Caller, row: BesideContext, wanted: PayloadIn, user: ViewMessage | None, policy: Policy
+) -> Layers:
     """Return everything but the history."""
     context = await _context_layers(caller, row, wanted, user, policy)
     return Layers(
@@ -110,7 +113,7 @@ async def _layers(caller: Caller, row: AnyRow, wanted: PayloadIn, user: ViewMess
 
 
 async def _context_layers(
-    caller: Caller, row: AnyRow, wanted: PayloadIn, user: ViewMessage | None, policy: Policy
+    caller: Caller, row: BesideContext, wanted: PayloadIn, user: ViewMessage | None, policy: Policy
 ) -> Stored:
     """Return prior context and turn context of the payload for a conversation (`row`).
 
@@ -175,7 +178,7 @@ def _assemble(
         raise invalid(detail, "/user_message") from None
 
 
-def _unstored(row: AnyRow, layers: Layers, factor: float) -> int:
+def _unstored(row: BesideContext, layers: Layers, factor: float) -> int:
     """Return the estimated tokens that were learned to come on top of what is stored, less what this request brings."""
     if not row.unstored_tokens:
         return 0

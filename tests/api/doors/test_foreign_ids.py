@@ -184,6 +184,20 @@ def test_a_foreign_key_is_refused_as_a_missing_one(doors: Doors) -> None:
     assert [answer.status_code for answer in answers] == [401, 401]
 
 
+def test_a_context_is_one_statement_and_a_payload_two(doors: Doors) -> None:
+    made = doors.stranger.post("/v1/conversations", json={"system": "Be brief.", "tools": [{"name": "look"}]})
+    path = f"/v1/conversations/{made.json()['id']}"
+    turn = {"messages": [{"role": "user", "content": "Where is it?"}]}
+    assert doors.stranger.post(f"{path}/turns", json=turn).status_code == 201
+    for method, body, functions in (
+        ("GET", None, ["read_context_in_shape"]),
+        ("POST", {"user_message": "And now?"}, ["read_beside_context", "read_context_in_shape"]),
+    ):
+        doors.statements(method, f"{path}/context", body)
+        asked = doors.statements(method, f"{path}/context", body)
+        assert [re.findall(r"from (\w+)\(", each) for each in asked] == [[each] for each in functions]
+
+
 def test_the_log_is_read_as_it_is_written(doors: Doors) -> None:
     asked = doors.statements("GET", "/v1/tenant", None)
     assert any("set_config" in each for each in asked)

@@ -1,0 +1,1 @@
+drop function read_beside_context(uuid, uuid);
