@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from api.http.bytes_under_way import HeldBytes
 
 _START: Final = "/v1/conversations/"
-_HOT: Final = (("POST", "turns"), ("GET", "context"))
+_HOT: Final = (("POST", "turns"), ("GET", "context"), ("POST", "context"))
 """Method and last part of the path."""
 
 
@@ -99,12 +99,15 @@ class _HotRequest(Request[Any, Any, Any]):
     """A request whose body is read in one step where it came in one."""
 
     most: float = math.inf
+    _read: bytes | None = None
 
     async def body(self) -> bytes:
         """Return the body; raise what the framework raises for one that is too large or ends early."""
         if int(self.headers.get("content-length", 0)) > self.most:
             raise RequestEntityTooLarge
         hold: HeldBytes = self.scope["state"][HOLD]
+        if self._read is not None:
+            return self._read
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -117,7 +120,8 @@ class _HotRequest(Request[Any, Any, Any]):
             if size > self.most:
                 raise RequestEntityTooLarge
             more = event["more_body"]
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self._read = parts[0] if len(parts) == 1 else b"".join(parts)
+        return self._read
 
 
 def _start_of(response: Response[bytes], status: int) -> HTTPResponseStartEvent:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TURN = json.dumps({"messages": [{"role": "user", "content": "Hello."}]})
 VARIES = re.compile(rb'req_[0-9a-f]{32}|(?<=\r\netag: ")\d+|(?<=\r\n)(date|allow): [^\r]*\r\n')
+PAYLOAD = json.dumps({"user_message": "And now?"})
 Headers = dict[str, str]
 
 
@@ -104,6 +105,27 @@ TURNS: list[tuple[Headers, bytes, int]] = [
 ]
 
 
+PAYLOADS: list[tuple[Headers, str, bytes, int]] = [
+    ({}, "", PAYLOAD.encode(), 200),
+    ({}, "", b"{}", 200),
+    ({"content-type": "text/plain"}, "", PAYLOAD.encode(), 200),
+    ({"transfer-encoding": "chunked"}, "", b"%x\r\n%b\r\n0\r\n\r\n" % (len(PAYLOAD), PAYLOAD.encode()), 200),
+    ({"expect": "100-continue"}, "", PAYLOAD.encode(), 100),
+    ({"authorization": ""}, "", PAYLOAD.encode(), 401),
+    ({"content-length": "99999999999"}, "", b"", 413),
+    ({}, "?verbose=1", PAYLOAD.encode(), 422),
+    ({}, "?conversation_id=1", PAYLOAD.encode(), 200),
+    ({}, "", b"", 400),
+    ({}, "", b"{", 400),
+    ({}, "", b"\xff", 400),
+    ({}, "", b'{"nothing": 1}', 422),
+    ({}, "", b'{"user_message": " "}', 422),
+    ({}, "", b'{"user_message": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}]}', 422),
+    ({}, "", b'{"max_output_tokens": -1}', 422),
+    ({}, "", b'{"shape": "other"}', 422),
+]
+
+
 @pytest.mark.parametrize(("headers", "query", "status"), CONTEXTS)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_contexts_are_answered_alike(
@@ -119,6 +141,13 @@ def test_turns_are_answered_alike(
     service: Service, framework: RunningApi, headers: Headers, body: bytes, status: int
 ) -> None:
     assert int(both(service, framework, "POST", "turns", headers, body)[9:12]) == status
+
+
+@pytest.mark.parametrize(("headers", "query", "body", "status"), PAYLOADS)
+def test_payloads_are_answered_alike(
+    service: Service, framework: RunningApi, headers: Headers, query: str, body: bytes, status: int
+) -> None:
+    assert int(both(service, framework, "POST", "context", headers, body, query)[9:12]) == status
 
 
 @pytest.mark.parametrize(("method", "end"), [("PUT", "turns"), ("OPTIONS", "turns"), ("OPTIONS", "context")])
@@ -152,19 +181,22 @@ def test_a_replay_is_answered_alike(service: Service, framework: RunningApi) -> 
 @pytest.mark.parametrize("identifier", ["conv_", "conv_zz", "run_" + "0" * 32, "conv_" + "0" * 32, "%00", "a%2Fb"])
 def test_what_does_not_exist_is_answered_alike(service: Service, framework: RunningApi, identifier: str) -> None:
     key = {"authorization": service.client.headers["authorization"], "content-length": str(len(TURN))}
-    for method, end in (("GET", "context"), ("POST", "turns")):
+    sent = PAYLOAD.ljust(len(TURN))
+    for method, end, body in (("GET", "context", TURN), ("POST", "context", sent), ("POST", "turns", TURN)):
         path = f"/v1/conversations/{identifier}/{end}"
-        hot = raw(service.api, method, path, key, TURN.encode())
-        assert hot == raw(framework, method, path, key, TURN.encode())
+        hot = raw(service.api, method, path, key, body.encode())
+        assert hot == raw(framework, method, path, key, body.encode())
         assert int(hot[9:12]) == 404
 
 
 def test_a_strangers_conversation_is_answered_alike(service: Service, framework: RunningApi) -> None:
     path = service.conversation()
     key = {"authorization": service.stranger.headers["authorization"]}
-    hot = raw(service.api, "GET", f"{path}/context", key, b"")
-    assert hot == raw(framework, "GET", f"{path}/context", key, b"")
-    assert int(hot[9:12]) == 404
+    for method, body in (("GET", b""), ("POST", b"{}")):
+        given = {**key, "content-length": str(len(body))}
+        hot = raw(service.api, method, f"{path}/context", given, body)
+        assert hot == raw(framework, method, f"{path}/context", given, body)
+        assert int(hot[9:12]) == 404
 
 
 def test_both_ways_are_counted_as_one_route(service: Service, framework: RunningApi) -> None:
