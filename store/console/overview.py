@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from sqlalchemy import ColumnElement
+
     from store.operations.statistics import Day
     from store.tables import AnyRow
 
@@ -59,14 +61,22 @@ def conversation_page(
         pattern = f"%{_escaped(words)}%"
         matching = matching.where(or_(_c.external_id.ilike(pattern), _c.user_ref.ilike(pattern)))
     matching = narrowed.conversations(matching)
-    newest = matching.order_by(_c.id.desc()).limit(SORTED_AT_MOST).subquery("newest")
-    activity, run = _last_message(), _last_run()
-    order = {
-        "activity": func.coalesce(activity.c.last_message_at, _c.created_at).desc(),
-        "tokens": INPUT_TOKENS.desc(),
-        "created": _c.id.desc(),
-        "run": run.c.run_id.desc().nulls_last(),
+    sized = matching.add_columns(_c.created_at, INPUT_TOKENS.label("context_tokens"))
+    newest = sized.order_by(_c.id.desc()).limit(SORTED_AT_MOST).subquery("newest").c
+    last_message, last_run = _last_message(newest.id), _last_run(newest.id)
+    by, beside = {
+        "activity": (func.coalesce(last_message.c.last_message_at, newest.created_at).desc(), last_message),
+        "tokens": (newest.context_tokens.desc(), None),
+        "created": (newest.id.desc(), None),
+        "run": (last_run.c.run_id.desc().nulls_last(), last_run),
     }[sort]
+    order = (by, newest.id.desc())
+    sorted_ = select(newest.id, func.row_number().over(order_by=order).label("place"))
+    if beside is not None:
+        sorted_ = sorted_.outerjoin(beside, true())
+    # What a row shows is looked up for the rows of the page alone.
+    page = sorted_.order_by(*order).offset(skip).limit(limit + 1).subquery("page")
+    activity, run = _last_message(_c.id), _last_run(_c.id)
     query: Select[Any] = (
         select(
             _c.id,
@@ -88,12 +98,10 @@ def conversation_page(
             run.c.run_at,
             run.c.run_version,
         )
-        .join(newest, newest.c.id == _c.id)
+        .join(page, page.c.id == _c.id)
         .outerjoin(activity, true())
         .outerjoin(run, true())
-        .order_by(order, _c.id.desc())
-        .offset(skip)
-        .limit(limit + 1)
+        .order_by(page.c.place)
     )
     rows = connection.execute(query).all()
     return RowPage(rows[:limit], len(rows) > limit)
@@ -164,12 +172,12 @@ def overview(connection: Connection, tenant_id: UUID, days: int) -> Overview:
     )
 
 
-def _last_message() -> Any:
-    newest = select(_m.created_at.label("last_message_at")).where(_m.conversation_id == _c.id)
+def _last_message(conversation: ColumnElement[Any]) -> Any:
+    newest = select(_m.created_at.label("last_message_at")).where(_m.conversation_id == conversation)
     return lateral(newest.order_by(_m.seq.desc()).limit(1)).alias("activity")
 
 
-def _last_run() -> Any:
+def _last_run(conversation: ColumnElement[Any]) -> Any:
     newest = select(
         _r.id.label("run_id"),
         _r.state.label("run_state"),
@@ -177,7 +185,7 @@ def _last_run() -> Any:
         _r.trigger.label("run_trigger"),
         _r.snapshot_version.label("run_version"),
         func.coalesce(_r.finished_at, _r.started_at, _r.created_at).label("run_at"),
-    ).where(_r.conversation_id == _c.id)
+    ).where(_r.conversation_id == conversation)
     return lateral(newest.order_by(_r.id.desc()).limit(1)).alias("last_run")
 
 

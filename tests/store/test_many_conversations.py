@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from store.console import overview
 from store.conversations import conversations
 from store.runs import runs
 
@@ -72,6 +73,17 @@ def test_a_users_conversations_are_looked_up(busy: Chat) -> None:
     assert {row.user_ref for row in rows} == {"user-7"}
     assert len(rows) == 10
     assert count <= 20
+
+
+@pytest.mark.parametrize(("sort", "for_each"), [("created", 0), ("tokens", 1), ("activity", 1), ("run", 2)])
+def test_a_list_looks_up_what_it_shows_for_its_page_alone(busy: Chat, sort: overview.Sort, for_each: int) -> None:
+    def page(connection: Connection, tenant_id: UUID) -> Sequence[Any]:
+        asked: dict[str, Any] = {"words": "", "identifier": None, "limit": 50, "skip": 0}
+        return overview.conversation_page(connection, tenant_id, sort=sort, **asked).rows
+
+    count, rows = read(busy, page)
+    assert len({row.id for row in rows}) == 50
+    assert count <= for_each * overview.SORTED_AT_MOST + 4 * 51
 
 
 @pytest.mark.parametrize("state", ["failed", "dead", "queued"])
