@@ -30,6 +30,10 @@ _KINDS: Final[Mapping[str, ids.Prefix]] = {
     "delivery_id": "evt",
 }
 """What the ids of events are of."""
+_NOT_LET_IN: Final = ("08", "28", "3D", "53", "57")
+"""Classes of SQLSTATEs: connection, authorization, no such database, no resources, shut down."""
+_MOST_CHARACTERS: Final = 200
+"""Of what is said of a connection."""
 _DASHES: Final = 4
 """Of a UUID as the database writes it."""
 
@@ -41,6 +45,22 @@ def as_clients_see(_logger: Any, _method: str, event: MutableMapping[str, Any]) 
         if isinstance(value, str) and value.count("-") == _DASHES:
             event[name] = ids.external(prefix, UUID(value))
     return event
+
+
+def fault(error: BaseException) -> str:
+    """Return what an error is: its type alone, as what it says may quote a row.
+
+    Of a database that lets nobody in also what is said about that, which no row is in: a wrong password, no such
+    database, nobody there.
+    """
+    kind, said = type(error).__name__, getattr(error, "orig", None)
+    if said is None or getattr(error, "statement", "") is not None:
+        return kind
+    state = getattr(said, "sqlstate", None)
+    if state is not None and not state.startswith(_NOT_LET_IN):
+        return kind
+    (line, *_) = str(said).splitlines() or [""]
+    return f"{kind}: {line[:_MOST_CHARACTERS]}"
 
 
 def configure_logging(settings: Settings) -> None:

@@ -19,6 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from api.background.ending import end
 from api.http.problems import ProblemError, unavailable
 from runtime.addresses.redis_clients import async_blocking_pool
+from runtime.log import fault
 from store.tenants import limits
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class RateLimits:
             since = max(_LONG_AGO, self._read_until - timedelta(minutes=1))
             changed = await self._run_without_tenant(lambda connection: limits.rate_limits_since(connection, since))
         except Exception as error:  # noqa: BLE001 - what was read last stays in force until the database is back
-            log.warning("rate_limits.not_read", error=type(error).__name__)
+            log.warning("rate_limits.not_read", error=fault(error))
             return
         for each in changed:
             self._own[each.tenant_id] = self._allowed(each)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from api.http.problem_types import PROBLEM_TYPES, problem_type
 from compaction.choices import with_choices
 from runtime import ids
+from runtime.log import fault
 from store.archive.erasures import GONE
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _of_parameters(errors: Sequence[Mapping[str, Any]], declared: Mapping[str, F
 
 
 def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    log.warning("store.unavailable", error=type(error).__name__)
+    log.warning("store.unavailable", error=fault(error))
     # A connection can end between a commit and its answer, so nothing is said of what was written.
     return respond(request, unavailable(PROBLEM_TYPES["unavailable"].detail))
 

@@ -1,4 +1,4 @@
-"""Logs: ids as answers and commands have them."""
+"""Logs: ids as answers and commands have them, and what an error may say."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 
 from runtime import ids
+from runtime.log import fault
 
 LOGS = """
 import sys, structlog
@@ -34,3 +37,22 @@ def test_what_an_answer_names_is_found_in_the_log(name: str, prefix: ids.Prefix)
         command = [sys.executable, "-c", LOGS, name, value]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert [json.loads(line)[name] for line in done.stderr.splitlines()] == [outside] * 2
+
+
+def test_a_database_that_lets_nobody_in_is_told_apart_and_a_statement_is_not() -> None:
+    engine = create_engine("postgresql+psycopg://somebody:a-secret@127.0.0.1:1/chats")
+    with pytest.raises(DBAPIError) as raised:
+        engine.connect()
+    assert fault(raised.value).startswith("OperationalError: ")
+    assert "Connection refused" in fault(raised.value)
+    assert "a-secret" not in fault(raised.value)
+
+    class SaidError(Exception):
+        sqlstate = "28P01"
+
+    wrong = SaidError('password authentication failed for user "somebody"\nDETAIL: more')
+    assert fault(DBAPIError(None, None, wrong)) == f"DBAPIError: {str(wrong).splitlines()[0]}"
+    assert fault(DBAPIError("select 1", None, wrong)) == "DBAPIError"
+    wrong.sqlstate = "23505"
+    assert fault(DBAPIError(None, None, wrong)) == "DBAPIError"
+    assert fault(ValueError("somebody's words")) == "ValueError"

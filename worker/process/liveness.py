@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from runtime import ids
+from runtime.log import fault
 from runtime.release import VERSION
 from runtime.settings import Ahead
 from store.operations import processes
@@ -114,7 +115,7 @@ class Heart:
             with self._database.transaction(None) as connection:
                 statement(connection)
         except SQLAlchemyError as error:
-            log.warning("heartbeat.lost", error=type(error).__name__)
+            log.warning("heartbeat.lost", error=fault(error))
             return False
         return True
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from runtime.log import fault
 from store.operations import processes
 from worker.process import place
 
@@ -44,7 +45,7 @@ class Missing:
             expired = self._look()
         except SQLAlchemyError as error:
             self._watched = None
-            log.warning("look.failed", error=type(error).__name__)
+            log.warning("look.failed", error=fault(error))
             return 0
         for process_id, leases in expired.items():
             log.warning("process.missing", process_id=str(process_id), leases=leases)

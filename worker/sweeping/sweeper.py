@@ -25,6 +25,7 @@ from runtime.broker import (
     QueueDepths,
 )
 from runtime.fault_points import pause_for_test
+from runtime.log import fault
 from runtime.tracing import header, here, span
 from store.conversations import conversations
 from store.runs import runs
@@ -137,7 +138,7 @@ class Sweeper:
                 except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
                     failed.append(name)
                     METRICS.sweep_failed(name)
-                    log.warning("sweep.failed", part=name, error=type(error).__name__)
+                    log.warning("sweep.failed", part=name, error=fault(error))
                 else:
                     METRICS.woke(name, counts[name])
             traced.set(**counts, failed=",".join(failed) or None)
