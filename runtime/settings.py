@@ -6,22 +6,17 @@ import os
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
+from typing import Any, Final, Generic, Literal, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SecretsSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 from runtime.addresses.redis_clients import check_broker_url
 from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
+from runtime.setting_sources import Environment, Secrets
 from runtime.summarizers import (
     ANY_MODEL,
     DEFAULT_MODELS,
@@ -32,9 +27,6 @@ from runtime.summarizers import (
     summarizer_names,
 )
 from runtime.token_prices import Price, TokenPrices
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 BATCH_RETENTION_LEAST_DAYS: Final = 3.0
 """Longer than the 48 hours after which a batch that cannot be found is given up."""
@@ -80,25 +72,6 @@ class Upstream(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
 
 
 Upstreams = dict[Literal["messages", "chat", "responses"], Upstream]
-
-
-class _AsWritten(PydanticBaseSettingsSource):
-    """What should be JSON and is none stays a text, so that it is told with all else that is wrong."""
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """Return the value that a text states."""
-        try:
-            return super().decode_complex_value(field_name, field, value)
-        except ValueError:
-            return value
-
-
-class _Environment(_AsWritten, EnvSettingsSource):
-    """Variables."""
-
-
-class _Secrets(_AsWritten, SecretsSettingsSource):
-    """Files."""
 
 
 class Settings(BaseSettings):
@@ -324,7 +297,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, the environment and secrets, in this order."""
-        return init_settings, _Environment(settings_cls), _Secrets(settings_cls)
+        return init_settings, Environment(settings_cls), Secrets(settings_cls)
 
     @model_validator(mode="before")
     @classmethod
