@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 hypothesis_settings.register_profile(
     "suite",
     deadline=None,
-    max_examples=30,
+    max_examples=20,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
