@@ -165,7 +165,14 @@ class Installation(Product):
         except AssertionError:
             with redis_client(self.broker_url) as client:
                 taken = client.hvals("palimpsest:unacked")
-            raise AssertionError(f"{self.queued()} messages wait, {under_way} may be taken, and are: {taken}") from None
+            raise AssertionError(
+                f"{self.queued()} messages wait, {under_way} may be taken, and are: {taken}\n{self._trouble()}"
+            ) from None
+
+    def _trouble(self) -> str:
+        """Return what the processes have logged that is more than a piece of information."""
+        lines = [line for log in sorted(self.folder.glob("*.log")) for line in log.read_text().splitlines()]
+        return "\n".join(line for line in lines if '"level": "info"' not in line)
 
     def now(self) -> Any:
         """Return the database's time, for what is measured."""

@@ -13,6 +13,7 @@ import pytest
 import redis
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
+from redis.exceptions import NoPermissionError
 
 from compaction.steps.runs import Queue
 from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
@@ -257,6 +258,26 @@ def test_what_is_not_acknowledged_while_redis_is_away_keeps_no_place(broker: Own
             messages[1].reject_log_error(log, connection.connection_errors)
             assert (len(messages), channel.qos.can_consume()) == (2, True)
             broker.start()
+
+
+@pytest.mark.fault("F11")
+def test_what_redis_still_has_is_put_back_once_the_connection_is_given_up(broker: OwnRedis) -> None:
+    messages: list[kombu.Message] = []
+    with kombu.Connection(broker.url) as connection, broker.client() as client:
+        connection.transport.Channel = WaryChannel
+        channel = connection.channel()
+        with kombu.Consumer(channel, kombu.Queue(CHECKS), on_message=messages.append, prefetch_count=1):
+            client.lpush(CHECKS, json.dumps(envelope(body=NOTHING_DUE)))
+            while not messages:
+                connection.drain_events(timeout=SETTLE_SECONDS)
+            client.execute_command("ACL", "SETUSER", "default", "-hdel")
+            with pytest.raises(NoPermissionError):
+                messages[0].ack()
+            client.execute_command("ACL", "SETUSER", "default", "+hdel")
+            assert (client.hlen("unacked"), channel.qos.can_consume()) == (1, True)
+        channel.qos.restore_unacked_once()
+        assert (client.hlen("unacked"), client.llen(CHECKS)) == (0, 1)
+        client.delete(CHECKS)
 
 
 @pytest.mark.fault("F15")

@@ -131,7 +131,6 @@ def test_a_pool_child_is_killed_before_it_acknowledges(installation: Installatio
     assert len(end.snapshots) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F2")
 def test_a_worker_is_killed_while_it_waits_for_the_model(
     installation: Installation, crew: Crew, measured: Measured

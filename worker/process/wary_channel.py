@@ -42,6 +42,21 @@ class _Message(Channel.Message):  # type: ignore[misc] # kombu ships no types
 
 
 class _WaryQoS(Channel.QoS):  # type: ignore[misc] # as above
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._placeless: set[str] = set()
+        """Messages that are still on the books, and take no place among those under way."""
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Put a message on the books; one that comes again takes a place again."""
+        self._placeless.discard(delivery_tag)
+        super().append(message, delivery_tag)
+
+    def can_consume(self) -> bool:
+        """Tell whether there is a place for another message."""
+        most = self.prefetch_count
+        return not most or len(self._delivered) - len(self._dirty) - len(self._placeless) < most
+
     def ack(self, delivery_tag: str) -> None:
         """Take a message off the books."""
         with self._giving_up_its_place(delivery_tag):
@@ -54,16 +69,17 @@ class _WaryQoS(Channel.QoS):  # type: ignore[misc] # as above
 
     @contextmanager
     def _giving_up_its_place(self, delivery_tag: str) -> Iterator[None]:
-        """Have a message that Redis is not there for take no place among those under way; it comes again in time.
+        """Have a message that Redis does not take off the books keep no place among those under way.
 
         Celery logs the error alone. With as many as are taken at a time nothing more would be: nobody waits for
-        messages then, who would see that the connection is lost.
+        messages then, who would see that the connection is lost. With that it is put back, where Redis still has it.
         """
         try:
             yield
         except Exception:
-            self._quick_ack(delivery_tag)
+            self._placeless.add(delivery_tag)
             raise
+        self._placeless.discard(delivery_tag)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Put back what a worker that died was at; books that are none are thrown away."""
