@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -43,7 +44,8 @@ def as_clients_see(_logger: Any, _method: str, event: MutableMapping[str, Any]) 
     for name, prefix in _KINDS.items():
         value = event.get(name)
         if isinstance(value, str) and value.count("-") == _DASHES:
-            event[name] = ids.external(prefix, UUID(value))
+            with suppress(ValueError):  # a name that somebody chose
+                event[name] = ids.external(prefix, UUID(value))
     return event
 
 

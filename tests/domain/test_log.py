@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError
 
 from runtime import ids
-from runtime.log import fault
+from runtime.log import as_clients_see, fault
 
 LOGS = """
 import sys, structlog
@@ -37,6 +37,10 @@ def test_what_an_answer_names_is_found_in_the_log(name: str, prefix: ids.Prefix)
         command = [sys.executable, "-c", LOGS, name, value]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert [json.loads(line)[name] for line in done.stderr.splitlines()] == [outside] * 2
+
+
+def test_a_name_that_somebody_chose_stays_as_it_is() -> None:
+    assert as_clients_see(None, "info", {"conversation": "a-b-c-d-e"}) == {"conversation": "a-b-c-d-e"}
 
 
 def test_a_database_that_lets_nobody_in_is_told_apart_and_a_statement_is_not() -> None:

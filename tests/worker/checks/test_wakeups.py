@@ -45,11 +45,13 @@ class Broker:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
         options = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "appendonly": "no", "logfile": "/dev/null"}
-        # A replica writes what it is sent there.
-        options["dir"] = tempfile.gettempdir()
+        # A replica writes what it is sent there, and whoever starts there reads that.
+        self._folder = tempfile.TemporaryDirectory(prefix="redis-")
+        options["dir"] = self._folder.name
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen([str(redis_program()), *arguments])
         eventually(self.answers)
@@ -68,6 +70,8 @@ class Broker:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def client(self) -> redis.Redis:
         return redis.Redis.from_url(self.url, socket_timeout=5)
