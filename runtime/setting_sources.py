@@ -8,6 +8,7 @@ from pydantic_settings import EnvSettingsSource, PydanticBaseSettingsSource, Sec
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+    from pydantic_settings import BaseSettings
 
 
 class _AsWritten(PydanticBaseSettingsSource):
@@ -21,9 +22,15 @@ class _AsWritten(PydanticBaseSettingsSource):
             return value
 
 
-class Environment(_AsWritten, EnvSettingsSource):
+class _Environment(_AsWritten, EnvSettingsSource):
     """Variables."""
 
 
-class Secrets(_AsWritten, SecretsSettingsSource):
+class _Secrets(_AsWritten, SecretsSettingsSource):
     """Files."""
+
+
+def as_written(settings: type[BaseSettings], secrets: PydanticBaseSettingsSource) -> tuple[_Environment, _Secrets]:
+    """Return the variables and the files of settings, in the order in which they count; `secrets` knows the folder."""
+    assert isinstance(secrets, SecretsSettingsSource)  # noqa: S101 - what pydantic makes
+    return _Environment(settings), _Secrets(settings, secrets.secrets_dir)

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from compaction.policy import FIELDS, Policy, PolicyError, merge
 from runtime.addresses.redis_clients import check_broker_url
 from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
-from runtime.setting_sources import Environment, Secrets
+from runtime.setting_sources import as_written
 from runtime.summarizers import (
     ANY_MODEL,
     DEFAULT_MODELS,
@@ -294,10 +294,10 @@ class Settings(BaseSettings):
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - ours is in its place
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - there is none; to look for it takes half the time
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, the environment and secrets, in this order."""
-        return init_settings, Environment(settings_cls), Secrets(settings_cls)
+        return init_settings, *as_written(settings_cls, file_secret_settings)
 
     @model_validator(mode="before")
     @classmethod

@@ -164,7 +164,8 @@ def test_prometheus_finds_what_compose_starts() -> None:
         for name in each["names"]
     }
     metrics = {name for name in OWN if OWN[name]["command"][0] in {"worker", "sweeper"}}
-    assert asked == {(name, int(OWN[name]["environment"]["PALIMPSEST_METRICS_PORT"])) for name in metrics}
+    ports = {name: int(OWN[name]["environment"]["PALIMPSEST_METRICS_PORT"]) for name in metrics}
+    assert asked == {*ports.items(), ("gateway", Settings.model_fields["gateway_port"].default)}
     assert {OWN[name]["environment"]["PALIMPSEST_METRICS_HOST"] for name in metrics} == {"0.0.0.0"}  # noqa: S104
     (api,) = [each["targets"] for job in config["scrape_configs"] for each in job.get("static_configs", [])]
     assert api == [f"api:{Settings.model_fields['port'].default}"]
