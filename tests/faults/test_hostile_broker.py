@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import kombu
 import pytest
 import redis
 
 from runtime.broker import CHECK_TASK, CHECKS, PREFIX, QUEUES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.test_broker import envelope, once, refusals, say
+from tests.faults.test_broker import NOTHING_DUE, envelope, once, refusals, say
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import own_redis
+from worker.process.wary_channel import WaryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,6 +181,26 @@ def test_keys_of_another_type_silence_nobody(installation: Installation, strange
         spoil()
         works(installation, workers)
         assert sum(map(refusals, workers)) > 0
+
+
+def test_books_that_are_spoiled_while_a_task_is_under_way_are_thrown_away(
+    installation: Installation, stranger: redis.Redis
+) -> None:
+    """Whichever worker is first: for the others there is nothing left to throw away, and that ends nobody."""
+    messages: list[kombu.Message] = []
+    with kombu.Connection(installation.broker_url, transport_options={"global_keyprefix": PREFIX}) as connection:
+        connection.transport.Channel = WaryChannel
+        channel = connection.channel()
+        with kombu.Consumer(channel, kombu.Queue("few"), on_message=messages.append, prefetch_count=1):
+            stranger.lpush(f"{PREFIX}few", json.dumps(envelope(body=NOTHING_DUE)))
+            while not messages:
+                connection.drain_events(timeout=SETTLE_SECONDS)
+            stranger.set(UNACKED, "not what it was")
+            messages[0].ack()
+            assert (stranger.exists(UNACKED), channel.qos.can_consume()) == (0, True)
+            channel.throw_away_wrong_types(redis.ResponseError("WRONGTYPE Operation against a key"))
+            with pytest.raises(redis.ResponseError, match="OOM"):
+                channel.throw_away_wrong_types(redis.ResponseError("OOM command not allowed"))
 
 
 def test_nobody_commands_a_worker(installation: Installation, stranger: redis.Redis) -> None:

@@ -28,6 +28,8 @@ log = structlog.get_logger()
 
 MISSHAPEN: Final = (AttributeError, LookupError, TypeError, ValueError)
 """What is raised over a part of a message that is missing or is not what it should be."""
+_WRONG_TYPE: Final = "WRONGTYPE"
+"""How Redis begins what it says of a key of another type."""
 
 
 def refused(reason: Refusal, error: BaseException | None = None) -> None:
@@ -76,9 +78,12 @@ class _WaryQoS(Channel.QoS):  # type: ignore[misc] # as above
         """
         try:
             yield
-        except Exception:
+        except Exception as error:
             self._placeless.add(delivery_tag)
-            raise
+            if not isinstance(error, ResponseError):
+                raise
+            self.channel.throw_away_wrong_types(error)
+            self._quick_ack(delivery_tag)  # it went with the books
         self._placeless.discard(delivery_tag)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
@@ -130,9 +135,10 @@ class _Wary(Channel):  # type: ignore[misc] # kombu ships no types
         return True
 
     def throw_away_wrong_types(self, error: ResponseError) -> None:
-        """Remove keys of the transport's own that are of another type than it made them, or raise the error.
+        """Remove keys of the transport's own that are of another type than it made them; raise errors of other kinds.
 
-        All that is lost with them are wake-ups, which the sweeper makes up for.
+        All that is lost with them are wake-ups, which the sweeper makes up for. Where none is left, another worker was
+        faster.
         """
         with self.conn_or_acquire() as client:
             wrong = [
@@ -140,7 +146,7 @@ class _Wary(Channel):  # type: ignore[misc] # kombu ships no types
                 for key, kind in KEY_TYPES.items()
                 if client.type(PREFIX + key).decode() not in {kind, "none"} and client.delete(key)
             ]
-        if not wrong:
+        if not wrong and _WRONG_TYPE not in str(error):
             raise error
         for _ in wrong:
             refused("bookkeeping", error)
