@@ -20,7 +20,7 @@ from tests.support.servers.loopback_steps import status, summary
 from worker.summarizers.asking import ATTEMPTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import EndState, Installation, Talk
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     """
 
     fault: str
-    steps: list[str | Callable[[], Step]]
+    steps: list[str | Step]
     calls: tuple[int, int]
     code: str | None = None
 
@@ -55,9 +55,9 @@ def given_up(fault: str, *names: str) -> list[tuple[str, Case]]:
     return [(name, Case(fault, [name], (1, 1), FAULTS[name].code)) for name in names]
 
 
-def in_a_second() -> Step:
+def in_a_second(answering: Answering) -> None:
     """Answer 429 with a date that is nearly there; HTTP dates have no fractions."""
-    return status(429, retry_after=format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True))
+    status(429, retry_after=format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True))(answering)
 
 
 CASES: Final[dict[str, Case]] = dict(
@@ -124,15 +124,15 @@ def played(postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRedi
         installed(postgres.url, template, redis_server.url, default_step=scripts, **env) as installation,
         installation.api(),
     ):
-        talks = {}
+        talks = {name: installation.talk() for name in CASES}
+        for name, case in CASES.items():
+            steps = [FAULTS[step].step() if isinstance(step, str) else step for step in case.steps]
+            scripts.by_label[talks[name].label] = deque(steps)
         with (
             installation.worker("checks", "--concurrency", "1"),
             installation.worker("summaries", "--concurrency", str(len(CASES))) as summaries,
         ):
-            for name, case in CASES.items():
-                talk = talks[name] = installation.talk()
-                steps = [FAULTS[step].step() if isinstance(step, str) else step() for step in case.steps]
-                scripts.by_label[talk.label] = deque(steps)
+            for talk in talks.values():
                 talk.append(*talk.long())
             eventually(lambda: all(talk.is_at_rest() for talk in talks.values()), 120)
             assert summaries.end() == 0
@@ -147,7 +147,7 @@ def test_what_comes_of_it(played: Played, name: str) -> None:
     case, end = CASES[name], played.talks[name].end_state(runs=1)
     least, most = case.calls
     billed = sum(step.model_calls for step in end.steps)
-    assert least <= end.calls <= billed <= most  # a merge of parts' summaries need not have the label
+    assert least <= end.calls <= billed <= most, end  # a merge of parts' summaries need not have the label
     assert end.outcome == [EXTRACT if case.code else SUMMARY]
     assert end.runs[0].attempts == 1
     assert len(end.snapshots) == 1
