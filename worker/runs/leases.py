@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from contextlib import contextmanager
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -81,7 +81,7 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while True:
-            time.sleep(self.beat_seconds)
+            Event().wait(self.beat_seconds)  # time.sleep fails in a process whose clock libfaketime has moved
             with self._lock:
                 if not self._kept:
                     self._is_running = False
