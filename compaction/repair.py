@@ -36,6 +36,7 @@ class Repairs:
     missing_results: int = 0
     dropped_blocks: int = 0
     stale_thinking: int = 0
+    last_thinking: int = 0
     stood_in: bool = False
     opened: bool = False
 
@@ -50,6 +51,8 @@ class Repairs:
             warnings.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
         if self.stale_thinking:
             warnings.append(f"{self.stale_thinking} block(s) of thinking from before a late tool result are left out")
+        if self.last_thinking:
+            warnings.append(f"{self.last_thinking} block(s) of thinking that nothing was said after are left out")
         if self.stood_in:
             warnings.append("the newest message has no place where it was sent; a text stands for it")
         if self.opened:
@@ -165,7 +168,7 @@ def _mend(view: View, repairs: Repairs) -> View:
         if group[0].role == "assistant":
             _drop_repeated_calls(group, repairs)
             _pair_server_tools(group, repairs, last=group is groups[-1])
-            _order_answer(group)
+            _order_answer(group, repairs)
     _pair(groups, repairs)
     mended = [draft.finish() for draft in drafts if draft.parts]
     if mended and mended[0].role != "user" and signed_summary(mended) is None:
@@ -221,7 +224,7 @@ def _drop_repeated_calls(group: list[_Draft], repairs: Repairs) -> None:
             draft.parts, draft.changed = kept, True
 
 
-def _order_answer(group: list[_Draft]) -> None:
+def _order_answer(group: list[_Draft], repairs: Repairs) -> None:
     """Let calls end what the Messages API takes as one assistant message, and thinking not: it refuses both."""
     every = [block for draft in group for block in draft.parts]
     if any(ITEM in block for block in every):
@@ -238,6 +241,7 @@ def _order_answer(group: list[_Draft]) -> None:
         while said and draft.parts[said - 1].get("type") in THINKING:
             said -= 1
         if said < len(draft.parts):
+            repairs.last_thinking += len(draft.parts) - said
             draft.parts, draft.changed = draft.parts[:said], True
         if said:
             break

@@ -44,7 +44,7 @@ _READ_HERE: Final = (b"gzip", b"deflate", b"identity")
 
 def is_bypassed(headers: Mapping[bytes, bytes]) -> bool:
     """Tell whether a request is to be passed on and nothing else."""
-    return headers.get(BYPASS, b"").strip().lower() == b"true"
+    return headers.get(BYPASS, b"").strip().lower() in {b"true", b"1"}
 
 
 def outgoing(headers: Headers, *, shape: Shape, provider_key: str | None, size: int | None) -> Headers:

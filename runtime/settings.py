@@ -384,6 +384,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _tokens_can_be_verified(self) -> Self:
         if self.jwt_jwks is None:
+            if self.jwt_issuer or self.jwt_audience:
+                raise ValueError("jwt_issuer and jwt_audience need jwt_jwks: without its keys no token is taken")
             return self
         if not self.jwt_issuer or not self.jwt_audience:
             raise ValueError("jwt_jwks needs jwt_issuer and jwt_audience")

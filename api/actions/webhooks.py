@@ -39,4 +39,5 @@ def _can_be_called(url: str, schemes: Collection[str]) -> bool:
         host, port = (parts.hostname or "").encode("idna"), parts.port
     except ValueError:  # a name that no lookup takes, or a port that is none
         return False
-    return bool(host) and port != 0 and parts.scheme in schemes and "@" not in parts.netloc and url.isprintable()
+    is_written_right = url.isprintable() and " " not in url
+    return is_written_right and bool(host) and port != 0 and parts.scheme in schemes and "@" not in parts.netloc

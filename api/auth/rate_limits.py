@@ -125,7 +125,7 @@ class RateLimits:
         raise ProblemError(
             429,
             "rate_limited",
-            f"{whose} may make {refused.limit.amount:,} requests in {refused.limit.get_expiry():,} seconds.",
+            f"{whose} may make {refused.limit.amount:,} requests in {refused.limit.get_expiry():,} s.",
             headers={"retry-after": str(refused.seconds), **headers},
         )
 

@@ -193,10 +193,11 @@ def test_what_is_no_utf_8_is_no_json(room: Room, body: bytes) -> None:
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-def test_bypass_does_nothing(room: Room) -> None:
+@pytest.mark.parametrize("said", ["true", "1"])
+def test_bypass_does_nothing(room: Room, said: str) -> None:
     before = room.query("select count(*) as n from conversations")
     body = json.dumps(asking("messages", "bypassed")).encode()
-    answer = room.client.post("/v1/messages", content=body, headers={"x-palimpsest-bypass": "true"})
+    answer = room.client.post("/v1/messages", content=body, headers={"x-palimpsest-bypass": said})
     assert answer.headers["x-palimpsest-outcome"] == "bypassed"
     assert "x-palimpsest-conversation" not in answer.headers
     assert room.providers.asked[-1].raw == body

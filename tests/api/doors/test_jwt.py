@@ -541,6 +541,7 @@ class TestRemembered:
         {"jwt_issuer": None},
         {"jwt_audience": None},
         {"jwt_audience": ""},
+        {"jwt_jwks": None},
         {"jwt_jwks": "ftp://identity.example/jwks.json"},
         {"jwt_leeway_seconds": 61},
     ],

@@ -348,7 +348,9 @@ def test_calls_end_an_answer_and_thinking_does_not() -> None:
         [text_block("so"), call()],
     )
     assert repaired(OPEN, ("assistant", [text_block("so"), THOUGHT])) == [OPEN, ("assistant", [text_block("so")])]
-    assert repaired(OPEN, ("assistant", [THOUGHT])) == [OPEN]
+    view, repairs = repair(view_of(OPEN, ("assistant", [THOUGHT])))
+    assert [(message.role, message.content) for message in view] == [OPEN]
+    assert repairs.warnings() == ["1 block(s) of thinking that nothing was said after are left out"]
 
 
 def test_thinking_does_not_end_an_answer_whose_server_call_is_left_out() -> None:

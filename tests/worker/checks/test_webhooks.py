@@ -338,6 +338,7 @@ def test_webhooks_over_http(service: Service) -> None:
         ({"url": "https://chat.example:65536/hook"}, "/url"),
         ({"url": "https://[::1/hook"}, "/url"),
         ({"url": "ftp://chat.example"}, "/url"),
+        ({"url": "https://chat example/hook"}, "/url"),
         ({"url": "https://chat.example/hook", "events": ["compaction.started"]}, "/events/0"),
         ({"url": "https://chat.example/hook", "events": []}, "/events"),
     ],
