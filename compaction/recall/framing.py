@@ -22,7 +22,7 @@ _WITH_PAST: Final = (
     f"{_NOTE} What it went on from after it was shortened is another conversation: a place there is named with it,"
     " conv_…:m12.0"
 )
-_EDGE: Final = re.compile(rf"<(?=\s*/?\s*{TAG}\b)", re.IGNORECASE)
+_EDGE: Final = re.compile(rf"<(?=\s*+/?\s*+{TAG}\b)", re.IGNORECASE)
 _MORE: Final = "(There is more: ask with other words, or by ref.)"
 _NOTHING_OF_USER: Final = "(Nothing of this user's conversations matches.)"
 _NOTHING: Final = "(Nothing of this conversation matches.)"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from compaction.steps.runs import RunReason
-from compaction.summary.frames import defanged, visible
 from compaction.summary.prompts import MARGIN, shorter
+from compaction.summary.tidying import tidied
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.summarizers.base import Spent, SummaryError
 from worker.summarizers.paying import UNLIMITED, pay
@@ -26,10 +25,6 @@ TOO_LONG: Final = frozenset({RunReason.SUMMARY_CUT, RunReason.SUMMARY_TOO_LONG})
 
 MOST_COUNTED: Final = 2**31 - 1
 """Tokens of all calls of a step that its record can hold."""
-
-_FENCE: Final = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
-_WRAPPED: Final = re.compile(r"\A<(summary|output|answer)>\s*(.*?)\s*</\1>\Z", re.DOTALL | re.IGNORECASE)
-_PICTURE: Final = re.compile(r"!\[([^\]\n]{0,300})\]\(([^)\s]{1,2000})[^)\n]{0,300}\)")
 
 
 class Writer:
@@ -86,16 +81,6 @@ def text_of(answer: Answer, max_tokens: int) -> str:
     if text_weight(text) > max_tokens * CHARS_PER_TOKEN * MARGIN:
         raise SummaryError(RunReason.SUMMARY_TOO_LONG, f"the answer is longer than {max_tokens:,} tokens")
     return text
-
-
-def tidied(answer: str) -> str:
-    """Return a model's answer without wrapping, pictures, hidden characters, and tags that could pass for a frame."""
-    text = visible(answer).strip()
-    for wrapping, group in ((_FENCE, 1), (_WRAPPED, 2)):
-        if match := wrapping.match(text):
-            text = match[group].strip()
-    # A picture's address is fetched by whatever shows it: a way to carry off what a page talked a model into writing.
-    return defanged(_PICTURE.sub(r"\1 (\2)", text)).strip()
 
 
 def total(spent: Sequence[Spent]) -> Spent:

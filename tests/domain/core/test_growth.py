@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from datetime import UTC, datetime
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,6 +48,7 @@ _blocks, _transcript, _assembly, _context_blocks = map(
     counted, ("payload.block_summary", "summary.transcript", "payload.assembly", "payload.context_blocks")
 )
 _policy = counted("policy")
+_tidying, _framing, _passages = map(counted, ("summary.tidying", "recall.framing", "recall.passages"))
 
 
 @cache
@@ -137,8 +141,15 @@ def page(text: str) -> None:
     _html.html_text(text)
 
 
+def recalled(text: str) -> None:
+    row = SimpleNamespace(seq=0, role="user", created_at=datetime(2031, 4, 2, tzinfo=UTC), content=json.dumps(text))
+    originals = _passages.quoted([row])
+    _framing.framed(_passages.read(list(originals.values()), block=None, offset=0, max_tokens=20_000))
+
+
 def answered(text: str) -> None:
     """What a model wrote."""
+    _tidying.tidied(text)
     judge(said("Please order ID10009x for ann@b.example, by 2031-04-02. " * 4), text)
     _misfires.echoes(text, "canary", _transcript.SYSTEM_PROMPT[:500], lambda: text)
 
@@ -157,6 +168,7 @@ WORK: dict[str, Callable[[str], object]] = {
     "pins": lambda text: keep(said(text), text),
     "context block": block,
     "page": page,
+    "recalled": recalled,
     "private fields": lambda text: _private.without_fields(text, ["secret"]),
     "append": lambda text: served((*returned(text), *said(text))),
 }

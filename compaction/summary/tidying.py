@@ -1,0 +1,31 @@
+"""A model's answer as text that may stand in a context."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from compaction.summary.frames import defanged, visible
+
+_FENCE: Final = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
+_WRAPPED: Final = re.compile(r"\A<(summary|output|answer)>(.*)</\1>\Z", re.DOTALL | re.IGNORECASE)
+_PARAGRAPHS: Final = re.compile(r"(\n[ \t]*\n)")
+_SHOWN: Final = re.compile(r"!+(?=\[)")
+
+
+def tidied(answer: str) -> str:
+    """Return a model's answer without wrapping, pictures, hidden characters, and tags that could pass for a frame."""
+    text = visible(answer).strip()
+    for wrapping, group in ((_FENCE, 1), (_WRAPPED, 2)):
+        if match := wrapping.match(text):
+            text = match[group].strip()
+    return defanged("".join(map(_without_pictures, _PARAGRAPHS.split(text)))).strip()
+
+
+def _without_pictures(paragraph: str) -> str:
+    """Return a paragraph whose pictures are links, however they are nested.
+
+    A picture's address is fetched by whatever shows it: a way to carry off what a page talked a model into writing.
+    """
+    end = max(paragraph.rfind("]("), paragraph.rfind("]["))
+    return paragraph if end < 0 else _SHOWN.sub("", paragraph[:end]) + paragraph[end:]
