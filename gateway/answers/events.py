@@ -26,14 +26,17 @@ class EventSplitter:
     """Takes the bytes of a stream as they come, and gives back its events as soon as they are whole."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._lines: list[bytes] = []
 
     def take(self, chunk: bytes) -> list[StreamEvent]:
         """Return the events that end within the next bytes."""
-        ended = []
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
+        ended: list[StreamEvent] = []
+        self._rest += chunk
+        if b"\n" not in chunk:
+            return ended
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in map(bytes, lines):
             self._lines.append(line + b"\n")
             if not line.removesuffix(b"\r"):
                 every, self._lines = self._lines, []
@@ -43,7 +46,7 @@ class EventSplitter:
     def end(self) -> bytes:
         """Return the bytes after the last whole event."""
         rest = b"".join(self._lines) + self._rest
-        self._lines, self._rest = [], b""
+        self._lines, self._rest = [], bytearray()
         return rest
 
 

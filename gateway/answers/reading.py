@@ -93,7 +93,8 @@ class AnswerReader:
             if self._size > MOST_BYTES:
                 raise ValueError("too long an answer")  # noqa: TRY301 - as every other that is not read
             self._kept += piece
-            if self._is_stream:
+            # What goes on from before is not looked at again with each piece of it.
+            if self._is_stream and b"\n" in piece:
                 self._take_lines()
         except Exception:  # noqa: BLE001 - whatever a provider sends, the client has it
             self.is_readable = False

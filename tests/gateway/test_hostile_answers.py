@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import tracemalloc
 import zlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from gateway.answers.events import EventSplitter
 from gateway.answers.reading import MOST_BYTES, AnswerReader, decompressor
 from gateway.providers.answers import CutOffError, read_within
 from gateway.recalls.recalling import RecallingAnswer
 from tests.gateway.recalls.given_answer import GivenAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GZIP: Final = [(b"content-type", b"text/event-stream"), (b"content-encoding", b"gzip")]
 BOMB: Final = zlib.compress(b"data: " + bytes(12 * MOST_BYTES))
@@ -37,6 +42,17 @@ def test_answer_that_is_longer_than_it_seems_takes_no_memory() -> None:
     assert most < 4 * MOST_BYTES
     assert not reader.is_readable
     assert reader.end() is None
+
+
+@pytest.mark.parametrize(
+    "take", [AnswerReader("messages", {b"content-type": b"text/event-stream"}).take, EventSplitter().take]
+)
+def test_a_long_line_is_not_read_again_with_each_piece_of_it(take: Callable[[bytes], object]) -> None:
+    take(b"data: " + bytes(MOST_BYTES // 2))
+    began = time.process_time()
+    for _ in range(2_000):
+        take(b"x")
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"deflate"])
