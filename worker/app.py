@@ -86,7 +86,11 @@ class TaskServices:
         """What delivers webhooks, loaded with its HTTP client when there is one to deliver."""
         from worker.sweeping.webhooks import Courier  # noqa: PLC0415
 
-        return Courier(self.database, private_addresses=self.settings.webhook_private_addresses)
+        return Courier(
+            self.database,
+            private_addresses=self.settings.webhook_private_addresses,
+            threads=self.settings.summaries_concurrency,
+        )
 
     def holder(self) -> LeaseHolder:
         """Return whom a lease is given to now; the processes of a pool are forked off after the start."""

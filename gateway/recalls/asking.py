@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+MOST_CALLS: Final = 16
+"""Calls that are looked up of those that a model makes side by side; what they bring back is sent to the provider."""
 SECONDS: Final = 5.0
 """Seconds for one call; a pattern takes two at most."""
 _IN_VIEW: Final = "Nothing of this conversation is out of view."
@@ -38,8 +40,9 @@ _ELSEWHERE: Final = re.compile(r"\s*\[?(?P<conversation>conv_\w+)\s?[:/]\s?(?P<p
 
 
 async def answer(caller: Caller, asker: Asker, calls: Sequence[RecallCall]) -> list[AnsweredCall]:
-    """Answer calls of the tool, one after the other. It never raises."""
-    return [await _answer(caller, asker, call) for call in calls]
+    """Answer calls of the tool, one after the other, the first MOST_CALLS by what is looked up. It never raises."""
+    looked_up = [await _answer(caller, asker, call) for call in calls[:MOST_CALLS]]
+    return [*looked_up, *answer_without(calls[MOST_CALLS:], TOO_MANY)]
 
 
 def answer_without(calls: Sequence[RecallCall], why: str) -> list[AnsweredCall]:

@@ -36,6 +36,13 @@ Each is more than an attempt may take: nobody else makes the next one while one 
 MAXIMUM: Final = 20
 """Webhooks a tenant may have at a time: each costs a row and a call for every run."""
 
+MOST_DUE: Final = 100_000
+"""Due deliveries among which tenants take turns."""
+_DUE: Final = text("""
+    select delivery_id, tenant_id from due_deliveries(:most) with ordinality as due (delivery_id, tenant_id, place)
+    order by row_number() over (partition by tenant_id order by place), place limit :limit
+""")
+
 _w, _d, _r = webhooks.c, webhook_deliveries.c, runs.c
 _SHOWN: Final = (_w.id, _w.url, _w.events, _w.created_at)
 
@@ -139,8 +146,8 @@ def _body(identifier: UUID, event: Event, run: AnyRow) -> str:
 
 
 def due(connection: Connection, limit: int) -> list[tuple[UUID, UUID, None]]:
-    """Return (delivery, tenant, None) of what is to be sent now, of any tenant."""
-    rows = connection.execute(text("select * from due_deliveries(:limit)"), {"limit": limit})
+    """Return (delivery, tenant, None) of what is to be sent now, of any tenant; tenants take turns."""
+    rows = connection.execute(_DUE, {"limit": limit, "most": MOST_DUE})
     return [(row.delivery_id, row.tenant_id, None) for row in rows]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -29,6 +31,10 @@ log = structlog.get_logger()
 
 TIMEOUT_SECONDS: Final = 10.0
 """Seconds for one attempt in all: a receiver that answers byte by byte must not keep a worker's thread."""
+AT_ONCE: Final = 2
+"""What part of a worker's threads may be at attempts; the others are there for summaries."""
+AT_ONCE_OF_TENANT: Final = 8
+"""The same of one tenant: receivers that take their ten seconds hold up nobody else's."""
 LOOKUPS: Final = 64
 """Lookups of addresses at a time; one that is not over in time goes on for as long as the resolver has patience."""
 _LAST_PORT: Final = 65_535
@@ -57,11 +63,15 @@ class AddressError(Exception):
 class Courier:
     """Makes attempts at deliveries. Safe to use from many threads."""
 
-    def __init__(self, database: Database, *, private_addresses: bool) -> None:
+    def __init__(self, database: Database, *, private_addresses: bool, threads: int = 64) -> None:
         self._database = database
+        self._most = max(1, threads // AT_ONCE)
+        self._most_of_tenant = max(1, threads // AT_ONCE_OF_TENANT)
         self._private_addresses = private_addresses
         # Not the event loop's own threads: a loop that ends waits for them, and so would the worker for a lookup.
         self._lookups = ThreadPoolExecutor(LOOKUPS, "webhook-lookup")
+        self._under_way: Counter[UUID] = Counter()
+        self._lock = Lock()
 
     @cached_property
     def _trusted(self) -> ssl.SSLContext:
@@ -69,7 +79,22 @@ class Courier:
         return httpx2.create_ssl_context(trust_env=False)
 
     def deliver(self, tenant_id: UUID, delivery_id: UUID) -> None:
-        """Make one attempt, if one is due, and write down how it went."""
+        """Make one attempt, if one is due, and write down how it went.
+
+        Where too many are under way it stays due, with no attempt counted: the sweeper comes back to it.
+        """
+        with self._lock:
+            if self._under_way.total() >= self._most or self._under_way[tenant_id] >= self._most_of_tenant:
+                return
+            self._under_way[tenant_id] += 1
+        try:
+            self._deliver(tenant_id, delivery_id)
+        finally:
+            with self._lock:
+                self._under_way[tenant_id] -= 1
+                self._under_way += Counter()  # without those that have none
+
+    def _deliver(self, tenant_id: UUID, delivery_id: UUID) -> None:
         with self._database.transaction(tenant_id) as connection:
             delivery = webhooks.claim(connection, tenant_id, delivery_id)
         if delivery is None:

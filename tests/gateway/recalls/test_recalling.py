@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from compaction.recall.tool import NAME, definition
+from gateway.recalls.asking import MOST_CALLS, TOO_MANY
 from runtime import ids
 from store.archive import exports
 from store.archive.export_lines import line
@@ -345,6 +346,18 @@ def test_rounds_are_bounded(recalling: Room, shape: str) -> None:
     room.providers.model = scripted(Says("Done."))
     chat.ask("Go on.")
     assert not PROBLEMS[shape](room.providers.asked[-1].rows), room.providers.asked[-1].rows
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_calls_side_by_side_are_bounded(recalling: Room, shape: str) -> None:
+    room = recalling
+    calls = tuple(recall(f"r{number}", query="code") for number in range(MOST_CALLS + 3))
+    room.providers.model = scripted(Says("All of it. ", calls), Says("Done."))
+    chat = Seen(room, shape)
+    chat.ask("Look everywhere.")
+    asked = room.providers.asked[-1]
+    assert not PROBLEMS[shape](asked.rows), asked.rows
+    assert (len(results_in(asked)), asked.raw.decode().count(TOO_MANY)) == (MOST_CALLS, 3)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

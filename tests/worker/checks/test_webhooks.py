@@ -268,6 +268,60 @@ def test_a_lookup_that_hangs_does_not_keep_the_worker(chat: Chat, monkeypatch: p
         answers.set()
 
 
+def test_tenants_take_turns_among_what_is_due(chat: Chat) -> None:
+    for _ in range(3):
+        subscribe(chat, "https://chat.example/hook")
+    compact(chat)
+    first = chat.tenant_id
+    subscribe(chat.renew(), "https://chat.example/hook")
+    compact(chat)
+    with chat.database.transaction(None) as connection:
+        due = [tenant_id for _, tenant_id, _ in webhooks.due(connection, 1_000)]
+    ours = [tenant_id for tenant_id in due if tenant_id in {first, chat.tenant_id}]
+    assert ours == [first, chat.tenant_id, first, first]
+
+
+def test_receivers_that_take_their_time_hold_up_nobody_elses(chat: Chat, receiver: Receiver) -> None:
+    courier = Courier(chat.database, private_addresses=True, threads=16)
+    asked, answers = threading.Semaphore(0), threading.Event()
+
+    class Slow(Drip):
+        def do_POST(self) -> None:
+            asked.release()
+            answers.wait()
+            self.send_response(204)
+            self.end_headers()
+
+    def due() -> list[tuple[UUID, UUID]]:
+        with chat.database.transaction(None) as connection:
+            every = webhooks.due(connection, 1_000)
+        return [(tenant_id, each) for each, tenant_id, _ in every if tenant_id == chat.tenant_id]
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server, ThreadPoolExecutor(2) as pool:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        for _ in range(3):
+            subscribe(chat, f"http://127.0.0.1:{server.server_port}/hook")
+        compact(chat)
+        *held, left = due()
+        attempts = [pool.submit(courier.deliver, *each) for each in held]
+        try:
+            assert all(asked.acquire(timeout=30) for _ in held)
+            courier.deliver(*left)
+            assert due() == [left]
+            subscribe(chat.renew(), receiver.url)
+            compact(chat)
+            for each in due():
+                courier.deliver(*each)
+            assert len(receiver.received) == 1
+        finally:
+            answers.set()
+        for attempt in attempts:
+            attempt.result(30)
+        courier.deliver(*left)
+        assert asked.acquire(timeout=30)
+        server.shutdown()
+
+
 def test_nobody_else_makes_the_next_attempt_while_one_is_under_way() -> None:
     assert min(webhooks.RETRY_SECONDS) > TIMEOUT_SECONDS
 
