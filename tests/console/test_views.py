@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import groupby, pairwise
@@ -49,6 +50,21 @@ def test_what_is_the_same_for_long_is_left_out() -> None:
     pieces = compare(f"{same}old end", f"{same}new end")
     assert [piece.change for piece in pieces] == ["same", "skip", "same", "out", "in", "same"]
     assert sum(len(piece.text) for piece in pieces) < 500
+
+
+@pytest.mark.parametrize("between", ["\n", " "])
+def test_a_few_words_again_and_again_are_compared_in_no_time(between: str) -> None:
+    old, new = (between.join("ab"[each * each % prime < 3] for each in range(1_400)) for prime in (7, 11))
+    began = time.process_time()
+    assert compare(old, new)
+    assert time.process_time() - began < 1
+
+
+def test_long_texts_that_differ_in_every_line_are_compared_by_lines() -> None:
+    old, new = ("".join(f"{number} {word} {'so ' * 40}\n" for number in range(2_900)) for word in ("old", "new"))
+    pieces = compare(old, new)
+    assert old == "".join(piece.text for piece in pieces if piece.change in {"same", "out"})
+    assert new == "".join(piece.text for piece in pieces if piece.change in {"same", "in"})
 
 
 def test_texts_that_are_too_long_to_compare_are_shown_whole() -> None:

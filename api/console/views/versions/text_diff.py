@@ -14,6 +14,8 @@ Change = Literal["same", "out", "in", "skip"]
 _WORDS: Final = re.compile(r"\s+|\w+|[^\w\s]")
 _WORDS_COMPARED: Final = 1_500
 """Words of a stretch up to which its words are compared; the time grows with the square."""
+_CHARS_COMPARED: Final = 200_000
+"""Characters of changed lines in all up to which their words are compared."""
 _LINES_COMPARED: Final = 3_000
 _CONTEXT_CHARS: Final = 160
 """Characters of an unchanged stretch that are shown on either side of a change."""
@@ -36,12 +38,15 @@ def _by_lines(old: str, new: str) -> Iterator[Piece]:
     if max(len(before), len(after)) > _LINES_COMPARED:
         yield from _whole(old, new)
         return
-    for tag, start, end, new_start, new_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    room = _CHARS_COMPARED
+    # What is in many lines begins no stretch that is the same: a few lines again and again would take minutes.
+    for tag, start, end, new_start, new_end in SequenceMatcher(None, before, after).get_opcodes():
         left, right = "".join(before[start:end]), "".join(after[new_start:new_end])
         if tag == "equal":
             yield Piece("same", left)
-        else:
-            yield from _by_words(left, right)
+            continue
+        room -= len(left) + len(right)
+        yield from _by_words(left, right) if room >= 0 else _whole(left, right)
 
 
 def _by_words(old: str, new: str) -> Iterator[Piece]:
@@ -49,7 +54,7 @@ def _by_words(old: str, new: str) -> Iterator[Piece]:
     if not before or not after or max(len(before), len(after)) > _WORDS_COMPARED:
         yield from _whole(old, new)
         return
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    matcher = SequenceMatcher(None, before, after)
     if matcher.ratio() < 0.3:  # noqa: PLR2004 - below it, two texts share little but spaces and small words
         yield from _whole(old, new)
         return
