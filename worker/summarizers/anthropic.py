@@ -9,7 +9,16 @@ from anthropic.types import Message
 
 from compaction.steps.runs import RunReason
 from worker.summarizers.api_errors import Trouble, trouble_of_status
-from worker.summarizers.asking import CONNECT_SECONDS, TEMPERATURE, RemoteModel, Service, authorities, storable
+from worker.summarizers.asking import (
+    CONNECT_SECONDS,
+    TEMPERATURE,
+    RemoteModel,
+    Service,
+    TooLongError,
+    authorities,
+    bound_answer,
+    storable,
+)
 from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.prices import MOST_TOKENS, BilledTokens, cost
 
@@ -46,7 +55,9 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
                 base_url=door.base_url,
                 max_retries=0,
                 timeout=anthropic.Timeout(deadline, connect=CONNECT_SECONDS),
-                http_client=anthropic.DefaultAsyncHttpxClient(verify=authorities()),
+                http_client=anthropic.DefaultAsyncHttpxClient(
+                    verify=authorities(), event_hooks={"response": [bound_answer]}
+                ),
             )
 
         return Service(door.base_url, connect, trouble_of, "messages.create")
@@ -90,6 +101,8 @@ def trouble_of(error: Exception) -> Trouble | None:
             return trouble_of_status(error)
         case anthropic.APITimeoutError():
             return Trouble("timeout", type(error).__name__)
+        case anthropic.APIConnectionError(__cause__=TooLongError()):
+            return Trouble("garbage", TooLongError.__name__)
         case anthropic.APIConnectionError():
             return Trouble("unreachable", type(error).__name__)
         case anthropic.APIError():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from contextlib import aclosing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
@@ -25,7 +26,7 @@ from worker.summarizers.prices import PriceTable
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from stamina.instrumentation import RetryDetails
@@ -52,6 +53,8 @@ LONGEST_WAIT_SECONDS: Final = 20.0
 CONNECT_SECONDS: Final = 5.0
 """A host that does not take a connection within this is tried again; the SDKs' own default."""
 
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of an answer, unpacked; a summary has some thousand, and what was thought before it some ten thousand."""
 TEMPERATURE: Final = "temperature"
 """Lesson: this model takes no temperature."""
 _LEARNED: Final[dict[tuple[str | None, str], set[str]]] = {}
@@ -168,6 +171,31 @@ class RemoteModel(ABC, Generic[Client]):
 def authorities() -> ssl.SSLContext:
     """Return the trusted authorities, read once: every question for itself costs 20 ms and most of a megabyte."""
     return httpx2.create_ssl_context()
+
+
+class TooLongError(ValueError):
+    """An answer of more than MOST_BYTES."""
+
+
+async def bound_answer(response: httpx2.Response) -> None:
+    """Have reading an answer's body end with TooLongError where it is too long, whatever it is packed in.
+
+    Of either version of the HTTP client: their answers are read alike. Results of batches are read one by one.
+    """
+    if response.request.url.path.endswith("/results"):
+        return
+    whole = response.aiter_bytes
+
+    async def bounded(chunk_size: int | None = None) -> AsyncGenerator[bytes]:
+        size = 0
+        async with aclosing(whole(chunk_size)) as pieces:
+            async for piece in pieces:
+                size += len(piece)
+                if size > MOST_BYTES:
+                    raise TooLongError
+                yield piece
+
+    response.aiter_bytes = bounded  # type: ignore[method-assign] # what every other way of reading it goes through
 
 
 def storable(text: str) -> str:

@@ -14,7 +14,14 @@ from compaction.steps.runs import RunReason
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.windows import longest_answer_of
 from worker.summarizers.api_errors import Trouble, trouble_of_status
-from worker.summarizers.asking import CONNECT_SECONDS, RemoteModel, Service, authorities, storable
+from worker.summarizers.asking import (
+    CONNECT_SECONDS,
+    RemoteModel,
+    Service,
+    authorities,
+    bound_answer,
+    storable,
+)
 from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.prices import MOST_TOKENS, BilledTokens, cost
 
@@ -82,7 +89,9 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
                 base_url=door.base_url,
                 max_retries=0,
                 timeout=openai.Timeout(deadline, connect=CONNECT_SECONDS),
-                http_client=openai.DefaultAsyncHttpx2Client(verify=authorities()),
+                http_client=openai.DefaultAsyncHttpx2Client(
+                    verify=authorities(), event_hooks={"response": [bound_answer]}
+                ),
             )
 
         return Service(door.base_url, connect, trouble_of, "chat.completions.create")

@@ -21,7 +21,7 @@ from tests.support.servers.loopback_chat import CHAT_FAULTS, Dialect, choice, ra
 from tests.support.servers.loopback_faults import FAULTS, Fault
 from tests.support.servers.loopback_model import LoopbackModel, hang_up, max_tokens, ok, slow_headers, status
 from worker.summarizers.anthropic import AnthropicModel
-from worker.summarizers.asking import ATTEMPTS, LONGEST_WAIT_SECONDS
+from worker.summarizers.asking import ATTEMPTS, LONGEST_WAIT_SECONDS, MOST_BYTES
 from worker.summarizers.base import Answer, Spent, SummaryError, chosen_by
 from worker.summarizers.breaker import CircuitBreaker
 from worker.summarizers.openai import THINKING_TOKENS, OpenAIModel, billed
@@ -100,6 +100,22 @@ def test_what_may_pass_is_answered_in_the_end(server: LoopbackModel, fault: Faul
     with stamina.set_testing(True, attempts=ATTEMPTS):
         answer = ask(model(server))
     assert (answer.text, answer.stop_reason, answer.spent.calls) == ("at last", "end_turn", ATTEMPTS)
+
+
+@pytest.mark.parametrize("kind", [OpenAIModel, AnthropicModel])
+def test_an_answer_that_is_far_too_long_is_not_read_to_its_end(
+    server: LoopbackModel, kind: type[OpenAIModel | AnthropicModel]
+) -> None:
+    server.then(ok("a" * MOST_BYTES))
+    given: dict[str, Any] = {
+        "OPENAI_API_KEY": SECRET,
+        "ANTHROPIC_API_KEY": SECRET,
+        "OPENAI_BASE_URL": f"{server.url}/v1",
+        "ANTHROPIC_BASE_URL": server.url,
+    }
+    with pytest.raises(SummaryError) as caught:
+        kind(Settings(**given)).ask("Write the summary.", QUESTION, max_tokens=300)
+    assert (caught.value.code, caught.value.spent.calls) == ("model_garbage", 1)
 
 
 @pytest.mark.requirement("S8")
