@@ -57,6 +57,8 @@ REDIS_PAUSE_SECONDS: Final = 5.0
 _TRIES: Final = 200
 """Whoever loses a race lost it to somebody who got on, so that nobody loses this many in a row."""
 _PREFIX: Final = "palimpsest:breaker:"
+_MOST_BYTES: Final = 1_024
+"""Of a state; one has some hundred."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -212,7 +214,8 @@ class CircuitBreaker:
             for _ in range(_TRIES):
                 pipe.watch(self._key)  # type: ignore[no-untyped-call] # redis-py left it without
                 now = self._now(pipe)
-                stored = self._credible(_decode(pipe.get(self._key)), now)
+                # No more of it than a state has: whoever can write there may have put half a gigabyte.
+                stored = self._credible(_decode(pipe.getrange(self._key, 0, _MOST_BYTES)), now)
                 with self._lock:
                     own = self._own if self._was_away else CLOSED
                 before = max(stored or CLOSED, own, key=lambda state: (state.open_until, state.failures))
@@ -274,8 +277,9 @@ def succeeded(state: State, probe: str) -> State:
     return CLOSED
 
 
-def _decode(stored: bytes | str | None) -> State | None:
+def _decode(stored: bytes | str) -> State | None:
+    """Return what is stored, None where that is nothing, or no state."""
     try:
-        return None if stored is None else msgspec.json.decode(stored, type=State)
+        return msgspec.json.decode(stored, type=State)
     except msgspec.MsgspecError:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,20 @@ def test_failures_in_a_row_over_all_workers_open_the_circuit_for_all(broker_url:
     assert [(event["event"], event["failures"], event["seconds"]) for event in events] == [("circuit.opened", 3, 30.0)]
     clock.now += 9
     assert {refused(each) for each in (one, two, three)} == {"the model is not asked for another 21 s"}
+
+
+def test_what_somebody_else_has_written_is_not_read_to_its_end(broker_url: str, clock: Clock) -> None:
+    one = worker(broker_url, clock)
+    fail(one)
+    with redis.Redis.from_url(broker_url) as client:
+        client.set(f"palimpsest:breaker:{one.id}", bytes(32_000_000))
+    tracemalloc.start()
+    assert refused(one) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1_000_000
+    fail(one, FAILURES)
+    assert refused(worker(broker_url, clock)) == "the model is not asked for another 30 s"
 
 
 def test_one_probe_over_all_workers_closes_it_or_opens_it_for_twice_as_long(broker_url: str, clock: Clock) -> None:
