@@ -279,10 +279,12 @@ def _outline(block: ContextBlock, policy: Policy, max_read: int) -> str:
 
 
 def render_block(block: ContextBlock) -> str:
-    """Return a context block as text that its content cannot close; where it is not whole, with its handle."""
-    text = _CLOSING.sub(f"<\\/{TAG}>", block.text)
+    """Return a context block as text that nothing in it can close; where it is not whole, with its handle."""
+    about = f"<{TAG} source={json_text(block.source)} title={json_text(block.title)}>"
+    # Names of files and titles of pages are as much from outside as what is in them.
+    inside = _CLOSING.sub(f"<\\\\/{TAG}>", f"{about}\n{block.text}")
     note = block.note and f"\n{block.note}"
-    return f"<{TAG} source={json_text(block.source)} title={json_text(block.title)}>\n{text}{note}\n</{TAG}>"
+    return f"{inside}{note}\n</{TAG}>"
 
 
 def _join(history: View, context: Sequence[ContextBlock], user: ViewMessage | None) -> View:
