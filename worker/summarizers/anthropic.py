@@ -56,7 +56,7 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
                 max_retries=0,
                 timeout=anthropic.Timeout(deadline, connect=CONNECT_SECONDS),
                 http_client=anthropic.DefaultAsyncHttpxClient(
-                    verify=authorities(), event_hooks={"response": [bound_answer]}
+                    verify=authorities(), follow_redirects=False, event_hooks={"response": [bound_answer]}
                 ),
             )
 

@@ -90,7 +90,7 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
                 max_retries=0,
                 timeout=openai.Timeout(deadline, connect=CONNECT_SECONDS),
                 http_client=openai.DefaultAsyncHttpx2Client(
-                    verify=authorities(), event_hooks={"response": [bound_answer]}
+                    verify=authorities(), follow_redirects=False, event_hooks={"response": [bound_answer]}
                 ),
             )
 

@@ -53,6 +53,9 @@ LATER: Final = 3_600
 """Seconds of patience that nobody has."""
 
 FAULTS: Final[dict[str, Fault]] = {
+    "307 to another host": Fault(
+        lambda: status(307, headers={"location": "http://127.0.0.2:9/v1/messages"}), "model_rejected"
+    ),
     "400": Fault(lambda: status(400), "model_rejected"),
     "400 prompt too long": Fault(prompt_too_long, "prompt_too_long"),
     "400 no window for the answer": Fault(
