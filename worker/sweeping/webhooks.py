@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -31,10 +33,14 @@ log = structlog.get_logger()
 
 TIMEOUT_SECONDS: Final = 10.0
 """Seconds for one attempt in all: a receiver that answers byte by byte must not keep a worker's thread."""
-AT_ONCE: Final = 2
-"""What part of a worker's threads may be at attempts; the others are there for summaries."""
-AT_ONCE_OF_TENANT: Final = 8
-"""The same of one tenant: receivers that take their ten seconds hold up nobody else's."""
+QUICK_SECONDS: Final = 1.0
+"""Receivers of whom an attempt takes longer are slow, and so are those that nothing is known of."""
+SLOW_FOR_SECONDS: Final = 60.0
+"""How long a tenant's receivers are slow after such an attempt."""
+PART_OF_SLOW: Final = 2
+"""The part of a worker's threads, one in so many, that attempts at slow receivers get; the others are for summaries."""
+PART_OF_SLOW_TENANT: Final = 8
+"""The same of one tenant's: receivers that take their ten seconds hold up nobody else's."""
 LOOKUPS: Final = 64
 """Lookups of addresses at a time; one that is not over in time goes on for as long as the resolver has patience."""
 _LAST_PORT: Final = 65_535
@@ -65,12 +71,13 @@ class Courier:
 
     def __init__(self, database: Database, *, private_addresses: bool, threads: int = 64) -> None:
         self._database = database
-        self._most = max(1, threads // AT_ONCE)
-        self._most_of_tenant = max(1, threads // AT_ONCE_OF_TENANT)
+        self._most = max(1, threads // PART_OF_SLOW)
+        self._most_of_tenant = max(1, threads // PART_OF_SLOW_TENANT)
         self._private_addresses = private_addresses
         # Not the event loop's own threads: a loop that ends waits for them, and so would the worker for a lookup.
         self._lookups = ThreadPoolExecutor(LOOKUPS, "webhook-lookup")
         self._under_way: Counter[UUID] = Counter()
+        self._slow_until: dict[UUID, float] = {}
         self._lock = Lock()
 
     @cached_property
@@ -81,18 +88,35 @@ class Courier:
     def deliver(self, tenant_id: UUID, delivery_id: UUID) -> None:
         """Make one attempt, if one is due, and write down how it went.
 
-        Where too many are under way it stays due, with no attempt counted: the sweeper comes back to it.
+        Where too many are under way at slow receivers it stays due, with no attempt counted: the sweeper comes back
+        to it. Quick ones are not bounded, since as many deliveries as they take in a second would wait for it too.
         """
-        with self._lock:
-            if self._under_way.total() >= self._most or self._under_way[tenant_id] >= self._most_of_tenant:
-                return
-            self._under_way[tenant_id] += 1
+        if not self._begin(tenant_id):
+            return
+        began = time.monotonic()
         try:
             self._deliver(tenant_id, delivery_id)
         finally:
-            with self._lock:
-                self._under_way[tenant_id] -= 1
-                self._under_way += Counter()  # without those that have none
+            self._end(tenant_id, time.monotonic() - began)
+
+    def _begin(self, tenant_id: UUID) -> bool:
+        with self._lock:
+            is_slow = self._slow_until.get(tenant_id, math.inf) > time.monotonic()
+            is_full = self._under_way.total() >= self._most or self._under_way[tenant_id] >= self._most_of_tenant
+            if is_slow and is_full:
+                return False
+            self._under_way[tenant_id] += 1
+            return True
+
+    def _end(self, tenant_id: UUID, seconds: float) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._under_way[tenant_id] -= 1
+            self._under_way += Counter()  # without those that have none
+            if seconds > QUICK_SECONDS:
+                self._slow_until[tenant_id] = now + SLOW_FOR_SECONDS
+            else:
+                self._slow_until.setdefault(tenant_id, now)
 
     def _deliver(self, tenant_id: UUID, delivery_id: UUID) -> None:
         with self._database.transaction(tenant_id) as connection:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import ThreadingHTTPServer
 from ipaddress import ip_address
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -281,45 +281,83 @@ def test_tenants_take_turns_among_what_is_due(chat: Chat) -> None:
     assert ours == [first, chat.tenant_id, first, first]
 
 
-def test_receivers_that_take_their_time_hold_up_nobody_elses(chat: Chat, receiver: Receiver) -> None:
-    courier = Courier(chat.database, private_addresses=True, threads=16)
-    asked, answers = threading.Semaphore(0), threading.Event()
+class Patient(NamedTuple):
+    """A receiver that answers once it may; `asked` is released by each attempt."""
+
+    url: str
+    asked: threading.Semaphore
+    may_answer: threading.Event
+
+
+@pytest.fixture
+def patient() -> Iterator[Patient]:
+    asked, may_answer = threading.Semaphore(0), threading.Event()
 
     class Slow(Drip):
         def do_POST(self) -> None:
             asked.release()
-            answers.wait()
+            may_answer.wait()
             self.send_response(204)
             self.end_headers()
 
-    def due() -> list[tuple[UUID, UUID]]:
-        with chat.database.transaction(None) as connection:
-            every = webhooks.due(connection, 1_000)
-        return [(tenant_id, each) for each, tenant_id, _ in every if tenant_id == chat.tenant_id]
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server, ThreadPoolExecutor(2) as pool:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        for _ in range(3):
-            subscribe(chat, f"http://127.0.0.1:{server.server_port}/hook")
-        compact(chat)
-        *held, left = due()
+        yield Patient(f"http://127.0.0.1:{server.server_port}/hook", asked, may_answer)
+        may_answer.set()
+        server.shutdown()
+
+
+def due_of(chat: Chat) -> list[tuple[UUID, UUID]]:
+    with chat.database.transaction(None) as connection:
+        every = webhooks.due(connection, 1_000)
+    return [(tenant_id, each) for each, tenant_id, _ in every if tenant_id == chat.tenant_id]
+
+
+def test_receivers_that_take_their_time_hold_up_nobody_elses(chat: Chat, receiver: Receiver, patient: Patient) -> None:
+    courier = Courier(chat.database, private_addresses=True, threads=16)
+    for _ in range(3):
+        subscribe(chat, patient.url)
+    compact(chat)
+    *held, left = due_of(chat)
+    with ThreadPoolExecutor(2) as pool:
         attempts = [pool.submit(courier.deliver, *each) for each in held]
         try:
-            assert all(asked.acquire(timeout=30) for _ in held)
+            assert all(patient.asked.acquire(timeout=30) for _ in held)
             courier.deliver(*left)
-            assert due() == [left]
+            assert due_of(chat) == [left]
             subscribe(chat.renew(), receiver.url)
             compact(chat)
-            for each in due():
+            for each in due_of(chat):
                 courier.deliver(*each)
             assert len(receiver.received) == 1
         finally:
-            answers.set()
+            patient.may_answer.set()
         for attempt in attempts:
             attempt.result(30)
-        courier.deliver(*left)
-        assert asked.acquire(timeout=30)
-        server.shutdown()
+    courier.deliver(*left)
+    assert patient.asked.acquire(timeout=30)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_quick_receivers_wait_for_nobody(
+    chat: Chat, receiver: Receiver, patient: Patient, monkeypatch: pytest.MonkeyPatch, *, is_quick: bool
+) -> None:
+    if not is_quick:
+        monkeypatch.setattr("worker.sweeping.webhooks.QUICK_SECONDS", 0.0)
+    courier = Courier(chat.database, private_addresses=True, threads=1)
+    for url in (receiver.url, patient.url, receiver.url):
+        subscribe(chat, url)
+    compact(chat)
+    first, second, third = due_of(chat)
+    courier.deliver(*first)
+    with ThreadPoolExecutor(1) as pool:
+        attempt = pool.submit(courier.deliver, *second)
+        assert patient.asked.acquire(timeout=30)
+        courier.deliver(*third)
+        assert due_of(chat) == ([] if is_quick else [third])
+        assert len(receiver.received) == (2 if is_quick else 1)
+        patient.may_answer.set()
+        attempt.result(30)
 
 
 def test_nobody_else_makes_the_next_attempt_while_one_is_under_way() -> None:
