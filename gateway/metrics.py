@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.doors import CALLED
 
-OUTCOMES: Final = ("compacted", "unchanged", "bypassed", "failed_open")
+_OUTCOMES: Final = ("compacted", "unchanged", "bypassed", "failed_open")
 _PROVIDER_AWAY: Final = (502, 504)
 _TURNS: Final = ("stored", "lost", "not_storable")
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -25,6 +25,8 @@ class GatewayMetrics:
             ["door", "outcome"],
             registry=registry,
         )
+        for door, outcome in product(CALLED, _OUTCOMES):
+            requests.labels(door, outcome)
         turns = Counter(
             "palimpsest_gateway_turns",
             "Answered requests by what became of their turn; the client's next request has one that was lost.",

@@ -26,7 +26,6 @@ _RELATIVE: Final = re.compile(
     rf"|(?P<count>\d{{1,2}}|{'|'.join(_COUNTS)})\s+(?P<of>day|month|year)s?\s+ago)\b(?!\s*\()",
     re.IGNORECASE,
 )
-_YEAR_DAYS: Final = 365
 _MOST_YEARS: Final = 100
 
 

@@ -267,6 +267,7 @@ def test_provider_that_is_away(room: Room) -> None:
         assert 'palimpsest_gateway_refused_total{door="messages",status="502"} 1.0' in counted
         # A rate needs what was there before the first one.
         assert 'palimpsest_gateway_refused_total{door="chat",status="504"} 0.0' in counted
+        assert 'palimpsest_gateway_requests_total{door="chat",outcome="failed_open"} 0.0' in counted
 
 
 def test_large_body_is_refused(room: Room) -> None:
