@@ -11,6 +11,8 @@ _FENCE: Final = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
 _WRAPPED: Final = re.compile(r"\A<(summary|output|answer)>(.*)</\1>\Z", re.DOTALL | re.IGNORECASE)
 _PARAGRAPHS: Final = re.compile(r"(\n[ \t]*\n)")
 _SHOWN: Final = re.compile(r"!+(?=\[)")
+_DEFINED: Final = re.compile(r"^[ >\t]*\[[^\]\n]{1,999}\]:", re.MULTILINE)
+"""Gives a name an address: what stands in brackets anywhere may be that name (CommonMark 0.31, 4.7)."""
 
 
 def tidied(answer: str) -> str:
@@ -19,6 +21,8 @@ def tidied(answer: str) -> str:
     for wrapping, group in ((_FENCE, 1), (_WRAPPED, 2)):
         if match := wrapping.match(text):
             text = match[group].strip()
+    if _DEFINED.search(text):
+        text = _SHOWN.sub("", text)
     return defanged("".join(map(_without_pictures, _PARAGRAPHS.split(text)))).strip()
 
 

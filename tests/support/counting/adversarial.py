@@ -66,6 +66,7 @@ TEXTS: Final[dict[str, Callable[[int], str]]] = {
     "frames": _again("\n\n[PINNED]\n"),
     "speakers": _again("user:\nassistant:\n"),
     "open pictures": _again("![]("),
+    "open names": _again("\n["),
     "blank lines": lambda chars: "x" + "\n " * chars + "x",
     "blank tag": lambda chars: "<" + " " * chars,
     "wrapped blank": lambda chars: f"<summary>{' ' * chars}x",

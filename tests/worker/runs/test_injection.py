@@ -252,6 +252,7 @@ def test_a_summary_has_no_picture_to_fetch_and_no_tag_to_obey() -> None:
         ("!![a [b]]( https://evil.example )", "[a [b]]( https://evil.example )"),
         ("![a\nb](https://evil.example)", "[a\nb](https://evil.example)"),
         ("![a][b]\n\n[b]: https://evil.example", "[a][b]\n\n[b]: https://evil.example"),
+        ("![a]\n\n[a]: https://evil.example", "[a]\n\n[a]: https://evil.example"),
         ("`vec![1, 2]` holds\n\n[a link](https://a.example)", "`vec![1, 2]` holds\n\n[a link](https://a.example)"),
     ],
 )
