@@ -43,14 +43,15 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
         raise ValueError(f"unknown queue {', '.join(unknown)}; there are {', '.join(QUEUES)}")
     _quieten()
     computes = list(queues) == [CHECKS]
-    default = settings.checks_concurrency if computes else settings.summaries_concurrency
+    if concurrency:
+        settings = settings.model_copy(update={"checks_concurrency": concurrency, "summaries_concurrency": concurrency})
+    slots = settings.checks_concurrency if computes else settings.summaries_concurrency
     app = create_app(settings)
     services = app.tasks[CHECK_TASK].services
     end_in_time(services)
     if not computes and services.resources.can_summarize:
         # The SDK takes seconds to load: now, and not while the first run's lease is running out.
         log.info("worker.summarizer", name=services.resources.summarizer.name)
-    slots = concurrency or default
     if computes:
         # A process that is held by C code cannot look after itself, as it does otherwise.
         app.conf.task_time_limit = settings.task_stuck_seconds * FROZEN_FACTOR + LOST_SECONDS
