@@ -318,9 +318,9 @@ class TestProgress:
         workers = Workers(chat)
         conversation = chat.begin({"input_token_budget": 0})
         chat.append(conversation, exchanges(12, 200))
-        lease = workers.hand_over(conversation)
-
+        # Before the first attempt: the next beat is as far away as the lease was long when the last one came.
         workers.resources.leases.lease_seconds = 0.03
+        lease = workers.hand_over(conversation)
 
         def waits(seconds: float, call: Callable[[], object]) -> bool:
             """Wait for a call that lasts through some beats; tell whether they were progress."""
