@@ -69,7 +69,7 @@ class AddressError(Exception):
 class Courier:
     """Makes attempts at deliveries. Safe to use from many threads."""
 
-    def __init__(self, database: Database, *, private_addresses: bool, threads: int = 64) -> None:
+    def __init__(self, database: Database, *, private_addresses: bool, threads: int) -> None:
         self._database = database
         self._most = max(1, threads // PART_OF_SLOW)
         self._most_of_tenant = max(1, threads // PART_OF_SLOW_TENANT)

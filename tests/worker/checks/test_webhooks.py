@@ -69,7 +69,7 @@ def compact(chat: Chat) -> UUID:
 
 def deliver(chat: Chat, *, private_addresses: bool = True) -> int:
     """Do what sweeper and workers do with the tenant's deliveries that are due; return how many those were."""
-    courier = Courier(chat.database, private_addresses=private_addresses)
+    courier = Courier(chat.database, private_addresses=private_addresses, threads=16)
     with chat.database.transaction(None) as connection:
         due = [each for each, tenant_id, _ in webhooks.due(connection, 1_000) if tenant_id == chat.tenant_id]
     for delivery_id in due:
@@ -201,7 +201,7 @@ def test_private_addresses_are_not_called(chat: Chat, host: str) -> None:
 def test_two_workers_with_the_same_delivery_make_one_attempt(chat: Chat, receiver: Receiver) -> None:
     subscribe(chat, receiver.url)
     compact(chat)
-    courier = Courier(chat.database, private_addresses=True)
+    courier = Courier(chat.database, private_addresses=True, threads=16)
     (row,) = rows(chat)
     for _ in range(2):
         courier.deliver(chat.tenant_id, row.id)
