@@ -14,7 +14,7 @@ from tests.fuzz.api_calls import ApiFuzz
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a bound for a loaded machine: the search is one fixture
 EXAMPLES = 12
 
 
