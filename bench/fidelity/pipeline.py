@@ -80,7 +80,7 @@ class Memory:
     def cut_tool_results(self, policy: Policy) -> bool:
         """Cut older tool results; return whether any was."""
         working = self.working(policy)
-        cut = cut_tool_results(working.view, policy.tool_result_retention_chars, in_pieces=self._in_pieces)
+        cut = cut_tool_results(working.view, policy.tool_result_retention_chars)
         if cut.results:
             self._keep(settle(working, cut.view, run_id="", truncated=[working.view[at].seq for at in cut.indices]))
         return bool(cut.results)

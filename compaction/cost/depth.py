@@ -38,8 +38,7 @@ class Depth(NamedTuple):
 
 def depths(stage: Stage, policy: Policy) -> list[Depth]:
     """Return every depth to which older tool results can be cut, the deepest first; none where nothing is to be cut."""
-    working = stage.working
-    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, working.handles, in_pieces=working.in_pieces)
+    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, stage.working.handles)
     freed = [stage.view[index].tokens - cut.view[index].tokens for index in cut.indices]
     until = [0, *accumulate(message.tokens for message in stage.view)]
     left = sum(freed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compaction.shorten.recalled import RecallCalls, last_results, newest_results, recalled_line
+from compaction.shorten.recalled import RecallCalls, newest_results, recalled_line
 from compaction.view import MARKER, View, ViewMessage, result_tail, shorten_result
 
 if TYPE_CHECKING:
@@ -26,13 +26,12 @@ def cut_tool_results(
     retention_chars: int,
     handles: Handles | None = None,
     *,
-    in_pieces: bool = False,
     start: int = 0,
 ) -> Cut:
     """Cut every tool result except those in the most recent tool-result message.
 
-    With `in_pieces` the results of one answer are messages of their own, and all those of the newest stay. Results in
-    messages before the one at `start` stay as well.
+    Results of one answer may be messages of their own, as they were posted one by one: the API takes neighbours as one
+    message, so all of them stay. Results in messages before the one at `start` stay as well.
 
     A result is left alone if its content is neither a string nor holds text blocks, if it already ends with the
     marker, or if its text is no longer than `retention_chars` characters. Text blocks are cut as one text; images
@@ -43,7 +42,7 @@ def cut_tool_results(
     indices: list[int] = []
     results = 0
     recalls = RecallCalls(view)
-    for index in range(start, newest_results(view) if in_pieces else last_results(view)):
+    for index in range(start, newest_results(view)):
         message = view[index]
         if message.role != "user" or isinstance(message.content, str):
             continue

@@ -191,8 +191,8 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
 
 def cut_results(stage: Stage, policy: Policy, start: int = 0) -> StepOutcome:
     """Return the view with older tool results cut; those in messages before the one at `start` stay."""
-    view, handles, in_pieces = stage.view, stage.working.handles, stage.working.in_pieces
-    cut = cut_tool_results(view, policy.tool_result_retention_chars, handles, in_pieces=in_pieces, start=start)
+    view, handles = stage.view, stage.working.handles
+    cut = cut_tool_results(view, policy.tool_result_retention_chars, handles, start=start)
     outcome = StepOutcome(
         Step.TOOL_RESULTS,
         cut.view,

@@ -114,17 +114,8 @@ def test_a_working_view_says_which_of_them_it_is(pieces: bool) -> None:
 @given(conversations(), st.integers(0, 60))
 def test_the_newest_results_stay_and_the_others_are_cut_the_same(whole: View, retention: int) -> None:
     cut = cut_tool_results(whole, retention)
-    other = cut_tool_results(in_pieces(whole), retention, in_pieces=True)
+    other = cut_tool_results(in_pieces(whole), retention)
     assert said(other.view) == said(cut.view)
     assert other.results == cut.results
-    again = cut_tool_results(other.view, retention, in_pieces=True)
+    again = cut_tool_results(other.view, retention)
     assert (again.results, again.view) == (0, other.view)
-
-
-def test_without_pieces_the_newest_result_message_alone_stays() -> None:
-    calls: list[Any] = [{"type": "tool_use", "id": name, "name": "look", "input": {}} for name in ("a", "b")]
-    first, second = ([{"type": "tool_result", "tool_use_id": name, "content": "x" * 900}] for name in ("a", "b"))
-    every: list[tuple[str, Any]] = [("user", "Go."), ("assistant", calls), ("user", first), ("user", second)]
-    view = tuple(ViewMessage(role, content, seq) for seq, (role, content) in enumerate(every))
-    assert cut_tool_results(view, 500).indices == (2,)
-    assert cut_tool_results(view, 500, in_pieces=True).indices == ()
