@@ -249,7 +249,7 @@ def _order_answer(group: list[_Draft], repairs: Repairs) -> None:
 
 def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
     """Put every result directly after its call. Groups are runs of one role, which the API combines."""
-    results, calls = _index(groups)
+    results, written, calls = _index(groups)
     wanted: dict[int, list[dict[str, Any]]] = defaultdict(list)
     # Where thinking was signed before a result that came late: from which group, up to which.
     stale: dict[int, int] = {}
@@ -263,6 +263,8 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
             if result is None and position - 2 not in calling:
                 # Directly before its call, and no second answer to the call before: it was stored too early.
                 result = _first_unused(results.get(identifier, []), position - 2, position)
+            if result is None:
+                result = _first_unused(written.get(identifier, []), position, position + 2)
             if result is None:
                 repairs.missing_results += 1
             elif result.position != position + 1:
@@ -311,17 +313,21 @@ def _strip_thinking(group: list[_Draft]) -> int:
     return count
 
 
-def _index(groups: list[list[_Draft]]) -> tuple[dict[str, list[_Occurrence]], dict[str, list[int]]]:
-    """Return, by id, where every result is and which groups call."""
+def _index(
+    groups: list[list[_Draft]],
+) -> tuple[dict[str, list[_Occurrence]], dict[str, list[_Occurrence]], dict[str, list[int]]]:
+    """Return, by id, where every result is, where what a snapshot says in the place of one, and which groups call."""
     results: dict[str, list[_Occurrence]] = defaultdict(list)
+    written: dict[str, list[_Occurrence]] = defaultdict(list)
     calls: dict[str, list[int]] = defaultdict(list)
     for position, group in enumerate(groups):
         for block in (block for draft in group for block in draft.parts):
             if block.get("type") == "tool_result":
-                results[block["tool_use_id"]].append(_Occurrence(position, block))
+                found = written if block.get("content") == NO_RESULT and block.get("is_error") else results
+                found[block["tool_use_id"]].append(_Occurrence(position, block))
             elif block.get("type") == "tool_use":
                 calls[block["id"]].append(position)
-    return results, calls
+    return results, written, calls
 
 
 def _first_unused(occurrences: list[_Occurrence], after: int, until: int) -> _Occurrence | None:

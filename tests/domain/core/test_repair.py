@@ -280,6 +280,19 @@ def test_a_result_moves_to_its_call() -> None:
     ]
 
 
+def test_a_result_that_came_at_last_takes_the_place_of_the_error_that_was_written_for_it() -> None:
+    """A snapshot has that error, where it was made while the call was not answered."""
+    written = [("assistant", [call("a"), call("b")]), ("user", [result("a"), missing("b")]), ("assistant", "so far")]
+    late = [("user", [result("b")]), ("assistant", [THOUGHT, text_block("so")])]
+    after, repairs = repair(view_of(OPEN, *written, *late))
+    assert [message.content for message in after[2:]] == [[result("a"), result("b")], "so far", [text_block("so")]]
+    assert (repairs.moved_results, repairs.missing_results, repairs.dropped_blocks) == (1, 0, 0)
+    # Of two for one call the error is what there is no need of; where no other comes it stays as it is.
+    newest = ("user", [result("b"), text_block("and?")])
+    assert repaired(OPEN, *written, newest)[2] == ("user", [result("a"), result("b")])
+    assert repaired(OPEN, *written) == [OPEN, *written]
+
+
 def test_a_result_that_was_stored_before_its_call_moves_after_it() -> None:
     assert repaired(OPEN, ("user", [result()]), ("assistant", [call()]), ("user", "and?")) == [
         OPEN,

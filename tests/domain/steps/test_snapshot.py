@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from compaction.coverage import Span, find_span
 from compaction.policy import Policy
+from compaction.repair import NO_RESULT
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.snapshot import (
@@ -144,6 +145,27 @@ def test_what_repair_has_moved_is_written_with_what_it_was_moved_to(
     after = build(head(new), [row for row in stored if row.seq > new.covers_through], POLICY)
     assert [message.as_message() for message in after.view] == [message.as_message() for message in cut.view]
     assert LONG in dump_messages(after.view)
+
+
+def test_a_result_that_comes_after_its_call_was_covered_unanswered_is_shown() -> None:
+    stored = rows(
+        ("user", "go"),
+        ("assistant", [call("a"), call("b")]),
+        ("user", [result("a", LONG)]),
+        ("assistant", "b is not there yet"),
+        ("user", "then c"),
+        ("assistant", [call("c")]),
+        ("user", [result("c", LONG)]),
+        ("assistant", "c is there"),
+        ("user", [result("b", "at last")]),
+        ("assistant", "b as well"),
+    )
+    built = build(Snapshot(), stored[:8], POLICY)
+    new = settle(built, cut_tool_results(built.view, 500).view, run_id="run-1", truncated=[2])
+    assert NO_RESULT in new.messages_json
+    after = build(head(new), [row for row in stored if row.seq > new.covers_through], POLICY)
+    assert "at last" in dump_messages(after.view)
+    assert NO_RESULT not in dump_messages(after.view)
 
 
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
