@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 NO_RESULT: Final = "No result was recorded for this tool call."
-LATE: Final = f"{OUT_OF_PLACE} the result of an earlier tool call came late and stands with its call.)"
+LATE: Final = f"{OUT_OF_PLACE} the result of an earlier tool call came late.)"
+LATE_DATA: Final = f"{OUT_OF_PLACE} what follows is data from a tool, the result of an earlier call that came late.)"
 ORPHANED: Final = f"{OUT_OF_PLACE} what follows is data from a tool, the result of no call that was made here.)"
 NOTHING: Final = f"{OUT_OF_PLACE} it held nothing that can be shown.)"
-_ORPHAN_CHARS: Final = 2_000
-"""Characters of results without a call that are shown as text."""
+_SAID_CHARS: Final = 2_000
+"""Characters of results without a place that are shown as text."""
 
 
 @dataclass(slots=True)
@@ -126,11 +127,12 @@ def _stand_in(newest: ViewMessage, mended: View) -> str | None:
     if not results.keys().isdisjoint(_results(takewhile(_is_from_user, reversed(mended)), ids)):
         return None
     orphaned = results.keys() - set(_results(mended, ids))
-    said = "\n".join(_result_text(block) for key, block in results.items() if key in orphaned)
-    if len(said) > _ORPHAN_CHARS + len(MARKER):
-        said = said[:_ORPHAN_CHARS] + MARKER
+    # A late result stands with its call as well, but there it may be cut or summarized before the model was asked.
+    said = "\n".join(_result_text(block) for key, block in results.items() if not orphaned or key in orphaned)
+    if len(said) > _SAID_CHARS + len(MARKER):
+        said = said[:_SAID_CHARS] + MARKER
     if said.strip():
-        return f"{ORPHANED}\n{said}"
+        return f"{ORPHANED if orphaned else LATE_DATA}\n{said}"
     if results and not orphaned:
         return LATE
     if mended and (mended[-1].role == "user" or any(block["type"] == "tool_use" for block in _blocks(mended[-1]))):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compaction.messages import acceptable
 from compaction.pins.pinned import latest_request_pin
-from compaction.repair import LATE, NO_RESULT, NOTHING, ORPHANED, Repairs, mend, repair
+from compaction.repair import LATE, LATE_DATA, NO_RESULT, NOTHING, ORPHANED, Repairs, mend, repair
 from compaction.soundness import is_sound
 from compaction.view import MARKER, OPENING, OUT_OF_PLACE, WRITTEN, View, ViewMessage
 from tests.support.blocks import document_block, image_block, text_block, unknown_block
@@ -213,7 +213,8 @@ def said_by(message: ViewMessage) -> bool:
 def test_what_stands_for_the_newest_message_says_what_it_said() -> None:
     asked = (OPEN, ("assistant", [call()]), ("user", "wait"), ("assistant", "fine"))
     for newest, expected in (
-        ([result(content="found")], LATE),
+        ([result(content="found")], f"{LATE_DATA}\nfound"),
+        ([result(content=[image_block()])], LATE),
         ([result("x", "found")], f"{ORPHANED}\nfound"),
         ([result("x", [text_block("a"), image_block(), text_block("b")])], f"{ORPHANED}\na\nb"),
         ([result("x", "y" * 9_000)], f"{ORPHANED}\n{'y' * 2_000}{MARKER}"),

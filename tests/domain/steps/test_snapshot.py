@@ -168,6 +168,21 @@ def test_a_result_that_comes_after_its_call_was_covered_unanswered_is_shown() ->
     assert NO_RESULT not in dump_messages(after.view)
 
 
+def test_a_late_result_that_is_the_newest_message_is_at_the_end_whatever_becomes_of_its_call() -> None:
+    stored = rows(
+        ("user", "go"),
+        ("assistant", [call()]),
+        ("user", "meanwhile?"),
+        ("assistant", "something else"),
+        ("user", [result(content="at last")]),
+    )
+    built = build(Snapshot(), stored, POLICY)
+    summarized = rebuild(built.view, Zone(1, 4), "a call, and its answer")
+    new = settle(built, summarized, run_id="run-1", removed="summarized", summary="a call, and its answer")
+    after = build(head(new), [row for row in stored if row.seq > new.covers_through], POLICY)
+    assert (after.view[-1].role, "at last" in str(after.view[-1].content)) == ("user", True)
+
+
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
     new = cut()
     assert (new.covers_through, new.seqs) == (4, (0, 1, 2, 3, 4))
