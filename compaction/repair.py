@@ -82,6 +82,11 @@ class _Occurrence:
     used: bool = field(default=False)
 
 
+def is_missing_result(block: Mapping[str, Any]) -> bool:
+    """Tell whether a result is the error that stands for one that was not there."""
+    return block.get("content") == NO_RESULT and bool(block.get("is_error"))
+
+
 def repair(view: Sequence[ViewMessage], *, ends_with_newest: bool = True) -> tuple[View, Repairs]:
     """Return a valid view and what it took.
 
@@ -325,7 +330,7 @@ def _index(
     for position, group in enumerate(groups):
         for block in (block for draft in group for block in draft.parts):
             if block.get("type") == "tool_result":
-                found = written if block.get("content") == NO_RESULT and block.get("is_error") else results
+                found = written if is_missing_result(block) else results
                 found[block["tool_use_id"]].append(_Occurrence(position, block))
             elif block.get("type") == "tool_use":
                 calls[block["id"]].append(position)

@@ -16,10 +16,11 @@ from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_
 from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
-from compaction.repair import Repairs, mend, repair
+from compaction.repair import Repairs, mend
 from compaction.shorten.inline_tags import cut_inline
 from compaction.sizes import uncounted_bytes
 from compaction.soundness import is_sound
+from compaction.steps.boundary import tail_begins
 from compaction.steps.stored_view import NOTHING, StoredView, dump_messages
 from compaction.summary.zone import preamble_length, without_summary
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
@@ -325,37 +326,9 @@ def left_out(working: Working, after: View) -> list[Span]:
 
 def _covered(working: Working, after: View) -> tuple[int, int]:
     """Return the index in `after` from which on it is the tail's, and the seq up to which the rest covers originals."""
-    cut = _tail_begins(working, after)
+    cut = tail_begins(working, after)
     covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
     return cut, max(covers, working.snapshot.covers_through)
-
-
-def _tail_begins(working: Working, after: View) -> int:
-    """Return the index in `after` from which on the tail makes what is there.
-
-    Where repair moved a block, what it moved it from may be covered: then what it moved it to has to be, too.
-    """
-    begins = len(after) - _untouched(working, after)
-    while working.unrepaired and begins < len(after):
-        tail = [message for message in working.unrepaired if message.seq >= after[begins].seq]
-        repaired, _ = repair((*after[:begins], *tail))
-        if repaired == after:
-            break
-        differs = next(
-            (at for at, pair in enumerate(zip(repaired, after, strict=False)) if pair[0] != pair[1]), len(after)
-        )
-        begins = min(max(begins, differs) + 1, len(after))
-    return begins
-
-
-def _untouched(working: Working, after: View) -> int:
-    """Return how many messages at the end of `after` are the tail's own."""
-    count = 0
-    for new, old in zip(reversed(after), reversed(working.view), strict=False):
-        if new is not old or new.seq <= working.snapshot.covers_through:
-            break
-        count += 1
-    return count
 
 
 def _first_change(before: View, after: View) -> int:

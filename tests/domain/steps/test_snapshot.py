@@ -183,6 +183,27 @@ def test_a_late_result_that_is_the_newest_message_is_at_the_end_whatever_becomes
     assert (after.view[-1].role, "at last" in str(after.view[-1].content)) == ("user", True)
 
 
+def test_a_snapshot_covers_every_message_of_which_a_result_stands_in_it() -> None:
+    """An edit goes back to the newest snapshot that covers nothing of what it replaces, and must not show any of it."""
+    stored = rows(
+        ("user", "go"),
+        ("assistant", [call("a"), call("b")]),
+        ("user", [result("a", LONG)]),
+        ("user", "is it done?"),
+        ("user", [result("b", LONG)]),
+        ("assistant", "both are there"),
+        ("user", "then c"),
+        ("assistant", [call("c")]),
+        ("user", [result("c", LONG)]),
+    )
+    built = build(Snapshot(), stored, POLICY)
+    cut = cut_tool_results(built.view, 500)
+    new = settle(built, cut.view, run_id="run-1", truncated=[2])
+    assert new.covers_through == 4
+    after = build(head(new), [row for row in stored if row.seq > new.covers_through], POLICY)
+    assert [message.as_message() for message in after.view] == [message.as_message() for message in cut.view]
+
+
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
     new = cut()
     assert (new.covers_through, new.seqs) == (4, (0, 1, 2, 3, 4))
