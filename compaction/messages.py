@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Mapping
@@ -33,7 +34,8 @@ CACHE_MARK: Final = "cache_control"
 _MAPPING: Final = (dict, Mapping)
 """`Mapping` alone would do; a dict is found five times faster so."""
 _RESULT: Final = ("tool_result",)
-_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]{1,512}\Z")
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _SUMMARY_FIELDS: Final = frozenset(
     {"type", "content", "signature", "encrypted_content", "tool_changes", "cache_control"}
@@ -174,7 +176,7 @@ def acceptable(role: str, block: Any) -> dict[str, Any] | None:
     if kind in _USER_ONLY if role == "assistant" else kind in _ASSISTANT_ONLY or is_server_result(block):
         return None
     if kind == "tool_use":
-        return block if is_call(block) else None
+        return block if is_call(block) else _acceptable_call(block)
     return block if _is_whole(block) else None
 
 
@@ -210,9 +212,36 @@ def _is_summary(block: Block) -> bool:
     )
 
 
-def _acceptable_result(block: dict[str, Any]) -> dict[str, Any] | None:
-    if not isinstance(block.get("tool_use_id"), str):
+def _acceptable_call(block: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a call with an id and a name that the Messages API takes, where it has others; None for what is none."""
+    identifier, name = block.get("id"), block.get("name")
+    if not (isinstance(identifier, str) and identifier and isinstance(name, str) and name):
         return None
+    return (
+        {**block, "id": call_id(identifier), "name": tool_name(name)}
+        if isinstance(block.get("input"), _MAPPING)
+        else None
+    )
+
+
+def call_id(identifier: str) -> str:
+    """Return a call's id as the Messages API takes one; two ids stay two."""
+    if _IDENTIFIER.match(identifier):
+        return identifier
+    return f"call_{hashlib.sha256(identifier.encode()).hexdigest()[:32]}"
+
+
+def tool_name(name: str) -> str:
+    """Return a tool's name as the Messages API takes one."""
+    return _NOT_IN_A_NAME.sub("_", name)[:128] or "tool"
+
+
+def _acceptable_result(block: dict[str, Any]) -> dict[str, Any] | None:
+    identifier = block.get("tool_use_id")
+    if not isinstance(identifier, str):
+        return None
+    if not _IDENTIFIER.match(identifier):
+        return _acceptable_result({**block, "tool_use_id": call_id(identifier)})
     inner = block.get("content", "")
     if isinstance(inner, str):
         return block

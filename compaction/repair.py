@@ -35,6 +35,7 @@ class Repairs:
 
     moved_results: int = 0
     missing_results: int = 0
+    renamed_calls: int = 0
     dropped_blocks: int = 0
     stale_thinking: int = 0
     last_thinking: int = 0
@@ -48,6 +49,10 @@ class Repairs:
             warnings.append(f"{self.moved_results} tool result(s) were stored out of place and moved to their call")
         if self.missing_results:
             warnings.append(f"{self.missing_results} tool call(s) had no result stored and got an error result")
+        if self.renamed_calls:
+            warnings.append(
+                f"{self.renamed_calls} tool call(s) have an id or a name that the API refuses and got another"
+            )
         if self.dropped_blocks:
             warnings.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
         if self.stale_thinking:
@@ -200,6 +205,7 @@ def _clean(message: ViewMessage, repairs: Repairs) -> _Draft:
             repairs.dropped_blocks += 1
         else:
             parts.append(kept)
+            repairs.renamed_calls += kept is not block and kept["type"] == "tool_use"
         changed = changed or kept is not block
     return _Draft(message, parts, changed)
 

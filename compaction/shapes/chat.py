@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import INSTRUCTION, THINKING, blocks
+from compaction.messages import INSTRUCTION, THINKING, blocks, call_id
 from compaction.shapes import inner
 from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING as REASONED
@@ -180,7 +180,7 @@ class _Encoder:
         self.left_out: list[LeftOut] = []
         self._sent = sent
         self._ids = {
-            inner.inner_id(identifier): identifier for each in sent.values() for identifier in _identifiers(each.value)
+            call_id(identifier): identifier for each in sent.values() for identifier in _identifiers(each.value)
         }
 
     def asked(self, group: Sequence[ViewMessage]) -> None:
@@ -282,7 +282,7 @@ class _Encoder:
     def _with_calls(self, own: dict[str, Any], calls: Sequence[Any], was: Sequence[Any]) -> dict[str, Any]:
         if calls == [block for block in was if block.get("type") == "tool_use"]:
             return own
-        given = {inner.inner_id(str(each.get("id"))): each for each in own.get("tool_calls") or ()}
+        given = {call_id(str(each.get("id"))): each for each in own.get("tool_calls") or ()}
         rest = {name: value for name, value in own.items() if name not in {"tool_calls", "function_call"}}
         wanted = [given.get(str(block.get("id"))) or self._call(block) for block in calls]
         return {**rest, "tool_calls": wanted} if wanted else rest

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content
+from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content, call_id, tool_name
 from compaction.tokens import CHARS_PER_TOKEN, DOCUMENT_TOKENS, IMAGE_TOKENS, json_text
 
 Part = dict[str, Any]
@@ -27,8 +27,6 @@ IMAGE_CHARS: Final = IMAGE_TOKENS * CHARS_PER_TOKEN
 """Characters that an image is counted as."""
 FILE_CHARS: Final = DOCUMENT_TOKENS * CHARS_PER_TOKEN
 """Characters that a file of unknown length is counted as."""
-_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]{1,512}\Z")
-_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _DATA_URL: Final = re.compile(r"data:(?P<media>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)\Z", re.DOTALL)
 _MOST_BRACKETS: Final = 200
 """Of arguments that are read as JSON; more may be nested too deeply."""
@@ -104,26 +102,14 @@ def thought(text: str, sealed: Any, item: str) -> Part:
 
 def call(identifier: str, name: str, given: Any, item: str | None = None) -> Part:
     """Return a tool call."""
-    block = {"type": "tool_use", "id": inner_id(identifier), "name": inner_name(name), "input": given}
+    block = {"type": "tool_use", "id": call_id(identifier), "name": tool_name(name), "input": given}
     return block if item is None else {**block, ITEM: item}
 
 
 def result(identifier: str, content: Any, item: str | None = None) -> Part:
     """Return a tool's result."""
-    block = {"type": "tool_result", "tool_use_id": inner_id(identifier), "content": content}
+    block = {"type": "tool_result", "tool_use_id": call_id(identifier), "content": content}
     return block if item is None else {**block, ITEM: item}
-
-
-def inner_id(identifier: str) -> str:
-    """Return a call's id as the Messages API takes one; two ids stay two."""
-    if _IDENTIFIER.match(identifier):
-        return identifier
-    return f"call_{hashlib.sha256(identifier.encode()).hexdigest()[:32]}"
-
-
-def inner_name(name: str) -> str:
-    """Return a tool's name as the Messages API takes one."""
-    return _NOT_IN_A_NAME.sub("_", name)[:128] or "tool"
 
 
 def arguments(text: str) -> Part:

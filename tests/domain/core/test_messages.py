@@ -139,12 +139,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("assistant", document_block()),
     ("assistant", {"type": "thinking", "thinking": "unsigned"}),
     ("assistant", {"type": "redacted_thinking"}),
-    ("assistant", call("with space")),
     ("assistant", call("")),
-    ("assistant", call("a\n")),
     ("assistant", call(name="")),
-    ("assistant", call(name="not.a.name")),
-    ("assistant", call(name="n" * 129)),
     ("assistant", call(input="{}")),
     ("assistant", {"type": "mcp_tool_use", "id": "", "name": "x", "input": {}}),
 ]
@@ -180,6 +176,21 @@ def test_a_result_is_mended_rather_than_lost(block: dict[str, Any], mended: dict
 
 
 @pytest.mark.parametrize(
+    ("block", "name"),
+    [(call("with space"), "search"), (call("a\n"), "search"), (call(name="not.a.name"), "not_a_name")],
+)
+def test_a_call_that_is_named_as_the_api_refuses_gets_another_name(block: dict[str, Any], name: str) -> None:
+    mended = acceptable("assistant", block)
+    assert mended is not None
+    assert acceptable("assistant", mended) is mended
+    assert (mended["name"], mended["input"]) == (name, block["input"])
+    answered = acceptable("user", result(block["id"]))
+    assert answered is not None
+    assert answered["tool_use_id"] == mended["id"]
+    assert not message_facts("assistant", [block]).sound
+
+
+@pytest.mark.parametrize(
     ("role", "content", "sound"),
     [
         ("user", "hello", True),
@@ -211,7 +222,7 @@ def test_facts_hold_what_planning_needs() -> None:
 
 @pytest.mark.parametrize(
     ("role", "block"),
-    [("assistant", call("with space")), ("user", call("a")), ("assistant", call("a", name=""))],
+    [("assistant", call("")), ("user", call("a")), ("assistant", call("a", name=""))],
 )
 def test_a_call_that_repair_drops_waits_for_no_result(role: str, block: dict[str, Any]) -> None:
     # Else the result in the next turn would look answered, and be served without its call once this one is covered.

@@ -281,6 +281,24 @@ def test_a_result_moves_to_its_call() -> None:
     ]
 
 
+def test_a_call_with_an_id_or_a_name_that_the_api_refuses_is_served_with_another() -> None:
+    foreign = [call("functions.fetch:0"), {**call("functions.fetch:1"), "name": "fetch page.v2"}]
+    results = [result("functions.fetch:1", "two"), result("functions.fetch:0", "one")]
+    after, repairs = repair(
+        view_of(OPEN, ("assistant", foreign), *(("user", [each]) for each in results), ("user", "so?"))
+    )
+    assert problems([message.as_message() for message in after]) == []
+    made = [block for block in after[1].content if isinstance(block, dict)]
+    shown = [block for message in after[2:4] for block in message.content if isinstance(block, dict)]
+    assert [(block["tool_use_id"], block["content"]) for block in shown] == [
+        (made[1]["id"], "two"),
+        (made[0]["id"], "one"),
+    ]
+    assert [block["name"] for block in made] == ["fetch", "fetch_page_v2"]
+    assert repairs == Repairs(renamed_calls=2)
+    assert repair(after) == (after, Repairs())
+
+
 def test_a_result_that_came_at_last_takes_the_place_of_the_error_that_was_written_for_it() -> None:
     """A snapshot has that error, where it was made while the call was not answered."""
     written = [("assistant", [call("a"), call("b")]), ("user", [result("a"), missing("b")]), ("assistant", "so far")]
