@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from compaction.messages import blocks, tool_result_ids
+from compaction.messages import blocks, call_id
 from compaction.repair import is_missing_result, repair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from compaction.steps.snapshot import Working
     from compaction.view import View, ViewMessage
 
 
-def tail_begins(working: Working, after: View) -> int:
-    """Return the index in `after` from which on the tail makes what is there.
+def tail_begins(working: Working, after: View) -> tuple[int, int]:
+    """Return the index in `after` from which on the tail makes what is there, and the seq that the tail begins with.
 
     Where repair moved a block, what it moved it from may be covered: then what it moved it to has to be, too; and a
-    message whose result stands in what is covered has to be, since an edit that replaces it takes the result with it.
+    message whose result stood in what is covered has to be, since an edit that replaces it takes the result with it.
     """
     begins = len(after) - _untouched(working, after)
+    first = _first_of_tail(working, len(after) - begins)
     while working.unrepaired and begins < len(after):
-        moved = _moved_from(working, after[:begins], after[begins].seq)
+        moved = _moved_from(working, first)
         if moved is not None:
             begins = next((at for at in range(begins, len(after)) if after[at].seq > moved), len(after))
+            first = max(moved + 1, _first_of_tail(working, len(after) - begins))
             continue
-        tail = [message for message in working.unrepaired if message.seq >= after[begins].seq]
+        tail = [message for message in working.unrepaired if message.seq >= first]
         repaired, _ = repair((*after[:begins], *tail))
         if repaired == after:
             break
@@ -35,29 +37,37 @@ def tail_begins(working: Working, after: View) -> int:
             (at for at, pair in enumerate(zip(repaired, after, strict=False)) if pair[0] != pair[1]), len(after)
         )
         begins = min(max(begins, differs) + 1, len(after))
-    return begins
+        first = max(first, _first_of_tail(working, len(after) - begins))
+    return begins, first if begins < len(after) else working.last_seq + 1
 
 
-def _moved_from(working: Working, covered: View, first: int) -> int | None:
-    """Return the seq of the last message from `first` on of which a result stands in `covered`, None for none."""
-    own = (*working.snapshot.messages, *(message for message in working.unrepaired if message.seq < first))
-    more = Counter(_result_ids(covered))
-    more.subtract(_result_ids(own))
+def _first_of_tail(working: Working, shown: int) -> int:
+    """Return the seq from which on originals make the last `shown` messages, with those of which nothing is shown."""
+    at = len(working.view) - shown
+    before = working.view[at - 1].seq if at else -1
+    return max(before, working.snapshot.covers_through) + 1
+
+
+def _moved_from(working: Working, first: int) -> int | None:
+    """Return the seq of the last message from `first` on of which a result stands before it in the view, else None."""
+    stand = Counter(_result_ids(message for message in working.view if message.seq < first))
+    stand.subtract(_result_ids(working.snapshot.messages))
+    stand.subtract(_result_ids(message for message in working.unrepaired if message.seq < first))
     found = None
-    for message in working.unrepaired if max(more.values(), default=0) > 0 else ():
-        for identifier in tool_result_ids(message.content) if message.seq >= first else ():
-            if more[identifier] > 0:
-                more[identifier] -= 1
+    for message in working.unrepaired if max(stand.values(), default=0) > 0 else ():
+        for identifier in _result_ids((message,)) if message.seq >= first else ():
+            if stand[identifier] > 0:
+                stand[identifier] -= 1
                 found = message.seq
     return found
 
 
-def _result_ids(view: Sequence[ViewMessage]) -> Iterator[str]:
+def _result_ids(view: Iterable[ViewMessage]) -> Iterator[str]:
     """Yield the ids that results answer, not those of errors that say that there was none."""
     for message in view:
         for block in blocks(message.content) if message.role == "user" else ():
             if block.get("type") == "tool_result" and not is_missing_result(block):
-                yield str(block.get("tool_use_id"))
+                yield call_id(str(block.get("tool_use_id")))
 
 
 def _untouched(working: Working, after: View) -> int:

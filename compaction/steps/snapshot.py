@@ -326,9 +326,8 @@ def left_out(working: Working, after: View) -> list[Span]:
 
 def _covered(working: Working, after: View) -> tuple[int, int]:
     """Return the index in `after` from which on it is the tail's, and the seq up to which the rest covers originals."""
-    cut = tail_begins(working, after)
-    covers = after[cut].seq - 1 if cut < len(after) else working.last_seq
-    return cut, max(covers, working.snapshot.covers_through)
+    cut, first = tail_begins(working, after)
+    return cut, max(first - 1, working.snapshot.covers_through)
 
 
 def _first_change(before: View, after: View) -> int:

@@ -29,6 +29,7 @@ from compaction.steps.stored_view import dump_messages
 from compaction.summary.zone import Zone, rebuild
 from compaction.view import WRITTEN, View, ViewMessage
 from tests.support.blocks import text_block
+from tests.support.messages_api import problems
 from tests.support.strategies import any_conversations
 
 if TYPE_CHECKING:
@@ -202,6 +203,21 @@ def test_a_snapshot_covers_every_message_of_which_a_result_stands_in_it() -> Non
     assert new.covers_through == 4
     after = build(head(new), [row for row in stored if row.seq > new.covers_through], POLICY)
     assert [message.as_message() for message in after.view] == [message.as_message() for message in cut.view]
+    # So it is where the result is in a summary.
+    summarized = rebuild(built.view, Zone(1, 3), "a and b were looked at")
+    assert settle(built, summarized, run_id="run-1", summary="a and b were looked at").covers_through == 4
+
+
+def test_calls_that_wait_for_their_results_are_not_covered_where_another_answer_came_after_them() -> None:
+    """What is appended next is held against the last answer alone: a snapshot that calls would be served as it is."""
+    calls = ("assistant", [call("a"), call("b")])
+    stored = rows(("user", "go"), ("assistant", "so"), ("user", "and"), calls, ("assistant", "wait"), first=0)
+    built = build(Snapshot(), stored, POLICY)
+    new = settle(built, rebuild(built.view, Zone(1, 3), "so"), run_id="run-1", summary="so")
+    assert (new.covers_through, "tool_use" in new.messages_json) == (2, False)
+    tail = [row for row in stored if row.seq > new.covers_through]
+    asked = build(head(new), [*tail, *rows(("user", "done?"), first=5)], POLICY)
+    assert problems([message.as_message() for message in asked.view]) == []
 
 
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
