@@ -220,6 +220,7 @@ def test_facts_of_each_message_are_those_of_its_inner_form(given: tuple[Shape, l
     [
         ({"messages": [{"role": "user", "content": "a"}]}, None),
         ({"messages": [{"role": "tool", "tool_call_id": "a", "content": "b"}]}, "chat"),
+        ({"messages": [{"role": "user", "content": "a", "name": "anna"}]}, "chat"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "chat"),
         ({"messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}]}, "chat"),
         ({"messages": [{"role": "user", "content": "a"}], "usage": {"prompt_tokens": 1}}, "chat"),
