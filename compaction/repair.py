@@ -249,15 +249,16 @@ def _order_answer(group: list[_Draft], repairs: Repairs) -> None:
             draft.parts = [block for block in draft.parts if block.get("type") != "tool_use"]
             draft.changed = True
         group[-1].parts += calls
-    for draft in () if calls else reversed(group):
+    ends = not calls
+    for draft in reversed(group):
         said = len(draft.parts)
-        while said and draft.parts[said - 1].get("type") in THINKING:
+        # What is cut off while it is thought has no signature yet.
+        while said and (last := draft.parts[said - 1])["type"] in THINKING and (ends or last.get("signature") == ""):
             said -= 1
         if said < len(draft.parts):
             repairs.last_thinking += len(draft.parts) - said
             draft.parts, draft.changed = draft.parts[:said], True
-        if said:
-            break
+        ends = ends and not said
 
 
 def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:

@@ -480,6 +480,18 @@ def test_thinking_saw_the_text_that_stood_for_results_of_no_call(before: list[tu
     assert (after[-1].content, repairs.stale_thinking) == ([text_block("so")], 1)
 
 
+def test_a_thought_that_was_cut_off_is_left_out_where_the_assistant_went_on() -> None:
+    cut_off = {"type": "thinking", "thinking": "hm, per", "signature": ""}
+    went_on = ("assistant", [THOUGHT, text_block("so")])
+    after, repairs = repair(view_of(OPEN, ("assistant", [cut_off]), went_on, ("user", "thanks")))
+    assert [(message.role, message.content) for message in after] == [OPEN, went_on, ("user", "thanks")]
+    assert repairs.last_thinking == 1
+    # A thought with a signature is a piece of what comes after it, and models that sign nothing have theirs before it.
+    for whole in ([[THOUGHT], [call()]], [[cut_off, call()]]):
+        pieces = [("assistant", piece) for piece in whole]
+        assert repaired(OPEN, *pieces, ("user", [result()])) == [OPEN, *pieces, ("user", [result()])]
+
+
 def test_the_warnings_say_what_was_mended() -> None:
     _, repairs = repair(
         view_of(
