@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _SERVER: Final = text("""
     select current_setting('server_version') as version, current_setting('server_version_num')::integer as number,
            clock_timestamp() as now, pg_backend_pid() as pid, current_setting('max_connections')::integer as allowed,
-           (select count(*) from pg_stat_activity where backend_type = 'client backend') as used,
+           -- The kind of other logins' backends is hidden from whoever is no superuser; these two columns are not.
+           (select count(*) from pg_stat_activity where datid is not null and usesysid is not null) as used,
            pg_is_in_recovery() as is_standby
 """)
 _ROLE: Final = text("""

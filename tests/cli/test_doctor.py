@@ -278,6 +278,25 @@ def test_a_role_that_is_not_there(installation: Installation) -> None:
     assert faults == {"service_role": "problem", "service_login": "problem"}
 
 
+@contextmanager
+def as_login(installation: Installation) -> Iterator[str]:
+    """Make a login that is nothing but a member of the services' role; yield its URL."""
+    name, password = f"login_{uuid4().hex[:12]}", "only-for-this-test"
+    statement = sql.SQL("create role {} login password {} in role palimpsest_service")
+    with psycopg.connect(installation.url, autocommit=True) as connection:
+        connection.execute(statement.format(sql.Identifier(name), password))
+    try:
+        yield make_url(installation.url).set(username=name, password=password).render_as_string(hide_password=False)
+    finally:
+        installation.change(f"drop role {name}")
+
+
+def test_connections_of_other_logins_count_for_one_that_is_no_superuser(installation: Installation) -> None:
+    with psycopg.connect(installation.url), psycopg.connect(installation.url), as_login(installation) as url:
+        used = installation.look(PALIMPSEST_DATABASE_URL=url)["database_connections"]["what"].split()[0]
+    assert int(used) >= 3
+
+
 def test_a_login_that_may_not_take_on_the_role(installation: Installation) -> None:
     name, password = f"login_{uuid4().hex[:12]}", "only-for-this-test"
     statement = sql.SQL("create role {} login password {}").format(sql.Identifier(name), password)
