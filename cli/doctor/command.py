@@ -16,7 +16,7 @@ from cli.doctor.broker import broker_findings
 from cli.doctor.database import database_findings
 from cli.doctor.findings import ok, problem, warning
 from cli.doctor.gateway import gateway_findings
-from cli.doctor.summarizer import summarizer_findings
+from cli.doctor.summarizer import model_findings, summarizer_findings
 from cli.local.installations import POSTGRES_VARIABLE, REDIS_VARIABLE
 from cli.options import address_of, settings_as_far_as_they_go
 from cli.output import print_json
@@ -40,7 +40,6 @@ _VARIABLES: Final = frozenset(
     | {f"{_PREFIX}URL", f"{_PREFIX}KEY", POSTGRES_VARIABLE, REDIS_VARIABLE}
 )
 """Variables that some part reads; the last four belong to commands."""
-_ANSWER_SECONDS: Final = 30.0
 _API_SECONDS: Final = 10.0
 
 
@@ -88,7 +87,7 @@ def _findings(*, ask_model: bool, url: str | None) -> Iterator[Finding]:
         if not {"gateway_upstreams", "gateway_tenants"} & fields:
             yield from gateway_findings(settings)
         if ask_model:
-            yield _model(settings)
+            yield from model_findings(settings)
     if url is not None:
         yield from _api(url)
 
@@ -103,29 +102,6 @@ def _unread_variables() -> Iterator[Finding]:
                 why="what it was meant to set has its default",
                 mend=f"correct its name{meant}, or take it away: docs/settings.md has all of them",
             )
-
-
-def _model(settings: Settings) -> Finding:
-    from worker.parts import choose_model  # noqa: PLC0415 - as above
-    from worker.summarizers.base import SummaryError  # noqa: PLC0415 - as above
-
-    quick = {"summarizer_deadline_seconds": _ANSWER_SECONDS, "breaker_failures": 0}
-    make_model = choose_model(settings.model_copy(update=quick))
-    if make_model is None:
-        return ok("model", "no model is asked for summaries")
-    key = str(settings.chosen_provider).upper()
-    try:
-        answer = make_model().ask("Answer with one word.", "Say: ready", max_tokens=16)
-    except SummaryError as error:
-        return problem(
-            "model",
-            f"{settings.chosen_model} gave no answer: {error}",
-            why="every summary falls back to a lower rung",
-            mend=f"check {key}_API_KEY, {key}_BASE_URL, PALIMPSEST_SUMMARIZER_MODEL and the network",
-        )
-    read, written = answer.spent.input_tokens, answer.spent.output_tokens
-    tokens = "tokens not told" if read is None or written is None else f"{read:,} + {written:,} tokens"
-    return ok("model", f"{settings.chosen_model} answers ({tokens})")
 
 
 class _Ready(msgspec.Struct):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli.doctor.findings import ok, problem, warning
@@ -22,21 +24,72 @@ if TYPE_CHECKING:
     from runtime.summarizers import Provider
     from store.operations.diagnosis import ProcessSeen
 
-_NO_KEY = "the API refuses calls without a key, and every summary falls back to a lower rung"
+_ANSWER_SECONDS: Final = 30.0
+_NO_KEY: Final = "the API refuses calls without a key, and every summary falls back to a lower rung"
 
 
 def summarizer_findings(settings: Settings) -> Iterator[Finding]:
     """Yield what summaries are made with; of this environment only where no worker that is alive says it."""
     if workers := [each for each in _workers(settings) if each.summarizer is not None]:
         yield _of_workers(workers)
-        chosen = {str(each.summarizer) for each in workers}
     else:
         yield _of_settings(settings)
-        chosen = {settings.chosen_summarizer}
-    asked = {provider for each in chosen if (provider := provider_of(each)) is not None}
-    for provider in sorted(asked):
-        if settings.model_access(provider).is_open:
-            yield _breaker(settings, provider)
+    asked = _asked(workers) if workers else _asked_here(settings)
+    here = {provider for provider in asked if settings.model_access(provider).is_open}
+    for provider in sorted(here):
+        yield _breaker(settings, provider)
+    if workers and asked - here:
+        yield from _breaker_of_workers(settings)
+
+
+def model_findings(settings: Settings) -> Iterator[Finding]:
+    """Ask the model one short question, and yield what came of it."""
+    from worker.parts import choose_model  # noqa: PLC0415 - only where a model is asked
+    from worker.summarizers.base import SummaryError  # noqa: PLC0415 - as above
+
+    quick = {"summarizer_deadline_seconds": _ANSWER_SECONDS, "breaker_failures": 0}
+    make_model = choose_model(settings.model_copy(update=quick))
+    if make_model is None:
+        yield _not_asked(settings)
+        return
+    key = str(settings.chosen_provider).upper()
+    try:
+        answer = make_model().ask("Answer with one word.", "Say: ready", max_tokens=16)
+    except SummaryError as error:
+        yield problem(
+            "model",
+            f"{settings.chosen_model} gave no answer: {error}",
+            why="every summary falls back to a lower rung",
+            mend=f"check {key}_API_KEY, {key}_BASE_URL, PALIMPSEST_SUMMARIZER_MODEL and the network",
+        )
+        return
+    read, written = answer.spent.input_tokens, answer.spent.output_tokens
+    tokens = "tokens not told" if read is None or written is None else f"{read:,} + {written:,} tokens"
+    yield ok("model", f"{settings.chosen_model} answers ({tokens})")
+
+
+def _not_asked(settings: Settings) -> Finding:
+    workers = _workers(settings)
+    if not (asked := _asked(workers)):
+        return ok("model", "no model is asked for summaries")
+    names = " and ".join(sorted({repr(each.summarizer) for each in workers if provider_of(str(each.summarizer))}))
+    variables = " and ".join(f"{provider.upper()}_API_KEY" for provider in sorted(asked))
+    return warning(
+        "model",
+        f"the workers have {names}, this environment has not: no model was asked",
+        why="whether it answers them is not known",
+        mend=f"run palimpsest doctor --model where a worker for summaries runs, or with its {variables} and "
+        "PALIMPSEST_SUMMARIZER",
+    )
+
+
+def _asked(workers: list[ProcessSeen]) -> set[Provider]:
+    return {provider for each in workers if (provider := provider_of(str(each.summarizer))) is not None}
+
+
+def _asked_here(settings: Settings) -> set[Provider]:
+    provider = provider_of(settings.chosen_summarizer)
+    return set() if provider is None else {provider}
 
 
 def _workers(settings: Settings) -> list[ProcessSeen]:
@@ -122,12 +175,23 @@ def _installed(name: str) -> Finding:
 def _breaker(settings: Settings, provider: Provider) -> Finding:
     from worker.summarizers.breaker import CircuitBreaker  # noqa: PLC0415 - only where a model is asked
 
-    left = CircuitBreaker.of(settings, provider).seconds_left()
+    return _circuit(CircuitBreaker.of(settings, provider).seconds_left())
+
+
+def _breaker_of_workers(settings: Settings) -> Iterator[Finding]:
+    """Yield how the workers' circuit is where their key is not known here; nothing where Redis does not tell."""
+    from worker.summarizers.breaker import longest_wait  # noqa: PLC0415 - only where a model is asked
+
+    with suppress(RedisError, OSError):
+        yield _circuit(longest_wait(settings))
+
+
+def _circuit(left: float) -> Finding:
     if left:
         return warning(
             "breaker",
             f"the model is not asked for another {left:,.0f} s",
             why="it failed several times in a row, or refused the key: summaries fall back to a lower rung meanwhile",
-            mend="palimpsest stats names the reasons; palimpsest doctor --model asks it once",
+            mend="palimpsest runs --state failed names the reasons; palimpsest doctor --model asks it once",
         )
     return ok("breaker", "the model may be asked")

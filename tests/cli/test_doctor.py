@@ -427,6 +427,10 @@ def test_a_circuit_that_is_open(
         assert installation.faults(**asked) == {"breaker": "warning"}
         assert installation.faults(**asked) == {"breaker": "warning"}
         assert model.requests == []
+    # An operator's shell has not the workers' key.
+    installation.change("update processes set summarizer = 'anthropic', model = 'claude-x' where kind = 'worker'")
+    assert installation.faults() == {"breaker": "warning"}
+    assert installation.faults("--model") == {"breaker": "warning", "model": "warning"}
 
 
 def test_a_model_is_asked_once_where_that_is_wanted(installation: Installation) -> None:

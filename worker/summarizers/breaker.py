@@ -10,7 +10,7 @@ import math
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 from uuid import uuid4
 
 import msgspec
@@ -136,7 +136,7 @@ class CircuitBreaker:
             failures=settings.breaker_failures,
             cooldown=settings.breaker_cooldown_seconds,
             longest=settings.breaker_max_cooldown_seconds,
-            probe_seconds=settings.summarizer_deadline_seconds + 30,
+            probe_seconds=probe_seconds(settings),
         )
 
     def seconds_left(self) -> float:
@@ -231,9 +231,7 @@ class CircuitBreaker:
 
     def _credible(self, stored: State | None, now: float) -> State | None:
         """Return a state that was read, None for one that no breaker makes: anybody may have written it."""
-        if stored is None or stored.open_until > now + self._longest * (1 + JITTER) + 1:
-            return None
-        return stored if stored.probe_until <= now + self._probe_seconds + 1 else None
+        return stored if is_credible(stored, now, self._longest, self._probe_seconds) else None
 
     def _now(self, pipe: Pipeline) -> float:
         if self._clock:
@@ -254,6 +252,39 @@ class CircuitBreaker:
             seconds = 3 * self._longest + self._probe_seconds
             pipe.set(self._key, msgspec.json.encode(after), px=int(seconds * 1000))
         pipe.execute()
+
+
+def probe_seconds(settings: Settings) -> float:
+    """Return the seconds after which a probe counts as lost."""
+    return settings.summarizer_deadline_seconds + 30
+
+
+def longest_wait(settings: Settings) -> float:
+    """Return the seconds until every circuit of the installation lets a call through, whatever key it is for.
+
+    For those who have not the workers' key. Nothing is changed by asking. Raises RedisError and OSError.
+    """
+    url = settings.broker_url.get_secret_value()
+    client = redis_client(url, socket_connect_timeout=REDIS_SECONDS, socket_timeout=REDIS_SECONDS)
+    longest, patience = settings.breaker_max_cooldown_seconds, probe_seconds(settings)
+    try:
+        seconds, microseconds = client.time()
+        now = float(seconds) + float(microseconds) / 1e6
+        states = [
+            _decode(client.getrange(key, 0, _MOST_BYTES))
+            for key in client.scan_iter(f"{_PREFIX}*", count=1_000, _type="string")
+        ]
+    finally:
+        client.close()
+    waits = (seconds_closed_to_calls(each, now) for each in states if is_credible(each, now, longest, patience))
+    return max(waits, default=0.0)
+
+
+def is_credible(state: State | None, now: float, longest: float, probe_seconds: float) -> TypeGuard[State]:
+    """Return whether a breaker may have made a state that was read."""
+    if state is None or state.open_until > now + longest * (1 + JITTER) + 1:
+        return False
+    return state.probe_until <= now + probe_seconds + 1
 
 
 def seconds_closed_to_calls(state: State, now: float) -> float:
