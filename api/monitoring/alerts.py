@@ -132,6 +132,7 @@ PROMETHEUS_ALONE: Final = (
     "Errors",
     "PoolsExhausted",
     "ModelFails",
+    "SummariesRefused",
     "OverBudget",
     "Overflows",
     "SweepsFail",

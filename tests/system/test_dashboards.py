@@ -217,6 +217,31 @@ def test_promtool_takes_the_rules() -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("reason", "fires"), [("summary_rejected", True), ("model_overloaded", False)])
+def test_summaries_of_no_use_raise_an_alert_that_an_outage_does_not(
+    reason: str, tmp_path: Path, *, fires: bool
+) -> None:
+    promtool = program("promtool")
+    series = [
+        {
+            "series": f'palimpsest_run_steps_total{{step="summary",state="failed",reason="{reason}"}}',
+            "values": "0+3x60",
+        },
+        {"series": 'palimpsest_run_steps_total{step="summary",state="committed",reason=""}', "values": "0+2x60"},
+        {"series": 'palimpsest_run_steps_total{step="extract",state="committed",reason=""}', "values": "0+9x60"},
+    ]
+    (rule,) = (each for each in RULES if each.get("alert") == "PalimpsestSummariesRefused")
+    told = [{"exp_labels": rule["labels"], "exp_annotations": rule["annotations"]}] if fires else []
+    expected = {"eval_time": "50m", "alertname": rule["alert"], "exp_alerts": told}
+    case = {"interval": "1m", "input_series": series, "alert_rule_test": [expected]}
+    written = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [case]}
+    (tmp_path / "case.yml").write_text(yaml.safe_dump(written))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(tmp_path / "case.yml")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_prometheus_scrapes_a_running_service_and_answers_every_query(
     product: Product, tenant: Tenant, tmp_path: Path
