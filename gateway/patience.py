@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 
 from api.http.problems import ProblemError
+from runtime.log import fault
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -59,7 +60,7 @@ class Patience:
         except ProblemError:
             raise
         except Exception as error:
-            self._failed(type(error).__name__)
+            self._failed(fault(error))
             raise AwayError from error
         self._failures, self._away_until = 0, 0.0
         return result

@@ -50,19 +50,19 @@ def as_clients_see(_logger: Any, _method: str, event: MutableMapping[str, Any]) 
 
 
 def fault(error: BaseException) -> str:
-    """Return what an error is: its type alone, as what it says may quote a row.
+    """Return what an error is: its type, and of a database's its SQLSTATE, as what it says may quote a row.
 
     Of a database that lets nobody in also what is said about that, which no row is in: a wrong password, no such
     database, nobody there.
     """
     kind, said = type(error).__name__, getattr(error, "orig", None)
-    if said is None or getattr(error, "statement", "") is not None:
-        return kind
     state = getattr(said, "sqlstate", None)
-    if state is not None and not state.startswith(_NOT_LET_IN):
+    if said is None:
         return kind
-    (line, *_) = str(said).splitlines() or [""]
-    return f"{kind}: {line[:_MOST_CHARACTERS]}"
+    if getattr(error, "statement", "") is None and (state is None or state.startswith(_NOT_LET_IN)):
+        (line, *_) = str(said).splitlines() or [""]
+        return f"{kind}: {line[:_MOST_CHARACTERS]}"
+    return kind if state is None else f"{kind}: {state}"
 
 
 def configure_logging(settings: Settings) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from runtime import ids
 from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
 from runtime.fault_points import pause_for_test
+from runtime.log import fault
 from runtime.settings import Ahead, read_once
 from runtime.tracing import header, here
 from store.runs import runs, summary_places
@@ -175,7 +176,7 @@ class ServiceTask(Task):  # type: ignore[misc] # Celery ships no types
 
     def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
         """Log what failed."""
-        log.error("task.failed", task=self.name, task_id=task_id, error=type(exc).__name__)
+        log.error("task.failed", task=self.name, task_id=task_id, error=fault(exc))
 
 
 _made: Ahead[Celery] = Ahead()

@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from runtime.log import fault
 from store.engine import service_engine, transaction
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Database:
             except PASSING as error:
                 if time.monotonic() + pause > until:
                     raise
-                log.warning("write.again", error=type(error).__name__)
+                log.warning("write.again", error=fault(error))
             # At different times: workers that met in a deadlock would meet again.
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

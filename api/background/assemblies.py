@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from runtime import ids
+from runtime.log import fault
 from store.conversations import assemblies
 from store.conversations.assemblies import AssemblyRecord, Dropped
 
@@ -104,7 +105,7 @@ class Assemblies:
                 lifted = await self._run(tenant_id, _keep, [waiting.record for waiting in each], dropped)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next assembly reports the same again
                 self._metrics.assemblies_lost.inc(len(each))
-                log.warning("assemblies.lost", count=len(each), error=type(error).__name__)
+                log.warning("assemblies.lost", count=len(each), error=fault(error))
                 continue
             for conversation_id in lifted:
                 log.info("restore.hold_lifted", conversation_id=str(conversation_id))

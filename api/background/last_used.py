@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from runtime.log import fault
 from store.tenants import api_keys
 
 if TYPE_CHECKING:
@@ -75,4 +76,4 @@ class LastUsed:
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, the next batch reports the same again
             self._used = batch | self._used
-            log.warning("key_uses.not_written", count=len(batch), error=type(error).__name__)
+            log.warning("key_uses.not_written", count=len(batch), error=fault(error))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from runtime.log import fault
 from store.conversations import usages
 
 if TYPE_CHECKING:
@@ -80,4 +81,4 @@ class Usages:
                 await self._run(tenant_id, usages.remember, records)
             except Exception as error:  # noqa: BLE001 - whatever it is, turns go on
                 self._metrics.usages_lost.inc(len(records))
-                log.warning("usages.lost", count=len(records), error=type(error).__name__)
+                log.warning("usages.lost", count=len(records), error=fault(error))

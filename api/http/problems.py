@@ -222,7 +222,7 @@ def _on_database(request: Request[Any, Any, Any], error: DBAPIError) -> Response
 
 def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     # No text of the exception: a database error's may hold a row. No path as it came: it may name a user.
-    log.error("request.failed", error=type(error).__name__, path=request.scope.get("path_template"))
+    log.error("request.failed", error=fault(error), path=request.scope.get("path_template"))
     return respond(request, ProblemError(500, "internal", "Something went wrong here; the log has the request's id."))
 
 

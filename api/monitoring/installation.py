@@ -16,6 +16,7 @@ from sqlalchemy import text
 from compaction.steps.runs import Queue, RunState
 from migrations.revisions import is_enough
 from runtime.broker import QUEUES
+from runtime.log import fault
 from store.operations import processes
 from store.operations.processes import Backlog
 from store.runs import backlog
@@ -123,7 +124,7 @@ class Operations:
             async with asyncio.timeout(LOOK_SECONDS):
                 seen = await self._run_without_tenant(self._all)
         except Exception as error:  # noqa: BLE001 - a scrape has to answer whatever is wrong
-            log.warning("operations.unknown", error=type(error).__name__)
+            log.warning("operations.unknown", error=fault(error))
         return seen._replace(depths=await self._wakeups.depths())
 
     def _who_is_there(self, connection: Connection) -> list[Process] | None:

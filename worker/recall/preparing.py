@@ -8,6 +8,7 @@ import structlog
 
 from compaction.recall.passages import quoted, segments_of
 from compaction.recall.segments import closed
+from runtime.log import fault
 from store.recall import originals, segments
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def prepare(database: Database, tenant_id: UUID, conversation_id: UUID) -> None:
         while _portion(database, tenant_id, conversation_id):
             pass
     except Exception as error:  # noqa: BLE001 - whatever it is, the run that ended has ended well
-        log.warning("recall.not_prepared", conversation_id=str(conversation_id), error=type(error).__name__)
+        log.warning("recall.not_prepared", conversation_id=str(conversation_id), error=fault(error))
 
 
 def _portion(database: Database, tenant_id: UUID, conversation_id: UUID) -> bool:

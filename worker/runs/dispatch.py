@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from compaction.steps.runs import RunKind
 from runtime import ids
 from runtime.fault_points import pause_for_test
+from runtime.log import fault
 from store.bytes_held import bounded_by
 from store.runs import runs
 from worker.metrics import METRICS
@@ -70,7 +71,7 @@ class Dispatcher:
                 self._release(lease)
             except Exception as error:  # noqa: BLE001 - nothing may take the other conversations' checks with it
                 METRICS.attempted("failed")
-                log.error("run.failed", error=type(error).__name__)  # noqa: TRY400 - a traceback may show content
+                log.error("run.failed", error=fault(error))  # noqa: TRY400 - a traceback may show content
                 self._give_back(lease, type(error).__name__)
 
     def _go(self, lease: Lease) -> None:
@@ -105,7 +106,7 @@ class Dispatcher:
             with self._resources.database.transaction(lease.tenant_id) as connection:
                 runs.give_back(connection, lease, error)
         except SQLAlchemyError as failure:
-            log.warning("run.not_given_back", error=type(failure).__name__)
+            log.warning("run.not_given_back", error=fault(failure))
 
     def _release(self, lease: Lease) -> None:
         """Let another worker have the run at once; where that fails, its lease runs out."""
@@ -113,7 +114,7 @@ class Dispatcher:
             with self._resources.database.transaction(lease.tenant_id) as connection:
                 released = runs.release(connection, lease)
         except SQLAlchemyError as failure:
-            log.warning("run.not_released", error=type(failure).__name__)
+            log.warning("run.not_released", error=fault(failure))
         else:
             if released:
                 self._resources.wake(lease)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from runtime.log import fault
 from store.runs import runs
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class LeaseKeeper:
                 held = runs.heartbeat(connection, [kept.lease for kept in due], self.lease_seconds)
         except Exception as error:  # noqa: BLE001 - nothing may end the thread that all leases of the process need
             # The database may be back before they run out; the next time it is tried again.
-            log.warning("heartbeat.failed", error=type(error).__name__, leases=len(due))
+            log.warning("heartbeat.failed", error=fault(error), leases=len(due))
             held = set()
         for kept in due:
             kept.was_extended = kept.lease.run_id in held

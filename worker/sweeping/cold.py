@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from runtime.log import fault
 from store.conversations import waiting
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def promote_cold(database: Database) -> int:
                 outcome = waiting.promote(connection, tenant_id, conversation_id)
         except SQLAlchemyError as error:
             # One that cannot be promoted holds up no others; the next sweep tries it again.
-            log.warning("snapshot.not_promoted", conversation_id=str(conversation_id), error=type(error).__name__)
+            log.warning("snapshot.not_promoted", conversation_id=str(conversation_id), error=fault(error))
             continue
         database.mark()
         promoted += outcome in {"promoted", "checked"}

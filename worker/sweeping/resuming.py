@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from compaction.overrides import in_force
+from runtime.log import fault
 from store.runs import waiting_summaries
 from store.tenants import budgets, tenants
 from store.tenants.budgets import Budget
@@ -51,7 +52,7 @@ class Resuming:
                     resumed = self._resume(connection, waiting)
             except SQLAlchemyError as error:
                 # One that cannot be resumed holds up no others; the next sweep tries it again.
-                log.warning("summary.not_resumed", run_id=str(waiting.run_id), error=type(error).__name__)
+                log.warning("summary.not_resumed", run_id=str(waiting.run_id), error=fault(error))
                 continue
             if resumed.outcome != "waits":
                 log.info("summary.resumed", run_id=str(waiting.run_id), outcome=resumed.outcome)
