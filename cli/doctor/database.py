@@ -1,4 +1,4 @@
-"""What `palimpsest doctor` asks the database: version, schema, roles, row-level security, and what is left to do."""
+"""What `palimpsest doctor` asks the database: version, locks, schema, roles, row-level security."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from cli.doctor.findings import ok, problem, warning
-from compaction.policy import merge
+from cli.doctor.work import work_findings
 from migrations.revisions import FIRST, HEAD, is_enough
 from migrations.run import current_revision
 from runtime.addresses.database_url import hosts_of
-from runtime.broker import QUEUES
-from runtime.release import VERSION
 from store.engine import owner_engine, service_engine, transaction
 from store.hosts import READ_ONLY
-from store.operations import diagnosis, processes
+from store.operations import diagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +23,17 @@ if TYPE_CHECKING:
 
     from cli.doctor.findings import Finding
     from runtime.settings import Settings
-    from store.operations.diagnosis import ProcessSeen
 
 OLDEST_POSTGRES: Final = 15
 SKEW_SECONDS: Final = 2.0
 """Difference of two clocks from which times in logs and audit cannot be compared any more."""
+LOCK_SECONDS: Final = 4
+"""Longest wait for a lock; what somebody has locked for good could not be looked at ever."""
+HELD_SECONDS: Final = 2.0
+"""Wait for a lock from which it is told: a turn gives up after five."""
 CROWDED: Final = 0.8
 """Share of the server's connections in use from which a rollout, or one more worker, may find none."""
+_LOCKED: Final = "55P03"
 _ISOLATION: Final = "it is what keeps one tenant's conversations from another"
 
 
@@ -41,7 +43,9 @@ def database_findings(settings: Settings) -> Iterator[Finding]:
     revision: str | None = None
     try:
         with engine.connect() as connection:
+            diagnosis.bound_lock_waits(connection, LOCK_SECONDS)
             yield from _server(connection)
+            yield from _locks(connection)
             try:
                 revision = _revision(connection, settings)
                 yield _schema(revision)
@@ -160,6 +164,23 @@ def _server(connection: Connection) -> Iterator[Finding]:
         )
 
 
+def _locks(connection: Connection) -> Iterator[Finding]:
+    holders = diagnosis.holders(connection, HELD_SECONDS)
+    if not holders:
+        yield ok("database_locks", "nobody waits for a lock")
+    for each in holders:
+        by = f", {each.application!r}" if each.application else ""
+        session = f"process {each.pid:d} ({each.login}{by})" if each.pid else each.login
+        yield problem(
+            "database_locks",
+            f"{each.waiting:,} sessions wait for a lock of {session}, one of them for {each.waiting_seconds:,.0f} s",
+            why="turns and runs that need what it has locked wait, and are answered 503, until its transaction ends",
+            mend=f"end that transaction, or as a superuser or {each.login}: select pg_terminate_backend({each.pid})"
+            if each.pid
+            else "commit prepared or rollback prepared: select * from pg_prepared_xacts",
+        )
+
+
 def clock(check: str, whose: str, skew: float) -> Finding:
     """Return what to say of a clock that is `skew` seconds away from this machine's."""
     if skew <= SKEW_SECONDS:
@@ -247,6 +268,7 @@ def _service(settings: Settings, *, readable: bool) -> Iterator[Finding]:
     engine = service_engine(settings, "doctor")
     try:
         with transaction(engine, None) as connection:
+            diagnosis.bound_lock_waits(connection, LOCK_SECONDS)
             acting = diagnosis.current_role(connection)
             if settings.database_role and acting != settings.database_role:
                 yield problem(
@@ -266,9 +288,16 @@ def _service(settings: Settings, *, readable: bool) -> Iterator[Finding]:
                     why=_ISOLATION,
                     mend="see service_role and row_level_security",
                 )
-            yield from _work(connection, settings)
-            yield _fixed_tokens(connection, settings)
+            yield from work_findings(connection, settings)
     except SQLAlchemyError as error:
+        if getattr(getattr(error, "orig", None), "sqlstate", None) == _LOCKED:
+            yield warning(
+                "work",
+                "somebody has locked a table that has to be read",
+                why="workers, sweeper, due checks and dead runs could not be looked at",
+                mend="see database_locks, and look again; a migration lets go within seconds",
+            )
+            return
         yield problem(
             "service_login",
             f"services cannot connect: {_reason(error)}",
@@ -278,103 +307,3 @@ def _service(settings: Settings, *, readable: bool) -> Iterator[Finding]:
         )
     finally:
         engine.dispose()
-
-
-def _work(connection: Connection, settings: Settings) -> Iterator[Finding]:
-    patience = settings.heartbeat_seconds * processes.MISSED_BEATS
-    alive = [each for each in diagnosis.processes_seen(connection) if each.seen_seconds <= patience]
-    for queue in QUEUES:
-        served = [each for each in alive if queue in each.queues]
-        slots = sum(each.slots for each in served)
-        yield (
-            ok(f"workers_{queue}", f"{len(served):,} of the workers serve {queue}, {slots:,} tasks at a time")
-            if served
-            else problem(
-                f"workers_{queue}",
-                f"no worker serves the queue {queue}",
-                why="turns are taken and contexts served, but nothing is compacted",
-                mend=f"palimpsest worker --queues {queue}",
-            )
-        )
-    sweepers = [each for each in alive if each.kind == "sweeper"]
-    yield (
-        ok("sweeper", f"{len(sweepers):,} sweeping")
-        if sweepers
-        else problem(
-            "sweeper",
-            "no sweeper is alive",
-            why="what a lost message, or a dead worker, left behind stays there, and nothing is cleared away",
-            mend="palimpsest sweeper",
-        )
-    )
-    yield from _odd_processes(alive, settings)
-    yield from _backlog(connection, settings)
-
-
-def _fixed_tokens(connection: Connection, settings: Settings) -> Finding:
-    policy = merge(settings.policy)
-    over = diagnosis.over_by_fixed(
-        connection, threshold=policy.compaction_threshold_tokens, budget=policy.input_token_budget
-    )
-    if not any(over):
-        return ok("fixed_tokens", "no conversation's system prompt and tools are over a threshold by themselves")
-    return warning(
-        "fixed_tokens",
-        f"system prompt and tools alone are over compaction_threshold_tokens in {over.threshold:,} conversations, over "
-        f"input_token_budget in {over.budget:,}",
-        why="compacting their history cannot get them under it; it is tried each time they have grown by a fifth of it",
-        mend="shorten what is sent with each call, or set these thresholds above it",
-    )
-
-
-def _odd_processes(alive: list[ProcessSeen], settings: Settings) -> Iterator[Finding]:
-    if others := sorted({each.version for each in alive} - {VERSION}):
-        yield warning(
-            "releases",
-            f"processes of release {', '.join(others)} are alive, and this is {VERSION}",
-            why="that is meant for the length of an upgrade",
-            mend="finish the rollout",
-        )
-    for each in alive:
-        if (each.oldest_task_seconds or 0) > settings.task_stuck_seconds:
-            yield warning(
-                "stuck_task",
-                f"the {each.kind} {each.host}:{each.pid} has been at a task for {each.oldest_task_seconds:,.0f} s",
-                why=f"over {settings.task_stuck_seconds:,.0f} s without progress it is replaced",
-                mend="look at its log; a model that answers slowly is no fault of the worker",
-            )
-
-
-def _backlog(connection: Connection, settings: Settings) -> Iterator[Finding]:
-    backlog = processes.backlog(connection)
-    late = 10 * max(settings.check_overdue_seconds, settings.sweep_interval_seconds)
-    overdue = f"{backlog.due_checks:,} checks are due, the oldest for {backlog.oldest_due_check_seconds:,.0f} s"
-    yield (
-        ok("checks", overdue if backlog.due_checks else "no check is due")
-        if backlog.oldest_due_check_seconds <= late
-        else problem(
-            "checks",
-            overdue,
-            why=f"even a lost wake-up is found within {late:,.0f} s where sweeper and workers get on",
-            mend="palimpsest worker --queues checks (more of them), and see workers_checks and sweeper",
-        )
-    )
-    if backlog.expired_leases:
-        yield warning(
-            "leases",
-            "a run has an expired lease"
-            if backlog.expired_leases == 1
-            else f"{backlog.expired_leases:,} runs have an expired lease",
-            why="their workers died or were paused; the sweeper hands them to others",
-            mend="nothing if the number falls; else see sweeper",
-        )
-    yield (
-        ok("dead_runs", "no run is dead")
-        if not backlog.dead_runs
-        else warning(
-            "dead_runs",
-            "a run is dead" if backlog.dead_runs == 1 else f"{backlog.dead_runs:,} runs are dead",
-            why="they are out of attempts, and nothing tries them again by itself",
-            mend="palimpsest runs --dead, and once the reason is mended: palimpsest runs --retry-all",
-        )
-    )

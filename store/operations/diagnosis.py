@@ -25,6 +25,17 @@ _SERVER: Final = text("""
            (select count(*) from pg_stat_activity where datid is not null and usesysid is not null) as used,
            pg_is_in_recovery() as is_standby
 """)
+_HOLDERS: Final = text("""
+    select holder.pid, coalesce(a.usename, 'a prepared transaction') as login, a.application_name as application,
+           count(distinct w.pid) as waiting,
+           max(extract(epoch from clock_timestamp() - w.waitstart))::float8 as waiting_seconds
+    from pg_locks as w cross join lateral unnest(pg_blocking_pids(w.pid)) as holder (pid)
+    left join pg_stat_activity as a on a.pid = holder.pid
+    where not w.granted and w.waitstart < clock_timestamp() - make_interval(secs => :seconds)
+        and not exists (select from pg_locks as b where b.pid = holder.pid and not b.granted)
+    group by 1, 2, 3 order by 5 desc, 1
+""")
+_LOCK_PATIENCE: Final = text("select set_config('lock_timeout', :patience, true)")
 _ROLE: Final = text("""
     select r.rolsuper as is_superuser, r.rolbypassrls as bypasses,
            (select count(*) from pg_class as c where c.relowner = r.oid and c.relkind = 'r'
@@ -58,6 +69,17 @@ class Server(NamedTuple):
     is_standby: bool
 
 
+class Holder(NamedTuple):
+    """A session that others wait for, and that waits for no lock itself."""
+
+    pid: int
+    """0 for a prepared transaction, which has none."""
+    login: str
+    application: str | None
+    waiting: int
+    waiting_seconds: float
+
+
 class Role(NamedTuple):
     """What row-level security makes of a role: a superuser, one that bypasses it and a tables' owner are not bound."""
 
@@ -89,6 +111,16 @@ class ProcessSeen(NamedTuple):
 def server(connection: Connection) -> Server:
     """Return what the server says of itself."""
     return Server(*connection.execute(_SERVER).one())
+
+
+def bound_lock_waits(connection: Connection, seconds: int) -> None:
+    """Have each statement of the transaction that is under way fail after so long a wait for a lock."""
+    connection.execute(_LOCK_PATIENCE, {"patience": f"{seconds}s"})
+
+
+def holders(connection: Connection, seconds: float) -> list[Holder]:
+    """Return the sessions whose locks others have waited for that long; any login is shown them."""
+    return [Holder(*row) for row in connection.execute(_HOLDERS, {"seconds": seconds})]
 
 
 def role(connection: Connection, name: str) -> Role | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -24,6 +25,7 @@ from store.engine import owner_engine
 from store.operations import processes
 from store.operations.processes import Activity, Process
 from tests.api.operations.test_pgbouncer import Pooler, pooled
+from tests.support.eventually import eventually
 from tests.support.servers.loopback_chat import choice
 from tests.support.servers.loopback_model import LoopbackModel, ok, status
 from tests.support.service.command_line import own_logging
@@ -127,6 +129,7 @@ def test_a_healthy_installation_has_nothing_wrong(installation: Installation) ->
         "database",
         "database_clock",
         "database_connections",
+        "database_locks",
         "schema",
         "service_role",
         "row_level_security",
@@ -289,6 +292,30 @@ def as_login(installation: Installation) -> Iterator[str]:
         yield make_url(installation.url).set(username=name, password=password).render_as_string(hide_password=False)
     finally:
         installation.change(f"drop role {name}")
+
+
+def test_a_session_whose_locks_others_wait_for_is_named_to_any_login(installation: Installation) -> None:
+    waits = (
+        "select pid from pg_locks where not granted and database = (select oid from pg_database where datname ="
+        " current_database()) and waitstart < clock_timestamp() - interval '2 seconds'"
+    )
+    with (
+        as_login(installation) as url,
+        closing(psycopg.connect(installation.url, application_name="left-open")) as holder,
+        psycopg.connect(installation.url, autocommit=True) as looking,
+        ThreadPoolExecutor(1) as elsewhere,
+    ):
+        holder.execute("lock table conversations, runs")
+        waiting = elsewhere.submit(installation.change, "do $$ begin lock table conversations; end $$")
+        eventually(lambda: looking.execute(waits).fetchone(), 60)
+        rows = installation.look(PALIMPSEST_DATABASE_URL=url)
+        found = rows["database_locks"]
+        assert (found["state"], "'left-open'" in found["what"]) == ("problem", True)
+        assert rows["work"]["state"] == "warning"
+        assert "service_login" not in {check for check, each in rows.items() if each["state"] == "problem"}
+        looking.execute(found["mend"].rpartition(": ")[2].encode())
+        waiting.result()
+    assert installation.look()["database_locks"]["state"] == "ok"
 
 
 def test_connections_of_other_logins_count_for_one_that_is_no_superuser(installation: Installation) -> None:
