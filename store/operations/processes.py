@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, select, text, update
 from store.tables import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -125,6 +125,12 @@ def at(connection: Connection, place: str) -> tuple[datetime, list[Process]]:
     now = connection.execute(select(func.now())).scalar_one()
     rows = connection.execute(select(*(_p[name] for name in Process._fields)).where(_p.place == place))
     return now, [Process(*row) for row in rows]
+
+
+def of(connection: Connection, process_ids: Collection[UUID]) -> list[Process]:
+    """Return those of these processes that have a row."""
+    rows = connection.execute(select(*(_p[name] for name in Process._fields)).where(_p.id.in_(process_ids)))
+    return [Process(*row) for row in rows]
 
 
 def forget(connection: Connection, seconds: float) -> int:

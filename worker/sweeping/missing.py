@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from runtime.settings import Settings
+    from store.operations.processes import Process
     from worker.database import Database
 
 log = structlog.get_logger()
 
+_TOLD: Final = ("kind", "queues", "host", "pid", "version")
 GAP_BEATS: Final = 1.5
 """Heartbeats between two looks after which nobody can say what happened meanwhile: whoever lives has half as many left
 to be heard of again."""
@@ -47,18 +49,21 @@ class Missing:
             self._watched = None
             log.warning("look.failed", error=fault(error))
             return 0
-        for process_id, leases in expired.items():
-            log.warning("process.missing", process_id=str(process_id), leases=leases)
-        return sum(expired.values())
+        for process_id, (process, leases) in expired.items():
+            # Of one whose row is gone, as another sweeper has found it too, its id is all there is.
+            told = {} if process is None else {name: getattr(process, name) for name in _TOLD}
+            log.warning("process.missing", process_id=str(process_id), **told, leases=leases)
+        return sum(leases for _, leases in expired.values())
 
-    def _look(self) -> dict[UUID, int]:
+    def _look(self) -> dict[UUID, tuple[Process | None, int]]:
         beat = self._settings.heartbeat_seconds
         with self._database.transaction(None) as connection:
             now, there = processes.at(connection, place.here() or "")
-            gone = [each.id for each in there if place.has_ended(each.pid, each.pid_started)]
-            expired = {process_id: processes.leave(connection, process_id) for process_id in gone}
-            watched = self._note(now)
-            return expired | processes.expire_missed(connection, beat, self._settings.lease_seconds, watched)
+            gone = [each for each in there if place.has_ended(each.pid, each.pid_started)]
+            expired = {each.id: (each, processes.leave(connection, each.id)) for each in gone}
+            missed = processes.expire_missed(connection, beat, self._settings.lease_seconds, self._note(now))
+            rows = {each.id: each for each in processes.of(connection, missed)} if missed else {}
+            return expired | {process_id: (rows.get(process_id), leases) for process_id, leases in missed.items()}
 
     def _note(self, now: datetime) -> float:
         """Note a look and return for how many seconds there has been no gap; a clock that was set back is one."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from compaction.steps.runs import RunState
 from runtime import ids
@@ -218,9 +219,18 @@ class TestLooks:
             assert not is_free(chat, lease)
             child.kill()  # from here on a zombie, as its parent has not asked for it
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            assert missing.look() == 1
+            with capture_logs() as logs:
+                assert missing.look() == 1
         assert is_free(chat, lease)
         assert chat.query("select 1 from processes") == []
+        (told,) = logs
+        assert (told["event"], told["leases"]) == ("process.missing", 1)
+        assert (told["kind"], told["queues"], told["host"], told["pid"]) == (
+            "worker",
+            ["summaries"],
+            "there",
+            child.pid,
+        )
 
     def test_an_id_that_another_process_has_by_now_is_no_sign_of_life(self, chat: Chat, missing: Missing) -> None:
         began = place.started(os.getpid())
@@ -246,11 +256,13 @@ class TestLooks:
         beat(chat, process)
         held_by(chat, process.id)
         pass_by(chat, 10)
-        looks = [missing.look()]
-        while not looks[-1]:
-            chat.query("select pg_sleep(0.05)")
-            looks.append(missing.look())
+        with capture_logs() as logs:
+            looks = [missing.look()]
+            while not looks[-1]:
+                chat.query("select pg_sleep(0.05)")
+                looks.append(missing.look())
         database.close()
+        assert [(each["host"], each["pid"]) for each in logs] == [("there", 1)]
         assert len(looks) > MISSED_BEATS * beat_seconds / 0.3
         assert sum(looks) == 1
 
