@@ -226,15 +226,17 @@ def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes
     return respond(request, ProblemError(500, "internal", "Something went wrong here; the log has the request's id."))
 
 
-_AWAY_STATES: Final = ("08", "25006", "3D000", "40", "53", "55P03", "57", "58")
-"""SQLSTATEs that pass by themselves: no connection, a standby, no database, rolled back, no resources, no lock, shut
-down, a disk that fails."""
+_AWAY_STATES: Final = ("08", "25006", "28", "3D000", "40", "53", "55P03", "57", "58")
+"""SQLSTATEs that pass by themselves: no connection, a standby, no login, no database, rolled back, no resources, no
+lock, shut down, a disk that fails."""
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] = {
     ProblemError: _on_problem,
     HTTPException: _on_http,
     asyncpg.PostgresConnectionError: _on_store_away,
     asyncpg.InvalidCatalogNameError: _on_store_away,
+    # While the login's password is another one already, or still.
+    asyncpg.InvalidAuthorizationSpecificationError: _on_store_away,
     asyncpg.TransactionRollbackError: _on_store_away,
     asyncpg.InsufficientResourcesError: _on_store_away,
     asyncpg.PostgresSystemError: _on_store_away,

@@ -317,6 +317,25 @@ def test_a_database_that_is_away(gated: tuple[Gate, Settings], tenant: Tenant) -
         assert (ready.status_code, ready.json()["services"]["database"]) == (200, "ok")
 
 
+def test_a_password_of_the_database_that_is_another_by_now(
+    make_settings: Callable[..., Settings], database_url: str, broker_url: str, tenant: Tenant
+) -> None:
+    login = f"login_{ids.new_id().hex[:12]}"
+    url = make_url(database_url).set(username=login, password="before")
+    settings = make_settings(broker_url=broker_url, database_url=url.render_as_string(hide_password=False))
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(f"create role {login} login password 'before' in role palimpsest_service".encode())
+        with running_api(settings) as api, api.client(tenant.key) as client:
+            path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
+            serves(api, tenant.key, path)
+            owner.execute(f"alter role {login} password 'after'".encode())
+            owner.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = %s", (login,))
+            unavailable(client, path)
+            owner.execute(f"alter role {login} password 'before'".encode())
+            serves(api, tenant.key, path)
+        owner.execute(f"drop role {login}".encode())
+
+
 def test_a_database_that_is_not_up_yet(gated: tuple[Gate, Settings], tenant: Tenant) -> None:
     before, settings = gated
     before.shut()
