@@ -10,11 +10,13 @@ import psycopg
 import pytest
 from psycopg.errors import RestrictViolation
 from pydantic import SecretStr
+from sqlalchemy import make_url
 
 from cli.local.installations import postgres_installations
 from migrations.run import upgrade
 from store.conversations import conversations
 from tests.conftest import create_database, drop_database
+from tests.support.places import ROOT
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
@@ -99,6 +101,41 @@ def test_everything_is_there_again(chat: Chat, database_url: str, restored: str,
         workers.summarize()
         assert (head(again, queued).version, again.run(queued).state) == (1, "committed")
         again.append(compacted, [request("and on")])
+
+
+@pytest.mark.usefixtures("database_url")
+def test_the_owner_may_migrate_what_was_restored(postgres: EmbeddedPostgres, tools: Path, tmp_path: Path) -> None:
+    """As the page has it: dumped and restored by a superuser, and migrated by the owner, which is none.
+
+    The roles are there, from another database of the server.
+    """
+    owner, before, after = (f"test_{uuid4().hex}" for _ in range(3))
+    server = postgres.url
+    with psycopg.connect(server, autocommit=True) as superuser:
+        superuser.execute(f"create role {owner} login createrole password 'x'".encode())
+        superuser.execute(f"grant palimpsest_service, palimpsest_background, palimpsest_auditor to {owner}".encode())
+        superuser.execute(f"create database {before} owner {owner}".encode())
+
+    def url(database: str, login: str | None = None) -> str:
+        password = login and "x"
+        return make_url(server).set(database=database, username=login, password=password).render_as_string(False)
+
+    upgrade(url(before, owner))
+    dump = tmp_path / "palimpsest.dump"
+    for command in (
+        (tools / "pg_dump", "--format=custom", f"--file={dump}", url(before)),
+        (tools / "createdb", f"--owner={owner}", f"--maintenance-db={server}", after),
+        (tools / "pg_restore", "--exit-on-error", f"--dbname={url(after)}", dump),
+    ):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    with psycopg.connect(url(after, owner)) as connection:
+        connection.execute("create table of_the_next_release (id bigint); drop table of_the_next_release")
+    with psycopg.connect(server, autocommit=True) as superuser:
+        for name in (before, after):
+            superuser.execute(f"drop database {name} with (force)".encode())
+        superuser.execute(f"drop owned by {owner}; drop role {owner}".encode())
+    assert "createdb --owner=" in (ROOT / "docs" / "operations.md").read_text()
 
 
 def test_an_owner_without_privileges_gets_an_error_and_no_empty_dump(
