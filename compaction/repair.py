@@ -337,8 +337,8 @@ def _index(
     for position, group in enumerate(groups):
         for block in (block for draft in group for block in draft.parts):
             if block.get("type") == "tool_result":
-                found = written if is_missing_result(block) else results
-                found[block["tool_use_id"]].append(_Occurrence(position, block))
+                kind = written if is_missing_result(block) else results
+                kind[block["tool_use_id"]].append(_Occurrence(position, block))
             elif block.get("type") == "tool_use":
                 calls[block["id"]].append(position)
     return results, written, calls

@@ -53,13 +53,13 @@ def _moved_from(working: Working, first: int) -> int | None:
     stand = Counter(_result_ids(message for message in working.view if message.seq < first))
     stand.subtract(_result_ids(working.snapshot.messages))
     stand.subtract(_result_ids(message for message in working.unrepaired if message.seq < first))
-    found = None
+    last = None
     for message in working.unrepaired if max(stand.values(), default=0) > 0 else ():
         for identifier in _result_ids((message,)) if message.seq >= first else ():
             if stand[identifier] > 0:
                 stand[identifier] -= 1
-                found = message.seq
-    return found
+                last = message.seq
+    return last
 
 
 def _result_ids(view: Iterable[ViewMessage]) -> Iterator[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_TOLD: Final = ("kind", "queues", "host", "pid", "version")
+_LOGGED: Final = ("kind", "queues", "host", "pid", "version")
 GAP_BEATS: Final = 1.5
 """Heartbeats between two looks after which nobody can say what happened meanwhile: whoever lives has half as many left
 to be heard of again."""
@@ -51,8 +51,8 @@ class Missing:
             return 0
         for process_id, (process, leases) in expired.items():
             # Of one whose row is gone, as another sweeper has found it too, its id is all there is.
-            told = {} if process is None else {name: getattr(process, name) for name in _TOLD}
-            log.warning("process.missing", process_id=str(process_id), **told, leases=leases)
+            fields = {} if process is None else {name: getattr(process, name) for name in _LOGGED}
+            log.warning("process.missing", process_id=str(process_id), **fields, leases=leases)
         return sum(leases for _, leases in expired.values())
 
     def _look(self) -> dict[UUID, tuple[Process | None, int]]:
