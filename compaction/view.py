@@ -223,17 +223,21 @@ def cut_seqs(before: View, after: View) -> list[int]:
 
 
 def with_own_tail(before: Sequence[ViewMessage], after: View) -> View:
-    """Return `after` with the messages at its end as they were where they only lost signed thinking.
+    """Return `after` with the messages at its end as they were where they lost signed thinking and nothing else.
 
     So they stay in the tail, from which it is left out with a warning when the context is read.
     """
-    kept = list(after)
-    for place, (new, was) in enumerate(zip(reversed(after), reversed(before), strict=False), 1):
-        if new is not was:
-            if new.seq != was.seq or (new,) != strip_thinking((was,), was.seq):
-                break
-            kept[-place] = was
-    return tuple(kept)
+    own: list[ViewMessage] = []
+    left = len(after)
+    for was in reversed(before):
+        new = after[left - 1] if left else None
+        stripped = strip_thinking((was,), was.seq)
+        if new is not None and (new is was or (new.seq == was.seq and (new,) == stripped)):
+            left -= 1
+        elif stripped or not (own and own[-1].role == was.role):
+            break
+        own.append(was)
+    return (*after[:left], *reversed(own))
 
 
 def map_blocks(message: ViewMessage, change: Callable[[dict[str, Any]], dict[str, Any]]) -> ViewMessage:

@@ -27,7 +27,7 @@ from compaction.steps.snapshot import (
 )
 from compaction.steps.stored_view import dump_messages
 from compaction.summary.zone import Zone, rebuild
-from compaction.view import WRITTEN, View, ViewMessage
+from compaction.view import WRITTEN, View, ViewMessage, with_own_tail
 from tests.support.blocks import text_block
 from tests.support.messages_api import problems
 from tests.support.strategies import any_conversations
@@ -218,6 +218,17 @@ def test_calls_that_wait_for_their_results_are_not_covered_where_another_answer_
     tail = [row for row in stored if row.seq > new.covers_through]
     asked = build(head(new), [*tail, *rows(("user", "done?"), first=5)], POLICY)
     assert problems([message.as_message() for message in asked.view]) == []
+
+
+def test_calls_that_wait_are_not_covered_where_only_the_thinking_before_them_had_to_go() -> None:
+    stored = rows(
+        ("user", "go"), ("assistant", "so"), ("user", "and"), ("assistant", [THOUGHT, call()]), ("assistant", "wait")
+    )
+    built = build(Snapshot(), stored, POLICY)
+    assert [message.content for message in built.view[3:]] == [[THOUGHT], [text_block("wait"), call()]]
+    fitted = (built.view[2], built.view[4])
+    new = settle(built, with_own_tail(built.view, fitted), run_id="run-1")
+    assert (new.covers_through, "tool_use" in new.messages_json) == (1, False)
 
 
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
