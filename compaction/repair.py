@@ -87,6 +87,11 @@ class _Occurrence:
     used: bool = field(default=False)
 
 
+def missing_result(identifier: str) -> dict[str, Any]:
+    """Return the error that stands for the result of a call that was never answered."""
+    return {"type": "tool_result", "tool_use_id": identifier, "is_error": True, "content": NO_RESULT}
+
+
 def is_missing_result(block: Mapping[str, Any]) -> bool:
     """Tell whether a result is the error that stands for one that was not there."""
     return block.get("content") == NO_RESULT and bool(block.get("is_error"))
@@ -284,16 +289,7 @@ def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:
             elif result.position != position + 1:
                 repairs.moved_results += 1
                 stale[position + 2] = max(result.position, stale.get(position + 2, 0))
-            wanted[position + 1].append(
-                result.block
-                if result
-                else {
-                    "type": "tool_result",
-                    "tool_use_id": identifier,
-                    "is_error": True,
-                    "content": NO_RESULT,
-                }
-            )
+            wanted[position + 1].append(result.block if result else missing_result(identifier))
     repairs.dropped_blocks += sum(not result.used for every in results.values() for result in every)
     _settle(groups, wanted, stale, repairs)
 

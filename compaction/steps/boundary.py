@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from compaction.messages import blocks, call_id
-from compaction.repair import is_missing_result, repair
+from compaction.messages import blocks, call_id, tool_use_ids
+from compaction.repair import is_missing_result, missing_result, repair
+from compaction.view import ViewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from compaction.steps.snapshot import Working
-    from compaction.view import View, ViewMessage
+    from compaction.view import View
 
 
 def tail_begins(working: Working, after: View) -> tuple[int, int]:
@@ -39,6 +41,26 @@ def tail_begins(working: Working, after: View) -> tuple[int, int]:
         begins = min(max(begins, differs) + 1, len(after))
         first = max(first, _first_of_tail(working, len(after) - begins))
     return begins, first if begins < len(after) else working.last_seq + 1
+
+
+def with_answers(working: Working, after: View) -> View:
+    """Return a view of which nothing is the tail's, with errors for calls at its end that are not all the newest's.
+
+    What is appended next is held against that message's calls alone, and would be served as it is. Turns in pieces are
+    looked at whenever they are read.
+    """
+    if working.in_pieces or not working.unrepaired:
+        return after
+    calls = [
+        block["id"]
+        for message in takewhile(lambda each: each.role == "assistant", reversed(after))
+        for block in blocks(message.content)
+        if block.get("type") == "tool_use"
+    ]
+    own = {call_id(each) for message in working.unrepaired[-1:] for each in tool_use_ids(message.content)}
+    if own.issuperset(calls):
+        return after
+    return (*after, ViewMessage("user", [missing_result(each) for each in calls]))
 
 
 def _first_of_tail(working: Working, shown: int) -> int:

@@ -20,7 +20,7 @@ from compaction.repair import Repairs, mend
 from compaction.shorten.inline_tags import cut_inline
 from compaction.sizes import uncounted_bytes
 from compaction.soundness import is_sound
-from compaction.steps.boundary import tail_begins
+from compaction.steps.boundary import tail_begins, with_answers
 from compaction.steps.stored_view import NOTHING, StoredView, dump_messages
 from compaction.summary.zone import preamble_length, without_summary
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
@@ -284,6 +284,9 @@ def settle(
     are those of `summary`, `pins` those that are in its frame.
     """
     cut, covers = _covered(working, after)
+    if cut == len(after):
+        after = with_answers(working, after)
+        cut = len(after)
     kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
     known, rest = working.snapshot.stored.split(kept)
     text = dump_messages(rest)

@@ -231,6 +231,23 @@ def test_calls_that_wait_are_not_covered_where_only_the_thinking_before_them_had
     assert (new.covers_through, "tool_use" in new.messages_json) == (1, False)
 
 
+def test_calls_that_wait_and_have_to_be_covered_are_answered_with_errors() -> None:
+    stored = rows(("user", "go"), ("assistant", [call()]), ("assistant", LONG))
+    built = build(Snapshot(), stored, POLICY)
+    shorter = (built.view[0], built.view[1].with_content([text_block("short"), call()]))
+    new = settle(built, shorter, run_id="run-1")
+    assert new.covers_through == 2
+    for newest in (("user", "done?"), ("user", [result(content="at last")])):
+        view = build(head(new), rows(newest, first=3), POLICY).view
+        assert problems([message.as_message() for message in view]) == []
+        assert (NO_RESULT in dump_messages(view)) == (newest[1] == "done?")
+    # Calls of the newest message itself are known to be open.
+    stored = rows(("user", LONG), ("assistant", [text_block(LONG), call()]))
+    built = build(Snapshot(), stored, POLICY)
+    shorter = (built.view[0], built.view[1].with_content([text_block("short"), call()]))
+    assert NO_RESULT not in settle(built, shorter, run_id="run-1").messages_json
+
+
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
     new = cut()
     assert (new.covers_through, new.seqs) == (4, (0, 1, 2, 3, 4))
