@@ -131,7 +131,7 @@ BAD_TURNS: list[tuple[Any, str]] = [
     ({"messages": [HELLO] * 1_001}, "/messages"),
     ({"messages": [HELLO, {"role": "robot", "content": "x"}]}, "/messages/1/role"),
     ({"messages": [HELLO, {"role": "user"}]}, "/messages/1/content"),
-    ({"messages": [{**HELLO, "name": "x"}]}, "/messages/0/name"),
+    ({"messages": [{**HELLO, "sender": "x"}]}, "/messages/0/sender"),
     ({"messages": [{**HELLO, "a/b~c": "x"}]}, "/messages/0/a~1b~0c"),
     ({"messages": [HELLO], "mesages": []}, "/mesages"),
     ({"messages": [HELLO], "replace_from": -1}, "/replace_from"),
