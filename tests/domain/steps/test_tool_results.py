@@ -58,8 +58,8 @@ def test_the_most_recent_tool_result_message_stays_whole() -> None:
 
 @pytest.mark.requirement("T4")
 def test_results_of_one_answer_that_were_posted_one_by_one_stay_whole_together() -> None:
-    calls = [{"type": "tool_use", "id": name, "name": "look", "input": {}} for name in ("a", "b", "c")]
-    posted = [("user", [result(LONG, name)]) for name in ("b", "c", "a")]
+    calls: list[Any] = [{"type": "tool_use", "id": name, "name": "look", "input": {}} for name in ("a", "b", "c")]
+    posted: list[tuple[str, Any]] = [("user", [result(LONG, name)]) for name in ("b", "c", "a")]
     posted.insert(1, ("user", "Is it done?"))
     turns: list[tuple[str, Any]] = [("user", "Go."), ("assistant", calls), *posted]
     view = tuple(ViewMessage(role, content, seq) for seq, (role, content) in enumerate(turns))
