@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from compaction.messages import blocks, call_id, tool_use_ids
 from compaction.repair import is_missing_result, missing_result, repair
@@ -13,11 +13,34 @@ from compaction.view import ViewMessage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from compaction.steps.snapshot import Working
     from compaction.view import View
 
 
-def tail_begins(working: Working, after: View) -> tuple[int, int]:
+class _Head(Protocol):
+    """What is asked of a snapshot."""
+
+    @property
+    def messages(self) -> View: ...
+    @property
+    def covers_through(self) -> int: ...
+
+
+class _Built(Protocol):
+    """What is asked of a working view, which `snapshot.build` makes: that module needs this one."""
+
+    @property
+    def view(self) -> View: ...
+    @property
+    def unrepaired(self) -> View: ...
+    @property
+    def snapshot(self) -> _Head: ...
+    @property
+    def last_seq(self) -> int: ...
+    @property
+    def in_pieces(self) -> bool: ...
+
+
+def tail_begins(working: _Built, after: View) -> tuple[int, int]:
     """Return the index in `after` from which on the tail makes what is there, and the seq that the tail begins with.
 
     Where repair moved a block, what it moved it from may be covered: then what it moved it to has to be, too; and a
@@ -43,7 +66,7 @@ def tail_begins(working: Working, after: View) -> tuple[int, int]:
     return begins, first if begins < len(after) else working.last_seq + 1
 
 
-def with_answers(working: Working, after: View) -> View:
+def with_answers(working: _Built, after: View) -> View:
     """Return a view of which nothing is the tail's, with errors for calls at its end that are not all the newest's.
 
     What is appended next is held against that message's calls alone, and would be served as it is. Turns in pieces are
@@ -63,14 +86,14 @@ def with_answers(working: Working, after: View) -> View:
     return (*after, ViewMessage("user", [missing_result(each) for each in calls]))
 
 
-def _first_of_tail(working: Working, shown: int) -> int:
+def _first_of_tail(working: _Built, shown: int) -> int:
     """Return the seq from which on originals make the last `shown` messages, with those of which nothing is shown."""
     at = len(working.view) - shown
     before = working.view[at - 1].seq if at else -1
     return max(before, working.snapshot.covers_through) + 1
 
 
-def _moved_from(working: Working, first: int) -> int | None:
+def _moved_from(working: _Built, first: int) -> int | None:
     """Return the seq of the last message from `first` on of which a result stands before it in the view, else None."""
     stand = Counter(_result_ids(message for message in working.view if message.seq < first))
     stand.subtract(_result_ids(working.snapshot.messages))
@@ -92,7 +115,7 @@ def _result_ids(view: Iterable[ViewMessage]) -> Iterator[str]:
                 yield call_id(str(block.get("tool_use_id")))
 
 
-def _untouched(working: Working, after: View) -> int:
+def _untouched(working: _Built, after: View) -> int:
     """Return how many messages at the end of `after` are the tail's own."""
     count = 0
     for new, old in zip(reversed(after), reversed(working.view), strict=False):
