@@ -231,8 +231,8 @@ def with_own_tail(before: Sequence[ViewMessage], after: View) -> View:
     left = len(after)
     for was in reversed(before):
         new = after[left - 1] if left else None
-        stripped = strip_thinking((was,), was.seq)
-        if new is not None and (new is was or (new.seq == was.seq and (new,) == stripped)):
+        stripped = (was,) if new is was else strip_thinking((was,), was.seq)
+        if new is not None and new.seq == was.seq and (new,) == stripped:
             left -= 1
         elif stripped or not (own and own[-1].role == was.role):
             break
