@@ -6,14 +6,13 @@ import hashlib
 import itertools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.tokens import content_tokens, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-Role = Literal["user", "assistant"]
 Block = Mapping[str, Any]
 Content = str | list[dict[str, Any]]
 

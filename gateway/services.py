@@ -7,8 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-import structlog
-
 from api.http.bodies import LARGE_BYTES
 from api.http.bytes_under_way import BytesUnderWay
 from api.services import Services
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
     from gateway.conversations.turns import Learned
     from runtime.settings import Settings
-
-log = structlog.get_logger()
 
 ENDING_SECONDS: Final = 10.0
 """Seconds that a gateway which ends gives the last turns to be stored."""

@@ -8,7 +8,6 @@ import msgspec
 
 from api.console.demo import story
 from api.console.demo.pages import Vacancy
-from api.console.demo.texts import is_shortlisted, ranked
 from cli.client.types import Message
 from cli.transcripts.readers import Turn
 from cli.transcripts.shaped import in_shape
@@ -33,11 +32,6 @@ class Scenario(msgspec.Struct, frozen=True):
     refined_criteria: tuple[str, ...]
     scored: tuple[Vacancy, ...]
     shape: Shape = "messages"
-
-    @property
-    def shortlist(self) -> tuple[Vacancy, ...]:
-        """The vacancies that reached the user's own limit, best first."""
-        return tuple(vacancy for vacancy in ranked(self.scored) if is_shortlisted(vacancy))
 
 
 def job_search(seed: int = story.SEED, shape: Shape = "messages") -> Scenario:

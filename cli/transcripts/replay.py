@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from cli.client.types import Message, StoredMessage
 
+SETTLE_SECONDS: Final = 300.0
+"""Seconds that a conversation's checks are waited for once it is played."""
 LISTED_IDS: Final = 10
 """Conversations up to which their ids are printed, for `palimpsest inspect`."""
 
@@ -64,13 +66,11 @@ def run_replay(
     yes: bool = False,
     as_json: bool = False,
     concurrency: int = 1,
-    timeout_seconds: float = 300.0,
 ) -> int:
     """Play the files' conversations and print a table; return 1 if a turn was refused or an original differs.
 
     Without `url` a service is started for the time of the replay; unless `yes`, somebody has to agree first where it
-    would use stores that the environment names. `concurrency` conversations are played at once; `timeout_seconds`
-    bounds the wait for each one's checks.
+    would use stores that the environment names. `concurrency` conversations are played at once.
     """
     err = Console(stderr=True)
     try:
@@ -82,7 +82,7 @@ def run_replay(
         if url is None:
             agree_to_stores(os.environ, "replay", yes=yes)
         with service_at(url, key) as service, ServiceClient(service.url, service.key) as client:
-            outcomes = _play_all(client, transcripts, concurrency, timeout_seconds, err)
+            outcomes = _play_all(client, transcripts, concurrency, err)
     except RefusedError as error:
         return failed(str(error))
     except UnavailableError as error:
@@ -97,7 +97,6 @@ def play(
     transcript: Transcript,
     outcome: Outcome,
     progress: Progress,
-    timeout_seconds: float,
     stopping: threading.Event,
 ) -> None:
     """Append a conversation turn by turn, wait for its checks, and compare the originals.
@@ -124,7 +123,7 @@ def play(
             progress.advance(task)
             progress.advance(whole)
         progress.update(task, description=f"{name}, waiting for checks")
-        runs = client.wait_settled(conversation.id, timeout_seconds=timeout_seconds, stopping=stopping)
+        runs = client.wait_settled(conversation.id, timeout_seconds=SETTLE_SECONDS, stopping=stopping)
         outcome.runs = dict(Counter(run.state for run in runs))
         context = client.context(conversation.id)
         if context is not None:
@@ -155,7 +154,6 @@ def _play_all(
     client: ServiceClient,
     transcripts: Sequence[tuple[Path, Transcript]],
     concurrency: int,
-    timeout_seconds: float,
     err: Console,
 ) -> list[Outcome]:
     stopping = threading.Event()
@@ -170,7 +168,7 @@ def _play_all(
     with Progress(*columns, console=err) as progress, ThreadPoolExecutor(concurrency) as pool:
         progress.add_task("replay", total=sum(len(transcript.turns) for _, transcript in transcripts))
         played = [
-            pool.submit(play, client, transcript, outcome, progress, timeout_seconds, stopping)
+            pool.submit(play, client, transcript, outcome, progress, stopping)
             for (_, transcript), outcome in zip(transcripts, outcomes, strict=True)
         ]
         try:

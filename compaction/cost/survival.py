@@ -38,10 +38,10 @@ class SurvivalCurve:
         ends = bisect_left(self._ends, turns + 1) - bisect_left(self._ends, turns)
         return (ends + PRIOR_WEIGHT / (turns + 1)) / (at_risk + PRIOR_WEIGHT)
 
-    def expected_turns(self, turns: int, pauses: float = 0.0, horizon: int = HORIZON) -> float:
+    def expected_turns(self, turns: int, pauses: float = 0.0) -> float:
         """Return how many more turns are expected before the end, or before a pause: `pauses` of all gaps are one."""
         expected, alive = 0.0, 1.0
-        for further in range(horizon):
+        for further in range(HORIZON):
             alive *= (1 - self.hazard(turns + further)) * (1 - min(1.0, max(0.0, pauses)))
             expected += alive
         return expected

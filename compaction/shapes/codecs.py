@@ -13,7 +13,6 @@ from compaction.shapes import chat, messages, responses
 from compaction.shapes.inner import Decoded, LeftOut, SentMessage, Shape, ShapeError
 
 if TYPE_CHECKING:
-    from compaction.shapes.inner import Path
     from compaction.view import ViewMessage
 
 SHAPES: Final[tuple[Shape, ...]] = get_args(Shape)
@@ -64,9 +63,9 @@ def _shape_of_message(message: Any) -> Literal["chat", "responses"] | None:
     return None
 
 
-def decode(shape: Shape, message: Mapping[str, Any], path: Path = ()) -> Decoded:
+def decode(shape: Shape, message: Mapping[str, Any]) -> Decoded:
     """Return a message or an item in the inner form. Raises ShapeError; not for `messages`, whose form it is."""
-    return _DECODE[shape](message, path)
+    return _DECODE[shape](message)
 
 
 def refuse_stored(turn: Mapping[str, Any]) -> None:

@@ -125,8 +125,7 @@ def circle_of(shape: Shape, *, session: str | None, user: str | None) -> bytes:
 class RowDigests:
     """Digests of rows; those of rows that were seen lately are remembered, as clients resend nearly all of theirs."""
 
-    def __init__(self, most: int = REMEMBERED_ROWS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int, bytes], bytes] = OrderedDict()
 
     def of(self, row: bytes) -> bytes:
@@ -137,7 +136,7 @@ class RowDigests:
         if digest is None:
             digest = hashlib.sha256(_sorted(canonical(_value(row), marked=_MARK in row))).digest()
             self._known[remembered] = digest
-            if len(self._known) > self._most:
+            if len(self._known) > REMEMBERED_ROWS:
                 self._known.popitem(last=False)
         return digest
 

@@ -137,11 +137,9 @@ class Noted(NamedTuple):
     aborted: bool
 
 
-async def find(
-    pool: Pool, tenant_id: UUID, keys: Sequence[bytes], *, only: UUID | None = None, rows: int = MOST_ROWS
-) -> Beginning | None:
+async def find(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], *, only: UUID | None = None) -> Beginning | None:
     """Return the longest of the beginnings that `keys` stand for, the shortest first; of `only`, if it is given."""
-    return _beginning(await pool.fetchrow(_FIND, tenant_id, keys, only, max(1, min(rows, MOST_ROWS)), None))
+    return _beginning(await pool.fetchrow(_FIND, tenant_id, keys, only, MOST_ROWS, None))
 
 
 async def named(

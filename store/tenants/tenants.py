@@ -34,7 +34,7 @@ class TenantSettings(NamedTuple):
     created_at: datetime
 
 
-def create_tenant(connection: Connection, name: str, policy: Mapping[str, Any] | None = None) -> Tenant:
+def create_tenant(connection: Connection, name: str) -> Tenant:
     """Return the tenant of that name, made if there is none; the rest of the transaction is on its behalf.
 
     Raise ValueError for a blank name, and for one that is an id: a token that names it would mean that id's tenant.
@@ -46,9 +46,7 @@ def create_tenant(connection: Connection, name: str, policy: Mapping[str, Any] |
     identifier = ids.new_id()
     act_for(connection, identifier)
     connection.execute(
-        upsert(tenants)
-        .values(id=identifier, name=name, policy=dict(policy or {}))
-        .on_conflict_do_nothing(index_elements=[tenants.c.name])
+        upsert(tenants).values(id=identifier, name=name).on_conflict_do_nothing(index_elements=[tenants.c.name])
     )
     tenant = find_tenant(connection, name)
     assert tenant is not None  # noqa: S101 - made here, or by somebody else before

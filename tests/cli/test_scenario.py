@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from api.console.demo.texts import is_shortlisted, ranked
 from cli.conversations.context_plot import Point, context_plot
 from cli.demo.report import plain_text, survival
 from cli.demo.scenario import Scenario, job_search
@@ -118,7 +119,7 @@ def test_criteria_and_scores_are_there_to_survive() -> None:
     assert all(phrase in first for phrase in SCENARIO.criteria)
     assert not any(phrase in first for phrase in SCENARIO.refined_criteria)
     assert survival(SCENARIO, MESSAGES[:1], MESSAGES).scores == (0, len(SCENARIO.scored))
-    assert 3 <= len(SCENARIO.shortlist) < len(SCENARIO.scored)
+    assert 3 <= sum(map(is_shortlisted, SCENARIO.scored)) < len(SCENARIO.scored)
 
 
 def test_scores_follow_the_rubric_that_the_user_gave() -> None:
@@ -127,9 +128,8 @@ def test_scores_follow_the_rubric_that_the_user_gave() -> None:
         assert vacancy.points.keys() == limits.keys()
         assert all(0 <= points <= limits[name] for name, points in vacancy.points.items())
         assert vacancy.score == sum(vacancy.points.values())
-    assert [vacancy.score for vacancy in SCENARIO.shortlist] == sorted(
-        (vacancy.score for vacancy in SCENARIO.shortlist), reverse=True
-    )
+    scores = [vacancy.score for vacancy in ranked(SCENARIO.scored)]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_ledger_reads_from_the_cache_what_did_not_change() -> None:

@@ -10,8 +10,6 @@ from functools import cached_property
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
-
 from compaction.steps.runs import RunReason
 from runtime.broker import SUMMARIES
 from runtime.fault_points import pause_for_test
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
     from worker.summarizers.paying import Purse
 
 T = TypeVar("T")
-
-
-log = structlog.get_logger()
 
 
 class StoppingError(Exception):
