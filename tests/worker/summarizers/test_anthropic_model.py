@@ -1,24 +1,18 @@
-"""The client of the model against every fault of the script: what it calls each, how often it asks, what it costs."""
+"""The client of the Messages API: what it sends, what an answer costs, how long it waits, and its circuit."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import stamina
 from structlog.testing import capture_logs
 
 from compaction.windows import LOW_CONTEXT_WINDOW
-from runtime.settings import Settings
-from tests.support.servers.loopback_faults import FAULTS, Fault
 from tests.support.servers.loopback_model import (
     LoopbackModel,
     Step,
@@ -26,118 +20,18 @@ from tests.support.servers.loopback_model import (
     max_tokens,
     ok,
     refusal,
-    slow_headers,
     status,
 )
+from tests.worker.summarizers.models import QUESTION, SHORT, ask, fail, waits_of
+from tests.worker.summarizers.models import anthropic_model as model
 from worker.summarizers import asking
-from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.api_errors import retry_after
 from worker.summarizers.asking import ATTEMPTS, LONGEST_WAIT_SECONDS
-from worker.summarizers.base import Answer, Spent, SummaryError
+from worker.summarizers.base import Spent
 from worker.summarizers.breaker import CircuitBreaker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from worker.summarizers.base import Model
-
-SECRET = "sk-ant-nobody-may-see-this"
-SHORT = 3.0
-"""Seconds that nothing is expected to come in; long enough for a busy machine to send a request in."""
-QUESTION = "what the user wrote in confidence"
-TOLD = (
-    "confidence",
-    "nobody-may-see",
-    "loopback 4",
-    "loopback 5",
-    "credit balance",
-    "available context",
-    "COMPROMISED",
-)
-"""What of a request, an answer or an error must not get into a detail or a log."""
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as running:
-        yield running
-
-
-def model(server: LoopbackModel, breaker: CircuitBreaker | None = None, **fields: Any) -> AnthropicModel:
-    given: dict[str, Any] = {
-        "summarizer_deadline_seconds": 20,
-        "ANTHROPIC_API_KEY": SECRET,
-        "ANTHROPIC_BASE_URL": server.url,
-    }
-    return AnthropicModel(Settings(**given | fields), breaker)
-
-
-def ask(asked: Model) -> Answer:
-    return asked.ask("Write the summary.", QUESTION, max_tokens=300)
-
-
-def fail(asked: Model) -> SummaryError:
-    with pytest.raises(SummaryError) as caught:
-        ask(asked)
-    return caught.value
-
-
-def waits_of(events: list[Any]) -> list[float]:
-    """Return the seconds between a model's attempts, as they were logged."""
-    return [event["wait_seconds"] for event in events if "wait_seconds" in event]
-
-
-@contextmanager
-def without_waiting() -> Iterator[None]:
-    """Leave out the waits between attempts."""
-    with stamina.set_testing(True, attempts=ATTEMPTS):
-        yield
-
-
-@pytest.mark.requirement("S10")
-@pytest.mark.fault("F17", "F18", "F19", "F20")
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_the_fault_script(server: LoopbackModel, fault: Fault) -> None:
-    server.then(*(fault.step() for _ in range(ATTEMPTS + 1)))
-    asked = model(server, summarizer_deadline_seconds=SHORT if fault.hangs else 60)
-    with capture_logs() as events, without_waiting():
-        if fault.code is None:
-            answer = ask(asked)
-            spent, said = answer.spent, answer.stop_reason or ""
-        else:
-            error = fail(asked)
-            assert error.code == fault.code
-            spent, said = error.spent, str(error)
-    assert spent.calls == len(server.requests) == (ATTEMPTS if fault.again else 1)
-    assert Counter(event["event"] for event in events) == +Counter(
-        {"model.requested": spent.calls, "summary.retried": spent.calls - 1}
-    )
-    assert not [told for told in TOLD if told in said + str(events)]
-
-
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS.values() if fault.again])
-def test_what_may_pass_is_answered_in_the_end(server: LoopbackModel, fault: Fault) -> None:
-    server.then(*(fault.step() for _ in range(ATTEMPTS - 1)), ok("at last", output_tokens=3))
-    with without_waiting():
-        answer = ask(model(server))
-    assert (answer.text, answer.stop_reason, answer.spent.calls) == ("at last", "end_turn", ATTEMPTS)
-    assert answer.spent.output_tokens == 3
-
-
-def test_a_detail_names_the_request_for_support(server: LoopbackModel) -> None:
-    server.then(status(403), status(403, headers={"request-id": "<script>"}))
-    asked = model(server)
-    assert fail(asked).detail == "status 403, request req_loopback_000000"
-    assert fail(asked).detail == "status 403"
-
-
-@pytest.mark.parametrize("header", ["retry-after", "retry-after-ms"])
-def test_a_server_is_given_the_patience_it_asks_for(server: LoopbackModel, header: str) -> None:
-    waits = {"retry-after": "0.05", "retry-after-ms": "50"}
-    server.then(status(429, headers={header: waits[header]}), ok("thanks"))
-    with capture_logs() as events:
-        assert ask(model(server)).text == "thanks"
-    assert waits_of(events) == [0.05]
 
 
 def test_forms_of_patience() -> None:
@@ -178,12 +72,6 @@ def test_a_wait_that_outlasts_the_deadline_is_named_after_what_failed(
     assert len(server.requests) == 2
 
 
-def test_the_deadline_is_one_for_all_attempts(server: LoopbackModel) -> None:
-    server.then(status(500, retry_after=0), slow_headers(threading.Event()))
-    error = fail(model(server, summarizer_deadline_seconds=SHORT))
-    assert (error.code, error.spent) == ("model_timeout", Spent(2))
-
-
 @pytest.mark.requirement("S8")
 def test_an_answer_with_what_it_cost(server: LoopbackModel) -> None:
     server.then(ok(" the text \n", output_tokens=9), max_tokens("half a te"))
@@ -206,14 +94,6 @@ def test_answers_without_text_cost_all_the_same(server: LoopbackModel) -> None:
         error = fail(asked)
         assert error.code == code
         assert (error.spent.input_tokens, error.spent.cost_usd is None) == (server.requests[-1].input_tokens, False)
-
-
-def test_a_server_that_is_not_there() -> None:
-    with LoopbackModel() as gone:
-        pass
-    with without_waiting():
-        error = fail(model(gone))
-    assert (error.code, error.spent) == ("model_unreachable", Spent(ATTEMPTS))
 
 
 def test_many_threads_ask_at_once(server: LoopbackModel, broker_url: str) -> None:

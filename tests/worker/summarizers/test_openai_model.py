@@ -1,121 +1,31 @@
-"""The client of Chat Completions against every fault of the script, and against servers that know less of the API."""
+"""The client of Chat Completions: what it sends, and servers that know less of the API."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import pytest
-import stamina
 from openai.types.chat import ChatCompletion
-from structlog.testing import capture_logs
 
 from compaction.policy import ModelPrices, Policy
 from compaction.shapes.usage import TokenUsage
 from compaction.windows import LOW_CONTEXT_WINDOW
 from runtime.settings import Settings
 from tests.support.servers.loopback_chat import CHAT_FAULTS, Dialect, choice, raw, too_long
-from tests.support.servers.loopback_faults import FAULTS, Fault
-from tests.support.servers.loopback_model import LoopbackModel, hang_up, max_tokens, ok, slow_headers, status
+from tests.support.servers.loopback_model import LoopbackModel, hang_up, max_tokens, ok, status
+from tests.worker.summarizers.models import QUESTION, SECRET, ask, fail
+from tests.worker.summarizers.models import openai_model as model
 from worker.summarizers.anthropic import AnthropicModel
-from worker.summarizers.asking import ATTEMPTS, LONGEST_WAIT_SECONDS, MOST_BYTES
-from worker.summarizers.base import Answer, Spent, SummaryError, chosen_by
+from worker.summarizers.asking import LONGEST_WAIT_SECONDS
+from worker.summarizers.base import Spent, SummaryError, chosen_by
 from worker.summarizers.breaker import CircuitBreaker
 from worker.summarizers.openai import THINKING_TOKENS, OpenAIModel, billed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-SECRET = "sk-nobody-may-see-this"
-SHORT = 3.0
-QUESTION = "what the user wrote in confidence"
-TOLD = (
-    "confidence",
-    "nobody-may-see",
-    "loopback 4",
-    "loopback 5",
-    "quota",
-    "available context",
-    "COMPROMISED",
-    "org-x",
-)
-"""What of a request, an answer or an error must not get into a detail or a log."""
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as running:
-        yield running
-
-
-def model(server: LoopbackModel, breaker: CircuitBreaker | None = None, **fields: Any) -> OpenAIModel:
-    given: dict[str, Any] = {
-        "summarizer_deadline_seconds": 20,
-        "OPENAI_API_KEY": SECRET,
-        "OPENAI_BASE_URL": f"{server.url}/v1",
-    }
-    return OpenAIModel(Settings(**given | fields), breaker)
-
-
-def ask(asked: OpenAIModel, most: int = 300) -> Answer:
-    return asked.ask("Write the summary.", QUESTION, max_tokens=most)
-
-
-def fail(asked: OpenAIModel) -> SummaryError:
-    with pytest.raises(SummaryError) as caught:
-        ask(asked)
-    return caught.value
 
 
 def sent_of(server: LoopbackModel, name: str) -> list[Any]:
     return [each.body.get(name) for each in server.requests]
-
-
-@pytest.mark.requirement("S10")
-@pytest.mark.parametrize("fault", (FAULTS | CHAT_FAULTS).values(), ids=FAULTS | CHAT_FAULTS)
-def test_the_fault_script(server: LoopbackModel, fault: Fault) -> None:
-    server.then(*(fault.step() for _ in range(ATTEMPTS + 1)))
-    asked = model(server, summarizer_deadline_seconds=SHORT if fault.hangs else 60)
-    with capture_logs() as events, stamina.set_testing(True, attempts=ATTEMPTS):
-        if fault.code is None:
-            answer = ask(asked)
-            spent, said = answer.spent, answer.stop_reason or ""
-        else:
-            error = fail(asked)
-            assert error.code == fault.code
-            spent, said = error.spent, str(error)
-    assert spent.calls == len(server.requests) == (ATTEMPTS if fault.again else 1)
-    assert Counter(event["event"] for event in events) == +Counter(
-        {"model.requested": spent.calls, "summary.retried": spent.calls - 1}
-    )
-    assert not [told for told in TOLD if told in said + str(events)]
-
-
-@pytest.mark.parametrize("fault", [fault for fault in CHAT_FAULTS.values() if fault.again])
-def test_what_may_pass_is_answered_in_the_end(server: LoopbackModel, fault: Fault) -> None:
-    server.then(*(fault.step() for _ in range(ATTEMPTS - 1)), ok("at last", output_tokens=3))
-    with stamina.set_testing(True, attempts=ATTEMPTS):
-        answer = ask(model(server))
-    assert (answer.text, answer.stop_reason, answer.spent.calls) == ("at last", "end_turn", ATTEMPTS)
-
-
-@pytest.mark.parametrize("kind", [OpenAIModel, AnthropicModel])
-def test_an_answer_that_is_far_too_long_is_not_read_to_its_end(
-    server: LoopbackModel, kind: type[OpenAIModel | AnthropicModel]
-) -> None:
-    server.then(ok("a" * MOST_BYTES))
-    given: dict[str, Any] = {
-        "OPENAI_API_KEY": SECRET,
-        "ANTHROPIC_API_KEY": SECRET,
-        "OPENAI_BASE_URL": f"{server.url}/v1",
-        "ANTHROPIC_BASE_URL": server.url,
-    }
-    with pytest.raises(SummaryError) as caught:
-        kind(Settings(**given)).ask("Write the summary.", QUESTION, max_tokens=300)
-    assert (caught.value.code, caught.value.spent.calls) == ("model_garbage", 1)
 
 
 @pytest.mark.requirement("S8")
@@ -284,36 +194,6 @@ def test_the_servers_own_words_for_a_prompt_over_the_window() -> None:
 
 
 # Waiting, and the circuit --------------------------------------------------------------------------------------------
-
-
-def test_a_detail_names_the_request_for_support(server: LoopbackModel) -> None:
-    server.then(status(403), status(403, headers={"x-request-id": "<script>"}))
-    asked = model(server)
-    assert fail(asked).detail == "status 403, request req_loopback_000000"
-    assert fail(asked).detail == "status 403"
-
-
-@pytest.mark.parametrize("header", ["retry-after", "retry-after-ms"])
-def test_a_server_is_given_the_patience_it_asks_for(server: LoopbackModel, header: str) -> None:
-    waits = {"retry-after": "0.05", "retry-after-ms": "50"}
-    server.then(status(429, headers={header: waits[header]}), ok("thanks"))
-    with capture_logs() as events:
-        assert ask(model(server)).text == "thanks"
-    assert [event["wait_seconds"] for event in events if "wait_seconds" in event] == [0.05]
-
-
-def test_the_deadline_is_one_for_all_attempts(server: LoopbackModel) -> None:
-    server.then(status(500, retry_after=0), slow_headers(threading.Event()))
-    error = fail(model(server, summarizer_deadline_seconds=SHORT))
-    assert (error.code, error.spent) == ("model_timeout", Spent(2))
-
-
-def test_a_server_that_is_not_there() -> None:
-    with LoopbackModel() as gone:
-        pass
-    with stamina.set_testing(True, attempts=ATTEMPTS):
-        error = fail(model(gone))
-    assert (error.code, error.spent) == ("model_unreachable", Spent(ATTEMPTS))
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("429 quota", 600), ("402 of DeepSeek", 600), ("patience", 240)])

@@ -18,7 +18,6 @@ from worker.parts import choose_model, choose_summarizer
 from worker.summarizers.openai import OpenAIModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from uuid import UUID
 
     from runtime.settings import Settings
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
     from tests.support.service.in_process import Chat
 
 MODEL = "ours-7b"
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as running:
-        yield running
 
 
 def settings_of(chat: Chat, server: LoopbackModel, **fields: Any) -> Settings:

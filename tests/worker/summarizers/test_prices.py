@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -17,15 +17,6 @@ from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.base import Answer, Spent
 from worker.summarizers.list_prices import PRICES, listed_name
 from worker.summarizers.prices import BilledTokens, PriceTable, cost, prices_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as running:
-        yield running
 
 
 def model(server: LoopbackModel, **fields: Any) -> AnthropicModel:
