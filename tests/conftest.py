@@ -42,6 +42,7 @@ from store import engine, hot_path
 from store.engine import owner_engine
 from store.tenants import api_keys, tenants
 from tests.support.places import ROOT
+from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.running_api import Service, running_api
 
 if TYPE_CHECKING:
@@ -266,6 +267,13 @@ def module_settings(postgres: EmbeddedPostgres, template: str, redis_server: Emb
         max_body_bytes=1 << 20,
     )
     drop_database(postgres.url, name)
+
+
+@pytest.fixture
+def model() -> Iterator[LoopbackModel]:
+    """A server that answers as models' APIs do."""
+    with LoopbackModel() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from api.console.demo.player import EXTERNAL_ID
 from api.console.demo.story import job_search
 from tests.support.eventually import eventually
-from tests.support.processes import Product, model, product
+from tests.support.processes import Product, product
 from tests.support.service.console_client import key_of, query, sign_in, sign_in_to, signed_in, text_of
 from tests.support.service.in_process_worker import work
 from tests.support.service.running_api import running_api
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.conftest import Tenant
     from tests.support.service.running_api import Service
 
-__all__ = ["model", "product"]
+__all__ = ["product"]
 
 BUTTON = "Play the demo conversation"
 GO_ON = "Play the rest"

@@ -19,7 +19,6 @@ from cli.local.forking import COMMAND, ForkServer
 from runtime.broker import CHECK_TASK, CHECKS, celery_app
 from runtime.settings import Settings
 from tests.support.eventually import eventually
-from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.in_process import Chat
 from tests.support.talk import exchanges
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from cli.local.processes import Program
     from tests.conftest import Tenant
+    from tests.support.servers.loopback_model import LoopbackModel
 
 START_SECONDS = 120  # a bound for a loaded machine
 STOP_SECONDS = 20  # a bound for a loaded machine, well under that of the product
@@ -163,12 +163,6 @@ def environment(**given: str) -> dict[str, str]:
     """Return this process's environment without settings of the product, and with those that are given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PALIMPSEST_", "ANTHROPIC_"))}
     return kept | given
-
-
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as server:
-        yield server
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.support.blocks import Message
 
 
@@ -64,4 +66,27 @@ def rounds(count: int, tokens: int, *, start: int = 0, thinking: bool = False) -
         message
         for number in range(start, start + count)
         for message in (call(number, thinking=thinking), result(number, tokens))
+    ]
+
+
+def results_of(messages: Iterable[Message]) -> list[Any]:
+    """Return the contents of all tool results."""
+    return [
+        block["content"]
+        for message in messages
+        if isinstance(message["content"], list)
+        for block in message["content"]
+        if block["type"] == "tool_result"
+    ]
+
+
+def look_up(number: int) -> list[Message]:
+    """Return an exchange with one call, whose result is of some 3,000 characters."""
+    used = {"type": "tool_use", "id": f"t{number}", "name": "look", "input": {"n": number}}
+    found = {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"result {number} " + "x" * 3_000}
+    return [
+        {"role": "user", "content": f"Question {number}"},
+        {"role": "assistant", "content": [used]},
+        {"role": "user", "content": [found]},
+        {"role": "assistant", "content": f"Answer {number}"},
     ]

@@ -18,7 +18,7 @@ import yaml
 from cli.local.embedded import free_port
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
-from tests.support.processes import START_SECONDS, Product, ended, long_talk, model, product
+from tests.support.processes import START_SECONDS, Product, ended, long_talk, product
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Tenant
 
-__all__ = ["model", "product"]
+__all__ = ["product"]
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "palimpsest.json").read_text())

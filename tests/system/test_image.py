@@ -11,14 +11,14 @@ import pytest
 
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
-from tests.support.processes import model, product
+from tests.support.processes import product
 from tests.support.talk import exchanges
 
 if TYPE_CHECKING:
     from tests.conftest import Tenant
     from tests.support.processes import Product
 
-__all__ = ["model", "product"]
+__all__ = ["product"]
 
 READ_ONLY = ROOT / "tests/support/service/read_only.py"
 

@@ -29,6 +29,7 @@ from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.service.in_process_worker import work
 from tests.support.service.running_api import conversation_at
+from tests.support.talk import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,17 +52,6 @@ def chat(count: int, chars: int = 400) -> list[dict[str, Any]]:
         {"role": role, "content": f"{role} {number} " + "x" * chars}
         for number in range(count)
         for role in ("user", "assistant")
-    ]
-
-
-def exchange(number: int) -> list[dict[str, Any]]:
-    call = {"type": "tool_use", "id": f"t{number}", "name": "look", "input": {"n": number}}
-    result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"result {number} " + "x" * 3_000}
-    return [
-        {"role": "user", "content": f"Question {number}"},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result]},
-        {"role": "assistant", "content": f"Answer {number}"},
     ]
 
 
@@ -229,7 +219,7 @@ class TestRestored:
     def restored(self, service: Service, module_settings: Settings) -> Callable[..., str]:
         def make(budget: int) -> str:
             path = service.conversation(policy={**COMPACTING, "total_token_budget": budget})
-            service.append(path, *exchange(0), *exchange(1))
+            service.append(path, *look_up(0), *look_up(1))
             work(module_settings, path)
             assert service.client.get(path).json()["head_version"] == 1
             assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
@@ -276,7 +266,7 @@ class TestRestored:
         work(module_settings, path)
         assert row(service, path)[0]
         assert service.client.get(path).json()["head_version"] == 2
-        turn = {"messages": exchange(2)}
+        turn = {"messages": look_up(2)}
         grown = service.client.post(f"{path}/turns", json=turn)
         work(module_settings, path)
         assert service.client.get(path).json()["head_version"] == 3
@@ -318,7 +308,7 @@ class TestRestored:
         self, service: Service, module_settings: Settings, restored: Callable[[int], str]
     ) -> None:
         path = restored(20_000)
-        service.append(path, *exchange(2))
+        service.append(path, *look_up(2))
         work(module_settings, path)
         assert service.client.get(path).json()["head_version"] == 3
         assert not row(service, path)[0]

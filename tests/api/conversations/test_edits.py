@@ -14,23 +14,13 @@ from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
+from tests.support.talk import look_up
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
     from tests.support.service.running_api import Service
 
 SMALL = {"input_token_budget": 300, "min_savings_tokens": 10}
-
-
-def exchange(number: int) -> list[dict[str, Any]]:
-    call = {"type": "tool_use", "id": f"t{number}", "name": "look", "input": {"n": number}}
-    result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"result {number} " + "x" * 3_000}
-    return [
-        {"role": "user", "content": f"Question {number}"},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result]},
-        {"role": "assistant", "content": f"Answer {number}"},
-    ]
 
 
 def context(service: Service, path: str) -> dict[str, Any]:
@@ -41,16 +31,16 @@ def context(service: Service, path: str) -> dict[str, Any]:
 
 def test_an_edit_replaces_in_the_context_and_keeps_in_the_audit(service: Service) -> None:
     path = service.conversation()
-    service.append(path, *exchange(0), *exchange(1))
+    service.append(path, *look_up(0), *look_up(1))
     answer = service.client.post(
         f"{path}/turns", json={"messages": [{"role": "user", "content": "Edited"}], "replace_from": 4}
     )
     assert answer.status_code == 201
     assert (answer.json()["first_seq"], answer.json()["last_seq"]) == (8, 8)
     served = context(service, path)
-    assert served["messages"] == [*exchange(0), {"role": "user", "content": "Edited"}]
+    assert served["messages"] == [*look_up(0), {"role": "user", "content": "Edited"}]
     stored = service.client.get(f"{path}/messages").json()["data"]
-    assert [row["content"] for row in stored[:8]] == [m["content"] for m in [*exchange(0), *exchange(1)]]
+    assert [row["content"] for row in stored[:8]] == [m["content"] for m in [*look_up(0), *look_up(1)]]
     assert [row["superseded_at"] is not None for row in stored] == [False] * 4 + [True] * 4 + [False]
     assert service.client.get(f"{path}/messages/5").json()["fate"] == "superseded"
 
@@ -59,10 +49,10 @@ def test_an_edit_before_a_snapshots_end_goes_back_to_a_snapshot_that_still_holds
     service: Service, module_settings: Settings
 ) -> None:
     path = service.conversation(policy=SMALL)
-    service.append(path, *exchange(0), *exchange(1))
+    service.append(path, *look_up(0), *look_up(1))
     work(module_settings, path)
     first = context(service, path)["snapshot"]
-    service.append(path, *exchange(2), *exchange(3))
+    service.append(path, *look_up(2), *look_up(3))
     work(module_settings, path)
     second = context(service, path)["snapshot"]
     assert second["version"] > first["version"]
@@ -80,7 +70,7 @@ def test_an_edit_before_a_snapshots_end_goes_back_to_a_snapshot_that_still_holds
 
 def test_replacing_beyond_the_end_is_refused_and_nothing_is_written(service: Service) -> None:
     path = service.conversation()
-    service.append(path, *exchange(0))
+    service.append(path, *look_up(0))
     answer = service.client.post(
         f"{path}/turns", json={"messages": [{"role": "user", "content": "x"}], "replace_from": 5}
     )
@@ -99,7 +89,7 @@ def test_a_regenerated_answer_takes_the_place_of_the_old_one(service: Service) -
 
 def test_a_fork_has_the_same_past_and_its_own_future(service: Service, module_settings: Settings) -> None:
     path = service.conversation(policy=SMALL)
-    service.append(path, *exchange(0), *exchange(1))
+    service.append(path, *look_up(0), *look_up(1))
     work(module_settings, path)
     before = context(service, path)
     answer = service.client.post(f"{path}/fork", json={"through_seq": 7})
@@ -118,7 +108,7 @@ def test_a_fork_has_the_same_past_and_its_own_future(service: Service, module_se
 
 def test_no_past_ends_at_a_message_that_was_replaced_and_none_is_pinned(service: Service) -> None:
     path = service.conversation()
-    service.append(path, *exchange(0))
+    service.append(path, *look_up(0))
     service.append(path, {"role": "user", "content": "Anew"}, replace_from=0)
     *_, newest = service.client.get(f"{path}/messages", params={"after": -1}).json()["data"]
     for seq in range(newest["seq"]):
@@ -132,7 +122,7 @@ def test_no_past_ends_at_a_message_that_was_replaced_and_none_is_pinned(service:
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
 def test_a_fork_has_no_external_id_that_another_conversation_is_given_meanwhile(service: Service, outcome: str) -> None:
     path, name = service.conversation(), uuid4().hex
-    service.append(path, *exchange(0))
+    service.append(path, *look_up(0))
     body = {"through_seq": 3, "external_id": name}
     waiting = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     with (
@@ -157,8 +147,8 @@ def test_a_fork_has_no_external_id_that_another_conversation_is_given_meanwhile(
 
 def test_a_restore_shows_the_old_version_and_is_left_alone(service: Service, module_settings: Settings) -> None:
     path = service.conversation(policy=SMALL)
-    service.append(path, *exchange(0), *exchange(1))
-    original = [*exchange(0), *exchange(1)]
+    service.append(path, *look_up(0), *look_up(1))
+    original = [*look_up(0), *look_up(1)]
     work(module_settings, path)
     compacted = context(service, path)
     assert compacted["messages"] != original
@@ -178,7 +168,7 @@ def test_a_restore_shows_the_old_version_and_is_left_alone(service: Service, mod
 
 def test_a_version_that_shows_replaced_messages_cannot_come_back(service: Service, module_settings: Settings) -> None:
     path = service.conversation(policy=SMALL)
-    service.append(path, *exchange(0), *exchange(1))
+    service.append(path, *look_up(0), *look_up(1))
     work(module_settings, path)
     version = context(service, path)["snapshot"]["version"]
     edit = {"messages": [{"role": "user", "content": "Edited"}], "replace_from": 0}
@@ -190,7 +180,7 @@ def test_a_version_that_shows_replaced_messages_cannot_come_back(service: Servic
 
 def test_a_version_that_an_answer_follows_now_is_served_behind_an_opening(service: Service) -> None:
     path = service.conversation(policy={"compaction_enabled": False})
-    service.append(path, *exchange(0), {"role": "user", "content": "Go on"}, {"role": "assistant", "content": "On"})
+    service.append(path, *look_up(0), {"role": "user", "content": "Go on"}, {"role": "assistant", "content": "On"})
     emptied = service.client.post(f"{path}/overflow", json={}).json()["snapshot"]
     assert emptied["covers_through"] == 3
     assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200

@@ -24,7 +24,7 @@ from runtime.settings import Settings
 from runtime.token_prices import TokenPrices
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
-from tests.support.processes import START_SECONDS, Product, ended, long_talk, model, product
+from tests.support.processes import START_SECONDS, Product, ended, long_talk, product
 from worker.metrics import OTHER, Pipe, WorkerMetrics
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.support.servers.loopback_model import LoopbackModel
     from tests.support.service.running_api import Service
 
-__all__ = ["model", "product"]
+__all__ = ["product"]
 
 DOCS = ROOT / "docs"
 PAGE: Any = runpy.run_path(str(DOCS / "metrics.py"))

@@ -25,7 +25,7 @@ from store.engine import service_engine
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.places import ROOT
-from tests.support.processes import ended, long_talk, model, product
+from tests.support.processes import ended, long_talk, product
 from tests.support.talk import exchanges
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.conftest import Tenant
     from tests.support.processes import Product
 
-__all__ = ["model", "product"]
+__all__ = ["product"]
 
 OLDEST = (1, 21)
 """Older ones know no prepared statements in transaction mode."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,16 +18,7 @@ from worker.summarizers import SummaryError, SummaryRequest
 from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.staged import StagedSummarizer, finished
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SECRET = "sk-ant-nobody-may-see-this"
-
-
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as server:
-        yield server
 
 
 def summarizer(model: LoopbackModel, **fields: Any) -> StagedSummarizer:

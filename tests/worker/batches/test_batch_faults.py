@@ -14,7 +14,7 @@ from store.operations import housekeeping
 from store.runs import runs
 from store.runs.runs import LeaseHolder
 from tests.support.eventually import eventually
-from tests.support.processes import Product, ended, model, product
+from tests.support.processes import Product, ended, product
 from tests.support.servers.loopback_batches import canceled, errored, expired, succeeded
 from tests.support.servers.loopback_model import hang_up, status
 from tests.support.service.batch_workers import BatchWorkers, batch_of, chat, near_threshold, provider
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.support.service.fault_points import FaultPoints
     from tests.support.service.in_process import Chat
 
-__all__ = ["chat", "model", "product", "provider"]
+__all__ = ["chat", "product", "provider"]
 
 SMALL_WINDOW = 4_000
 PROCESS_SECONDS = 90  # a bound for a loaded machine

@@ -12,22 +12,12 @@ from compaction.steps.snapshot import STRIPPED
 from compaction.view import MARKER
 from store.conversations import conversations
 from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
-from tests.support.talk import answer, call, exchanges, request, result, rounds
+from tests.support.talk import answer, call, exchanges, request, result, results_of, rounds
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from tests.support.blocks import Message
-
-
-def results_of(messages: list[Message]) -> list[Any]:
-    return [
-        block["content"]
-        for message in messages
-        if isinstance(message["content"], list)
-        for block in message["content"]
-        if block["type"] == "tool_result"
-    ]
 
 
 def agent(count: int, tokens: int = 600) -> list[Message]:

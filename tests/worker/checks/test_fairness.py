@@ -24,7 +24,7 @@ from store.runs.runs import LeaseHolder
 from store.runs.summary_places import Places
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
-from tests.support.processes import Product, model, product
+from tests.support.processes import Product, product
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tests.support.servers.loopback_model import LoopbackModel
     from worker.sweeping.sweeper import Sweeper
 
-__all__ = ["broker", "chat", "make_sweeper", "model", "product"]
+__all__ = ["broker", "chat", "make_sweeper", "product"]
 
 MANY = 10_000
 DUE = """

@@ -16,7 +16,6 @@ from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
 from store.conversations import conversations, snapshots
 from store.runs import runs
 from tests.support.eventually import PATIENCE_SECONDS, eventually
-from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.service.in_process import Chat, Workers, check_state, head
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
@@ -25,13 +24,14 @@ from worker.runs import execution
 from worker.runs.resources import Calls, StoppingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from datetime import datetime
     from uuid import UUID
 
     from sqlalchemy import Connection
 
     from store.runs.runs import Lease
+    from tests.support.servers.loopback_model import LoopbackModel
 
 
 def long_talk(chat: Chat) -> UUID:
@@ -228,12 +228,6 @@ class TestCommit:
         assert (run.state, head(chat, conversation).version) == ("committed", 1)
         assert chat.steps(run.id)[-1].reason == "lease_lost"
         assert check_state(chat, conversation) is None
-
-
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as server:
-        yield server
 
 
 @pytest.fixture

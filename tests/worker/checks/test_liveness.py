@@ -19,7 +19,7 @@ from runtime.broker import CHECK_TASK, CHECKS, LATER, QUEUES, SUMMARIES, QueueDe
 from store.operations import processes
 from store.operations.processes import Activity, Beat, Process
 from tests.support.eventually import eventually
-from tests.support.processes import Product, ended, long_talk, model, product
+from tests.support.processes import Product, ended, long_talk, product
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.running_api import RunningApi, running_api
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from runtime.settings import Settings
 
-__all__ = ["chat", "model", "product"]
+__all__ = ["chat", "product"]
 
 IMPATIENT = "from worker.process import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
 

@@ -14,13 +14,13 @@ from sqlalchemy import text
 
 from runtime.broker import CHECKS, queue_keys
 from tests.support.eventually import eventually
-from tests.support.processes import Product, model, product
+from tests.support.processes import Product, product
 from tests.support.talk import request, rounds
 
 if TYPE_CHECKING:
     from tests.conftest import Tenant
 
-__all__ = ["model", "product"]
+__all__ = ["product"]
 
 STOP_SECONDS = 60.0  # twice what the product may take
 

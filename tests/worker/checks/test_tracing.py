@@ -21,7 +21,6 @@ from runtime.tracing import HEADER, TRACING, header, here, span
 from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.processes import START_SECONDS, Product, ended, product
-from tests.support.processes import model as model  # noqa: PLC0414 - a fixture
 from tests.support.servers.otlp_collector import Collector, otlp_collector
 from tests.support.service.running_api import Service, running_api
 from worker.app import create_app as create_worker

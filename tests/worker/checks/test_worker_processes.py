@@ -15,14 +15,14 @@ from sqlalchemy import text
 from runtime.broker import CHECK_TASK, CHECKS
 from tests.cli.test_processes import still_running
 from tests.support.eventually import eventually
-from tests.support.processes import Product, ended, long_talk, model, product
+from tests.support.processes import Product, ended, long_talk, product
 from tests.support.service.in_process import SMALL, head
 from tests.support.talk import request, rounds
 
 if TYPE_CHECKING:
     from tests.support.servers.loopback_model import LoopbackModel
 
-__all__ = ["model", "product"]
+__all__ = ["product"]
 
 
 @pytest.mark.fault("F5")

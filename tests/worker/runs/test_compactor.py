@@ -29,23 +29,6 @@ if TYPE_CHECKING:
     from tests.support.blocks import Message
 
 
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as server:
-        yield server
-
-
-@pytest.fixture
-def asking(module_chat: Chat, model: LoopbackModel) -> Chat:
-    """The same product with a model to ask."""
-    return module_chat.renew(
-        summarizer="anthropic",
-        ANTHROPIC_API_KEY="sk-test",
-        ANTHROPIC_BASE_URL=model.url,
-        summarizer_deadline_seconds=30,
-    )
-
-
 def long_talk(chat: Chat, policy: dict[str, Any] | None = None, *, count: int = 12, tokens: int = 200) -> UUID:
     """Return a conversation that is over the threshold of a summary by its text alone."""
     conversation = chat.begin(policy)

@@ -18,7 +18,7 @@ from tests.support.service.in_process import Chat, Workers
 from tests.support.service.installed_example import install
 from tests.support.service.problem_documents import problem
 from tests.support.strategies import any_conversations
-from tests.support.talk import answer, call, request, result
+from tests.support.talk import answer, call, request, result, results_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,16 +46,6 @@ def said_twice() -> list[Message]:
     return [request("look"), call(1), result(1, 500), call(2), again, answer("done")]
 
 
-def texts(context: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        block["content"]
-        for message in context
-        if isinstance(message["content"], list)
-        for block in message["content"]
-        if block["type"] == "tool_result"
-    ]
-
-
 @pytest.mark.usefixtures("installed")
 def test_the_example_is_a_step_of_the_ladder(make_settings: Callable[..., Settings], tenant: Tenant) -> None:
     with Chat(make_settings(), tenant.id) as chat:
@@ -72,7 +62,7 @@ def test_the_example_is_a_step_of_the_ladder(make_settings: Callable[..., Settin
         assert step.detail == (
             "not-there failed: it is not installed here; said-twice shortened 1 and left out 0 message(s)"
         )
-        first, second = texts(chat.valid_context(conversation))
+        first, second = results_of(chat.valid_context(conversation))
         assert first == SAME
         assert second.startswith("page 1.0")
         (row,) = chat.query("select coverage from snapshots where conversation_id = :c", c=conversation)
@@ -89,7 +79,7 @@ def test_by_hand_and_as_a_dry_run(service: Service, module_settings: Settings) -
     plan = service.client.post(f"{path}/compactions", json={"strategy": NAME, "dry_run": True}).json()
     (step,) = plan["steps"]
     assert (step["name"], step["state"]) == ("strategies", "committed")
-    assert texts(plan["messages"])[0] == SAME
+    assert results_of(plan["messages"])[0] == SAME
     assert service.client.post(f"{path}/compactions", json={"strategy": NAME}).status_code == 202
     from tests.support.service.in_process_worker import work  # noqa: PLC0415 - Celery loads only where it is used
 

@@ -11,7 +11,7 @@ from compaction.policy import Policy, merge
 from compaction.steps.ladder import Load, Result, Step, decide, next_step
 from store.conversations import conversations
 from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
-from tests.support.talk import answer, request, result, rounds
+from tests.support.talk import answer, request, result, results_of, rounds
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -26,16 +26,6 @@ PRUNING: dict[str, Any] = {
     "prune_min_freed_tokens": 500,
 }
 """With the window of 16,000 tokens: soft over 4,800, hard over 8,000."""
-
-
-def results_of(messages: list[Message]) -> list[Any]:
-    return [
-        block["content"]
-        for message in messages
-        if isinstance(message["content"], list)
-        for block in message["content"]
-        if block["type"] == "tool_result"
-    ]
 
 
 def begin(chat: Chat, messages: list[Message], **policy: Any) -> UUID:

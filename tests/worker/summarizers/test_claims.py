@@ -22,7 +22,6 @@ from worker.summarizers.base import SummaryRequest
 from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from uuid import UUID
 
 
@@ -45,22 +44,6 @@ Pallets weigh 731 kilograms each [m8].
 ## Status and next steps
 None."""
 GRAVE: Final = "A warehouse in Osaka was rented for 48 months [m3]."
-
-
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as server:
-        yield server
-
-
-@pytest.fixture
-def asking(module_chat: Chat, model: LoopbackModel) -> Chat:
-    return module_chat.renew(
-        summarizer="anthropic",
-        ANTHROPIC_API_KEY="sk-test",
-        ANTHROPIC_BASE_URL=model.url,
-        summarizer_deadline_seconds=30,
-    )
 
 
 def told(chat: Chat, policy: dict[str, Any] | None = None) -> UUID:

@@ -38,17 +38,11 @@ from tests.support.servers.loopback_model import (
 from tests.support.servers.loopback_steps import INVENTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from anthropic.types import Message, MessageParam
 
 REQUEST: list[MessageParam] = [{"role": "user", "content": "Shorten this, please."}]
-
-
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as running:
-        yield running
 
 
 def connect(model: LoopbackModel, read_timeout: float = 30) -> anthropic.Anthropic:

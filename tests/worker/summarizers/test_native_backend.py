@@ -48,8 +48,6 @@ from worker.summarizers.native_step import NativeStep
 from worker.summarizers.prices import NO_OWN_PRICES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from compaction.steps.snapshot import NewSnapshot
     from tests.support.blocks import Message
     from tests.support.servers.loopback_model import Step
@@ -370,12 +368,6 @@ def test_the_loopback_server_refuses_what_the_api_does(changes: dict[str, Any], 
 
 
 # The whole way, on the real database.
-
-
-@pytest.fixture
-def model() -> Iterator[LoopbackModel]:
-    with LoopbackModel() as server:
-        yield server
 
 
 @pytest.fixture
