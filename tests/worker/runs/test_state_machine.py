@@ -2,7 +2,7 @@
 
 People append, edit, fork, restore, overflow and ask for runs; workers stop at every transaction and at the model, die
 there, lose their leases and go on as zombies. After each step the invariants of the design hold, and in the end the
-service comes to rest.
+service comes to rest. Conversations begin with made-up talk, with what the API takes, or with what broken clients send.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from store.conversations import branches, conversations, overflows, pins
 from store.conversations.repinning import repin
 from store.runs import requested
 from store.runs.requested import ManualRun
+from tests.support.messages_api import problems
 from tests.support.service.stepped_workers import Order, Process, sweep
+from tests.support.strategies import any_conversations, split_into_turns, valid_conversations
+from tests.support.strategies import policies as low_policies
 from tests.support.truth.model import Product, TrackedConversation, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from compaction.steps.ladder import Strategy
     from runtime.settings import Settings
@@ -80,6 +83,24 @@ CHANGES: Final[dict[str, tuple[Any, ...]]] = {
     "carried_context_max_tokens": (20_000, 30),
     "context_block_compact_chars": (200, 50_000),
 }
+
+
+class Opening(NamedTuple):
+    """What a conversation begins with, turn by turn, and limits beside those of BASE."""
+
+    turns: Sequence[Sequence[Message]] = ()
+    limits: Mapping[str, Any] = {}
+
+
+@st.composite
+def openings(draw: st.DrawFn, conversations: st.SearchStrategy[list[Message]]) -> Opening:
+    """Draw a beginning with limits so low that it reaches them."""
+    low = {
+        "input_token_budget": draw(st.sampled_from([50, 500, 0])),
+        "compaction_threshold_tokens": draw(st.sampled_from([100, 500, 1_500])),
+        "min_savings_tokens": draw(st.sampled_from([1, 20, 100, 0])),
+    }
+    return Opening(draw(split_into_turns(draw(conversations))), draw(low_policies()) | low)
 
 
 class Part(NamedTuple):
@@ -173,9 +194,10 @@ def _asked(message: Message | None) -> list[str]:
 class ConversationMachine(RuleBasedStateMachine):
     """Some conversations, those who take part in them, and the workers around them."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: Product, opening: st.SearchStrategy[Opening]) -> None:
         super().__init__()
         self.product = product
+        self.opening = opening
         self.speaker = Speaker()
         self.tracked: list[TrackedConversation] = []
         self.current = 0
@@ -185,9 +207,19 @@ class ConversationMachine(RuleBasedStateMachine):
 
     # People
 
-    @initialize(policy=policies(), strict=st.booleans(), given=parts(least=4, most=12), loop=rounds())
-    def begin(self, policy: dict[str, Any], strict: bool, given: list[Part], loop: list[Part]) -> None:
-        self.tracked = [self.product.begin_tracked({**BASE, **policy}, strict=strict)]
+    @initialize(data=st.data(), policy=policies(), strict=st.booleans(), given=parts(least=4, most=12), loop=rounds())
+    def begin(
+        self, data: st.DataObject, policy: dict[str, Any], strict: bool, given: list[Part], loop: list[Part]
+    ) -> None:
+        opening = data.draw(self.opening)
+        said = [message for turn in opening.turns for message in turn]
+        strict = strict and (not said or problems(said, allow_open_tail=False) == [])
+        self.tracked = [self.product.begin_tracked({**BASE, **opening.limits, **policy}, strict=strict)]
+        for turn in opening.turns:
+            self._say(list(turn), "none")
+            if not strict or problems(self._tracked.messages) == []:  # half of an answer by itself is not sound
+                self.product.verify(self._tracked)
+            self._check(data.draw(st.integers(0, 12)), data.draw(st.sampled_from(ORDERS)))
         self._append([*given, *loop], "none")
 
     @rule(
@@ -442,13 +474,26 @@ class ConversationMachine(RuleBasedStateMachine):
         context: Sequence[dict[str, str]] = (),
         keyed: bool = False,
     ) -> None:
-        """Append as a client does: what it answers is signed for the context that it read before."""
         tracked = self._tracked
         before = tracked.messages if replace_from is None else tracked.cut(replace_from)
         if replace_from is not None:
             # Nobody knows what the context will be before the old messages are gone: no model was asked meanwhile.
             given = [part._replace(thinks=False) for part in given]
         messages = self.speaker.say(tracked, before, given)
+        self._say(messages, usage, versioned=versioned, replace_from=replace_from, context=context, keyed=keyed)
+
+    def _say(
+        self,
+        messages: list[Message],
+        usage: str,
+        *,
+        versioned: bool = True,
+        replace_from: int | None = None,
+        context: Sequence[dict[str, str]] = (),
+        keyed: bool = False,
+    ) -> None:
+        """Append as a client does: what it answers is signed for the context that it read before."""
+        tracked = self._tracked
         version, seen = tracked.read or self._read(tracked)
         if tracked.strict:
             messages = tracked.ledger.signed([*seen, *messages])[len(seen) :]
@@ -584,14 +629,24 @@ def product(make_settings: Callable[..., Settings], tenant: Tenant) -> Iterator[
 
 
 @pytest.mark.hypothesis
-def test_a_conversation_comes_through_whatever_happens(product: Product) -> None:
+@pytest.mark.parametrize(
+    ("opening", "share", "steps"),
+    [
+        pytest.param(st.just(Opening()), 3, 30, id="made up"),
+        pytest.param(openings(valid_conversations(max_chars=3_000)), 4, 10, id="as the API takes it"),
+        pytest.param(openings(any_conversations(max_chars=3_000)), 4, 10, id="as broken clients send it"),
+    ],
+)
+def test_a_conversation_comes_through_whatever_happens(
+    product: Product, opening: st.SearchStrategy[Opening], share: int, steps: int
+) -> None:
     class Machine(ConversationMachine):
         def __init__(self) -> None:
-            super().__init__(product)
+            super().__init__(product, opening)
 
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=max(1, settings().max_examples // 3), stateful_step_count=30, report_multiple_bugs=False
+            max_examples=max(1, settings().max_examples // share), stateful_step_count=steps, report_multiple_bugs=False
         ),
     )
