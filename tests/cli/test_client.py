@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
@@ -14,6 +12,7 @@ import pytest
 
 from cli.client.client import ATTEMPTS, ServiceClient, ServiceError
 from cli.client.types import Message
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,55 +30,35 @@ class Call(NamedTuple):
     body: bytes
 
 
-class Scripted(ThreadingHTTPServer):
+class Scripted(ThreadedServer):
     """Answers with the scripted (status, body, headers) in turn; None drops the connection."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answering)
+        super().__init__(Answering)
         self.answers: list[tuple[int, Any, dict[str, str]] | None] = []
         self.calls: list[Call] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
-
-class Answering(BaseHTTPRequestHandler):
+class Answering(QuietHandler):
     server: Scripted
 
     def handle_one(self) -> None:
-        length = int(self.headers.get("content-length", 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.calls.append(Call(self.command, self.path, headers, self.rfile.read(length)))
+        self.server.calls.append(Call(self.command, self.path, headers, self.read_body()))
         answer = self.server.answers.pop(0)
         if answer is None:
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         status, body, extra = answer
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in extra.items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(status, body if isinstance(body, bytes) else json.dumps(body).encode(), extra)
 
     do_GET = do_POST = handle_one  # noqa: N815  names that http.server calls
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
-        pass
 
 
 @pytest.fixture
 def server() -> Iterator[Scripted]:
     with Scripted() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -34,6 +32,7 @@ from tests.support.service.command_line import own_logging
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import call, exchanges, request, result
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -266,26 +265,17 @@ def test_a_name_that_is_blank_makes_no_tenant(chat: Chat, name: str) -> None:
     assert (done.stdout, done.stderr) == ("", f"palimpsest: {name!r}: a tenant's name is not blank\n")
 
 
-class Page(BaseHTTPRequestHandler):
+class Page(QuietHandler):
     """Another service: answers with a page, whatever is asked."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", "15")
-        self.end_headers()
-        self.wfile.write(b"<!doctype html>")
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
-        pass
+        self.answer(200, b"<!doctype html>")
 
 
 @pytest.mark.parametrize("command", ["snapshots", "inspect"])
 def test_another_services_answer_is_told_in_one_line(command: str) -> None:
-    with HTTPServer(("127.0.0.1", 0), Page) as server, ThreadPoolExecutor(1) as pool:
-        pool.submit(server.serve_forever, 0.01)
-        url = f"http://127.0.0.1:{server.server_port}"
-        done = CliRunner().invoke(app, [command, "conv_" + "0" * 32, "--url", url, "--key", "k"])
-        server.shutdown()
+    with ThreadedServer(Page) as server:
+        done = CliRunner().invoke(app, [command, "conv_" + "0" * 32, "--url", server.url, "--key", "k"])
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.output
     assert done.stderr.startswith("palimpsest: 200 bad_answer: this is no answer of the API: ")
 

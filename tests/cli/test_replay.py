@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,13 +26,11 @@ NAME = "a [/eu] \x1b]0;title\x07 [red]b"
 SHOWN = "a [/eu] ]0;title [red]b"
 
 
-class Unsettled(ThreadingHTTPServer):
+class Unsettled(ThreadedServer):
     """Takes every turn, and has a check that is always due."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answering)
+        super().__init__(Answering)
         self.turns = 0
         self.has_turns, self.is_waited_for = threading.Event(), threading.Event()
         self.refusals = 0
@@ -40,53 +38,41 @@ class Unsettled(ThreadingHTTPServer):
         self.due: str | None = "2026-01-01T00:00:00Z"
 
 
-class Answering(BaseHTTPRequestHandler):
+class Answering(QuietHandler):
     protocol_version = "HTTP/1.1"
     server: Unsettled
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        self.read_body()
         if self.path.endswith("/turns"):
             self.server.turns += 1
             self.server.has_turns.set()
-            self.answer({"first_seq": 0, "last_seq": 1, "context_tokens": 7, "check": "queued"})
+            self.tell({"first_seq": 0, "last_seq": 1, "context_tokens": 7, "check": "queued"})
         else:
-            self.answer({"id": "conv_1"})
+            self.tell({"id": "conv_1"})
 
     def do_GET(self) -> None:
         if self.server.refusals:
             self.server.refusals -= 1
-            self.answer({}, status=503)
+            self.tell({}, status=503)
             return
         match urlsplit(self.path).path.rpartition("/")[2]:
             case "conv_1":
                 self.server.is_waited_for.set()
-                self.answer({"id": "conv_1", "check_due_at": self.server.due})
+                self.tell({"id": "conv_1", "check_due_at": self.server.due})
             case "context":
-                self.answer({"messages": [], "snapshot": None, "last_seq": 1, "tokens": {"context": 7}})
+                self.tell({"messages": [], "snapshot": None, "last_seq": 1, "tokens": {"context": 7}})
             case _:
-                self.answer({"data": []})
+                self.tell({"data": []})
 
-    def answer(self, value: Any, status: int = 200) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("retry-after", "0")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
-        pass
+    def tell(self, value: Any, status: int = 200) -> None:
+        self.answer(status, json.dumps(value).encode(), {"retry-after": "0"})
 
 
 @pytest.fixture
 def server() -> Iterator[Unsettled]:
     with Unsettled() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def transcript(path: Path, turns: int, name: str = "long") -> Path:

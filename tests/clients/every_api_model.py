@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import re
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from tests.support import messages_api
 from tests.support.servers.loopback_steps import strings
 from tests.support.shapes import chat_api, responses_api
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
 PATHS: Final = {"/v1/messages": "messages", "/v1/chat/completions": "chat", "/v1/responses": "responses"}
 CODE: Final = re.compile(r"\b\d{4}-[A-Z]\b")
@@ -56,7 +55,7 @@ class EveryApiModel:
         self._lock = threading.Lock()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
@@ -64,38 +63,26 @@ class EveryApiModel:
                 self._send(200, "application/json", json.dumps(listed).encode())
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = json.loads(self.read_body())
                 path, _, query = self.path.partition("?")
                 self._send(*outer.answer(path, body, query))
 
             def _send(self, status: int, kind: str, answer: bytes) -> None:
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                self.answer(status, answer, {"content-type": kind})
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._server = ThreadedServer(Handler)
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return self._server.url
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
 
     def answer(self, path: str, body: dict[str, Any], query: str = "") -> tuple[int, str, bytes]:
         """Return the status, type and bytes of the answer to a request."""

@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from runtime.release import VERSION
-from tests.support.pinned_versions import pins
+from tests.repository.pinned_versions import pins
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:

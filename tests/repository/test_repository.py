@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from typer.main import get_command
 
-from tests.support.pinned_versions import pins
+from tests.repository.pinned_versions import pins
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:

@@ -9,18 +9,17 @@ import subprocess
 import sys
 import tomllib
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import Distribution, distribution
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.repository.pinned_versions import pins
 from tests.repository.test_repository import repository_files
-from tests.support.pinned_versions import pins
 from tests.support.places import ROOT
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,25 +163,16 @@ def test_no_key_lies_in_the_tree() -> None:
 def vulnerabilities(status: int, known: dict[str, str]) -> Iterator[str]:
     """Serve OSV's query API: `known` has an id for each vulnerable package."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
-            query = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            query = json.loads(self.read_body())
             name = query["package"]["name"]
             affected = [{"package": {"name": name, "ecosystem": "PyPI"}, "ranges": []}]
             answer = {"vulns": [{"id": known[name], "summary": "bad", "affected": affected}]} if name in known else {}
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, json.dumps(answer).encode())
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1/query"
-        server.shutdown()
+    with ThreadedServer(Handler) as server:
+        yield f"{server.url}/v1/query"
 
 
 def audit(url: str) -> subprocess.CompletedProcess[str]:

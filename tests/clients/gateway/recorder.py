@@ -6,16 +6,16 @@ import http.client
 import json
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 from tests.clients.every_api_model import PATHS
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from http.server import BaseHTTPRequestHandler
 
 NUMBER: Final = "exchange"
 """In the query, by which a request is told again at the model."""
@@ -77,7 +77,7 @@ class Recorder:
         self._lock = threading.Lock()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
 
@@ -90,22 +90,12 @@ class Recorder:
             def do_POST(self) -> None:
                 outer.pass_on(self)
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing: the requests are kept."""
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: object) -> None:
-                """Say nothing: clients go away."""
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._server = ThreadedServer(Handler)
 
     @property
     def url(self) -> str:
         """The base URL that clients are given."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return self._server.url
 
     @property
     def asked(self) -> list[Exchange]:
@@ -113,15 +103,11 @@ class Recorder:
         return [each for each in self.exchanges if each.shape and each.status == http.HTTPStatus.OK]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
 
     def pass_on(self, handler: BaseHTTPRequestHandler) -> None:
         """Pass a request on to the gateway, and its answer back as it comes."""

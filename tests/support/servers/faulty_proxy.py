@@ -7,10 +7,11 @@ import socket
 import struct
 import threading
 from collections import deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 
 import httpx2
+
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,37 +41,28 @@ Fault = Union[Refused, Literal["lose", "drop", "trickle"], "Callable[[], object]
 answer comes byte by byte and has no end. A function: it is called, and then the request passed on."""
 
 
-class FaultyProxy(ThreadingHTTPServer):
+class FaultyProxy(ThreadedServer):
     """Passes requests on; the next ones meet what is in `faults`, and all of them while `always` says so."""
 
-    daemon_threads = True
-
     def __init__(self, url: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.upstream = httpx2.Client(base_url=url, timeout=30)
         self.faults: deque[Fault | None] = deque()
         self.always: Fault | None = None
         self.seen: list[Seen] = []
         self.closing = threading.Event()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
     def then(self, *faults: Fault | None) -> None:
         """Let the next requests meet these; None = nothing."""
         self.faults.extend(faults)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
     server: FaultyProxy
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
-        pass
-
     def _pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = self.read_body()
         headers = {name.lower(): value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
         self.server.seen.append(Seen(self.command, self.path, headers, body))
         fault = self.server.faults.popleft() if self.server.faults else self.server.always
@@ -115,14 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def faulty_proxy(url: str) -> Iterator[FaultyProxy]:
     """Run a proxy before a server."""
-    proxy = FaultyProxy(url)
-    thread = threading.Thread(target=proxy.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.closing.set()
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
-        proxy.upstream.close()
+    with FaultyProxy(url) as proxy, proxy.upstream:
+        try:
+            yield proxy
+        finally:
+            proxy.closing.set()

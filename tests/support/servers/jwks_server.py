@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ def jwks_server(body: bytes) -> Iterator[JwksServer]:
     """Serve a JWKS."""
     served = JwksServer(body)
 
-    class Answering(BaseHTTPRequestHandler):
+    class Answering(QuietHandler):
         def do_GET(self) -> None:
             served.asked += 1
             self.send_response(served.status)
@@ -94,22 +95,9 @@ def jwks_server(body: bytes) -> Iterator[JwksServer]:
             except OSError:
                 pass
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-            """Say nothing."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Say nothing: a client that gave up is not an error."""
-
-    with Server(("127.0.0.1", 0), Answering) as server:
-        served.url = f"http://127.0.0.1:{server.server_address[1]}/jwks.json"
-        thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with ThreadedServer(Answering) as server:
+        served.url = f"{server.url}/jwks.json"
         try:
             yield served
         finally:
             served.ending.set()
-            server.shutdown()
-            thread.join()

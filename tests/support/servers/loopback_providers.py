@@ -11,12 +11,12 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
 PIECES: Final = 3
 """Pieces of a text in a stream."""
@@ -74,51 +74,42 @@ class LoopbackProviders:
         self.go_on = threading.Event()
         self.cut_after: int | None = None
         """Pieces of a stream after which the connection breaks."""
-        self._server = _Server(("127.0.0.1", 0), self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._server = _Server(self)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return self._server.url
 
     @property
     def openai_url(self) -> str:
         return f"{self.url}/v1"
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closing.set()
         self.go_on.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.__exit__()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(ThreadedServer):
     request_queue_size = 1_024
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], providers: LoopbackProviders) -> None:
+    def __init__(self, providers: LoopbackProviders) -> None:
         self.providers = providers
-        super().__init__(address, _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients go away."""
+        super().__init__(_Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server
 
     def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers.get("content-length") or 0)))
+        self._answer(self.read_body())
 
     def do_GET(self) -> None:
         self._answer(b"")
@@ -202,9 +193,6 @@ class _Handler(BaseHTTPRequestHandler):
             except TimeoutError:
                 continue
         self.connection.settimeout(None)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: the requests are kept."""
 
 
 def _pieces(text: str) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +21,9 @@ class Collector:
         self.spans: list[Exported] = []
         collector = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                body = self.read_body()
                 if self.headers.get("content-encoding") == "gzip":
                     body = gzip.decompress(body)
                 request = ExportTraceServiceRequest.FromString(body)
@@ -35,16 +35,10 @@ class Collector:
                             collector.spans.append(
                                 Exported(names["service.name"], each.name, each.trace_id.hex(), attributes, str(each))
                             )
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
+                self.answer(200)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.server = ThreadedServer(Handler)
+        self.url = self.server.url
 
     @property
     def env(self) -> dict[str, str]:
@@ -70,8 +64,5 @@ class Exported(NamedTuple):
 def otlp_collector() -> Iterator[Collector]:
     """Run a collector for the length of the block."""
     collector = Collector()
-    try:
+    with collector.server:
         yield collector
-    finally:
-        collector.server.shutdown()
-        collector.server.server_close()

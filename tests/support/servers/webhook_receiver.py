@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from standardwebhooks import Webhook
+
+from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 OK: Final = 204
 
 
-class Drip(BaseHTTPRequestHandler):
+class Drip(QuietHandler):
     """Begins an answer at once and ends it after five seconds, a byte at a time."""
 
     def do_POST(self) -> None:
@@ -28,9 +29,6 @@ class Drip(BaseHTTPRequestHandler):
                 threading.Event().wait(0.05)
             self.wfile.write(b"\r\n\r\n")
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 class Receiver:
     """Answers each POST with the next status of the script, and with 204 when none is left."""
@@ -40,30 +38,23 @@ class Receiver:
         self.received: list[tuple[dict[str, str], str]] = []
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"])).decode()
+                body = self.read_body().decode()
                 receiver.received.append(({key.lower(): value for key, value in self.headers.items()}, body))
                 status = receiver.script.popleft() if receiver.script else OK
-                self.send_response(status)
-                if status in {301, 302, 307, 308}:
-                    self.send_header("location", f"{receiver.url}/elsewhere")
-                self.send_header("content-length", "0")
-                self.end_headers()
+                moved = {"location": f"{receiver.url}/elsewhere"} if status in {301, 302, 307, 308} else {}
+                self.answer(status, headers=moved)
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._server = ThreadedServer(Handler)
+        self.url = self._server.url
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.__exit__()
 
     def verified(self, secret: str) -> list[dict[str, Any]]:
         """Return every event that came; raise for one that `secret` did not sign."""

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import ThreadingHTTPServer
 from ipaddress import ip_address
 from threading import Barrier
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,6 +27,7 @@ from tests.support.service.in_process import Chat, Workers
 from tests.support.service.problem_documents import problem
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import request, rounds
+from tests.support.threaded_http import ThreadedServer
 from worker.summarizers import SummaryError
 from worker.sweeping.webhooks import TIMEOUT_SECONDS, Courier, is_public
 
@@ -224,12 +224,10 @@ def test_removing_a_webhook_gives_up_what_was_waiting(chat: Chat, receiver: Rece
 
 def test_a_receiver_that_drips_does_not_keep_the_worker(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.sweeping.webhooks.TIMEOUT_SECONDS", 0.5)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Drip) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        subscribe(chat, f"http://127.0.0.1:{server.server_port}/hook")
+    with ThreadedServer(Drip) as server:
+        subscribe(chat, f"{server.url}/hook")
         compact(chat)
         deliver(chat)
-        server.shutdown()
     (row,) = rows(chat)
     assert (row.state, row.status, row.error) == ("pending", None, "TimeoutError")
 
@@ -300,11 +298,9 @@ def patient() -> Iterator[Patient]:
             self.send_response(204)
             self.end_headers()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield Patient(f"http://127.0.0.1:{server.server_port}/hook", asked, may_answer)
+    with ThreadedServer(Slow) as server:
+        yield Patient(f"{server.url}/hook", asked, may_answer)
         may_answer.set()
-        server.shutdown()
 
 
 def due_of(chat: Chat) -> list[tuple[UUID, UUID]]:
