@@ -135,6 +135,7 @@ def test_turns_that_arrive_while_a_summary_is_made_are_the_tail(installation: In
     tail = len(talk.sent) - 1 - snapshot.covers_through
     assert end.served["messages"][-tail:] == talk.sent[-tail:]
     assert end.served["messages"][-3:] == late
+    assert not [each for each in installation.model.requests if late[0]["content"] in each.prompt]
 
 
 @pytest.mark.fault("F24")

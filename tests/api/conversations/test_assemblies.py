@@ -156,12 +156,6 @@ class TestWithTheConversation:
         assert not any("exchanges" in warning for warning in [*given["warnings"], *context["warnings"]])
         assert logs == []
 
-    def test_another_tenant_does_not_see_it(self, service: Service) -> None:
-        path = service.conversation()
-        payload(service, path, user_message="Hi")
-        eventually(lambda: last_assembly(service, path))
-        assert service.stranger.get(path).status_code == 404
-
 
 class TestTold:
     @pytest.mark.requirement("P8")

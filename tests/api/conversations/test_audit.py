@@ -265,11 +265,3 @@ def test_a_parameter_that_cannot_be_taken(
     service: Service, told: Told, path: str, status: int, code: str, pointer: str
 ) -> None:
     assert problem(service.client.get(f"{told.path}/{path}"), status, code, pointer)
-
-
-def test_nothing_of_it_is_anothers_to_see(service: Service, told: Told) -> None:
-    run = every(service, f"{told.path}/runs")[0]["id"]
-    kinds = ("", "/messages", "/messages/0", "/runs", "/snapshots", "/snapshots/1", "/snapshots/1/diff", "/context")
-    for url in [*(f"{told.path}{kind}" for kind in kinds), f"/v1/runs/{run}"]:
-        assert service.client.get(url).status_code == 200
-        problem(service.stranger.get(url), 404, "not_found")

@@ -472,15 +472,6 @@ def test_it_may_be_asked_for_without_a_body(service: Service, product: Chat) -> 
     assert service.client.post(f"{talk.path}/compactions").status_code == 202
 
 
-def test_anothers_conversation_is_not_there(service: Service, product: Chat) -> None:
-    talk = Talk(service, product, *exchanges(2, 50))
-    for dry in (False, True):
-        assert problem(service.stranger.post(f"{talk.path}/compactions", json={"dry_run": dry}), 404, "not_found")
-        assert problem(
-            service.client.post("/v1/conversations/conv_x/compactions", json={"dry_run": dry}), 404, "not_found"
-        )
-
-
 def planned(messages: list[Message], policy: dict[str, Any], strategy: Strategy) -> RunPlan:
     tail = [Original(seq, message["role"], json.dumps(message["content"])) for seq, message in enumerate(messages)]
     working = build(Snapshot(), tail, merge(policy))

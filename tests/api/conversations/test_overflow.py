@@ -490,11 +490,6 @@ def test_a_body_that_cannot_be_taken(talk: Talk, body: dict[str, Any], pointer: 
     assert problem(talk.post(**body), 422, "invalid", pointer)
 
 
-def test_anothers_conversation_is_not_there(talk: Talk) -> None:
-    assert problem(talk.service.stranger.post(f"{talk.path}/overflow", json={}), 404, "not_found")
-    assert problem(talk.service.client.post("/v1/conversations/conv_x/overflow", json={}), 404, "not_found")
-
-
 def overflow(chat: Chat, conversation: UUID, error: str | None) -> Overflowed:
     with chat.database.transaction(chat.tenant_id) as connection:
         return overflows.overflow(

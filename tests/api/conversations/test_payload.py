@@ -245,8 +245,3 @@ def test_a_result_that_is_awaited_is_the_users_message(service: Service) -> None
     service.append(path, *HISTORIES["an open call"])
     result = agent_round(0, 10)[1]
     assert payload(service, path, user_message=result)["messages"] == [*HISTORIES["an open call"], result]
-
-
-def test_anothers_conversation_is_not_there(service: Service) -> None:
-    path = service.conversation()
-    assert service.stranger.post(f"{path}/context", json={}).status_code == 404

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 
@@ -166,14 +165,6 @@ def test_erased_messages_are_gone(service: Service, path: str) -> None:
     assert service.client.delete(path).status_code == 200
     for asked in ({"query": "garage"}, {"ref": "m0"}, {"pattern": "garage"}):
         problem(service.client.post(f"{path}/recall", json=asked), 404, "not_found")
-
-
-def test_another_tenants_conversation_is_not_there(service: Service, path: str) -> None:
-    nobodys = f"/v1/conversations/conv_{uuid4().hex}/recall"
-    for asked in ({"query": "garage"}, {"ref": "m0"}, {"pattern": "garage"}):
-        foreign, missing = (service.stranger.post(where, json=asked) for where in (f"{path}/recall", nobodys))
-        assert foreign.status_code == missing.status_code == 404
-        assert foreign.json() | {"request_id": ""} == missing.json() | {"request_id": ""}
 
 
 def test_what_recall_gave_is_not_found_again(service: Service, path: str) -> None:

@@ -18,7 +18,7 @@ from store.runs import runs
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.service.in_process import Chat, Workers, check_state, head
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
-from tests.support.talk import answer, exchanges, request, rounds
+from tests.support.talk import exchanges, request, rounds
 from worker.app import create_app
 from worker.runs import execution
 from worker.runs.resources import Calls, StoppingError
@@ -102,21 +102,6 @@ class TestCommit:
         # Nothing is held against the conversation: it is tried on the head that it has now.
         assert (again.state, again.snapshot_version) == ("committed", 2)
         assert [asked.previous for asked in stub.requests] == ["FIRST", None]
-
-    @pytest.mark.fault("F25")
-    def test_an_edit_of_what_was_summarized_discards_the_summary(self, chat: Chat) -> None:
-        conversation = long_talk(chat)
-        edited: list[bool] = []
-
-        def edit() -> None:
-            if not edited:
-                edited.append(True)
-                chat.query("update conversations set edits = edits + 1 where id = :c", c=conversation)
-
-        Workers(chat, StubSummarizer(act=edit)).settle(conversation)
-        lost, again = chat.runs(conversation)
-        assert (lost.state, lost.reason) == ("skipped", "head_moved")
-        assert again.state == "committed"
 
     @pytest.mark.fault("F6")
     def test_a_worker_whose_lease_ran_out_is_refused_after_another_took_over(self, chat: Chat) -> None:
@@ -236,29 +221,6 @@ def asking(module_chat: Chat, model: LoopbackModel) -> Chat:
 
 
 class TestWhileTheModelIsAsked:
-    @pytest.mark.fault("F24")
-    def test_turns_that_arrive_are_the_tail(self, asking: Chat, model: LoopbackModel) -> None:
-        conversation = long_talk(asking)
-        sent = asking.context(conversation)["messages"]
-        workers = Workers(asking)
-        workers.check(conversation)
-        model.hold()
-        with ThreadPoolExecutor(1) as worker:
-            done = worker.submit(workers.summarize)
-            model.wait_for_requests(1)
-            late = [request("are you there?"), answer("yes"), request("and now?")]
-            for message in late:
-                asking.append(conversation, [message])
-                assert asking.valid_context(conversation)[-1] == message
-            model.release()
-            done.result(PATIENCE_SECONDS)
-        served = asking.valid_context(conversation)
-        assert served[-9:] == [*sent[-6:], *late]
-        assert head(asking, conversation)[:2] == (1, 17)
-        assert asking.context(conversation)["last_seq"] == 26
-        assert len(model.requests) == 1
-        assert late[0]["content"] not in model.requests[0].prompt
-
     def test_no_transaction_and_no_connection_is_held(self, asking: Chat, model: LoopbackModel) -> None:
         conversation = long_talk(asking)
         workers = Workers(asking)
