@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 LOCAL: Final = {"forget", "call", "answer_recall"}
 """Methods that are no call of the service by themselves."""
-NO_FIELDS: Final = {"fallback", "timeout", "is_overflow", "call", "seconds", "idempotency_key"}
 SAMPLES: Final[dict[str, Any]] = {
     "messages": [{"role": "user", "content": "hi"}],
     "context": [{"source": "a page", "text": "what it says"}],

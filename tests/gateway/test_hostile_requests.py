@@ -282,12 +282,8 @@ def test_prefix_of_another_tenant_is_nobodys_whatever_is_named(room: Room) -> No
     assert len(room.stored(chat.name)) == 4
 
 
-@pytest.mark.parametrize(
-    "field", ["user", "model", "metadata", "safety_identifier", "tools", "n", "litellm_session_id"]
-)
-@pytest.mark.parametrize(
-    "value", ['"\\ud83d"', '{"user_id":"\\ud83d"}', '[{"name":"recall\\ud83d"}]', "1e999", "{}", "5"]
-)
+@pytest.mark.parametrize("field", OF_REQUESTS)
+@pytest.mark.parametrize("value", ODD)
 def test_odd_fields_beside_the_history_are_the_providers_to_refuse(recalling: Room, field: str, value: str) -> None:
     rows = json.dumps([{"role": "user", "content": f"odd {field} {value}"}])
     body = f'{{"{field}":{value},"messages":{rows}}}'.encode()
