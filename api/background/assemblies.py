@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from api.background.batches import Batches
 from runtime import ids
 from runtime.log import fault
 from store.conversations import assemblies
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-INTERVAL_SECONDS: Final = 1.0
-"""Seconds that assemblies are collected before one statement a tenant writes them."""
-FLUSH_SECONDS: Final = 3.0
-"""Seconds that a process which ends gives the database to take the last batch."""
 LIMIT: Final = 5_000
 """Conversations in a batch; more than that many in a second lose their oldest."""
 
@@ -41,7 +36,7 @@ class _Waiting(NamedTuple):
     """What the guard had to drop something of, in this assembly or one before it in the batch."""
 
 
-class Assemblies:
+class Assemblies(Batches):
     """Collects the newest assembly of each conversation and writes them from time to time.
 
     What is lost, with the process or while the database is away, loses nothing that the next assembly does not tell
@@ -49,26 +44,11 @@ class Assemblies:
     """
 
     def __init__(self, run: Run, wakeups: Wakeups, metrics: Metrics) -> None:
+        super().__init__()
         self._run = run
         self._wakeups = wakeups
         self._metrics = metrics
         self._waiting: dict[UUID, _Waiting] = {}
-        self._filled = asyncio.Event()
-        self._ending = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._task = asyncio.create_task(self._write_batches())
-
-    async def stop(self) -> None:
-        """Write what is collected and end."""
-        self._ending.set()
-        self._filled.set()
-        if self._task is not None:
-            with suppress(TimeoutError):
-                # Past the time the task is cancelled: a database that hangs holds up no shutdown.
-                await asyncio.wait_for(self._task, FLUSH_SECONDS)
 
     def add(self, record: AssemblyRecord, request_id: UUID) -> None:
         """Tell of an assembly and keep it for the next batch; called on the request path, so nothing is waited for."""
@@ -83,14 +63,6 @@ class Assemblies:
             self._metrics.assemblies_lost.inc()
         self._waiting[record.conversation_id] = _Waiting(record, dropped)
         self._filled.set()
-
-    async def _write_batches(self) -> None:
-        while self._waiting or not self._ending.is_set():
-            await self._filled.wait()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), INTERVAL_SECONDS)
-            self._filled.clear()
-            await self._write()
 
     async def _write(self) -> None:
         batch, self._waiting = self._waiting, {}
