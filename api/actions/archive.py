@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from api.http.bytes_under_way import BusyError
 from store.archive import erasures, exports
-from store.archive.erasures import Asking
 from store.archive.export_lines import line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from uuid import UUID
 
-    from sqlalchemy import Connection
-
     from api.actions.caller import Caller
     from store.archive.exports import Kind, Portion
-    from store.tables import AnyRow
 
 BUSY_SECONDS: Final = 0.1
 """Seconds until an export asks again for bytes that others have under way."""
@@ -67,14 +63,9 @@ async def _whole(caller: Caller, row: Mapping[str, Any]) -> AsyncIterator[bytes]
                 break
 
 
-def erase(connection: Connection, tenant_id: UUID, caller: Caller, conversation_id: UUID) -> AnyRow | None:
-    """Erase a conversation, unless that has been done; return its tombstone, None for no such conversation."""
-    return erasures.erase(connection, Asking(tenant_id, caller.principal.key_id, caller.request_id), conversation_id)
-
-
 async def erase_all_of(caller: Caller, user_ref: str) -> int:
     """Erase every conversation of a user, some in each transaction; return how many there were."""
-    total, asking = 0, Asking(caller.tenant_id, caller.principal.key_id, caller.request_id)
-    while erased := await caller.services.run(caller.tenant_id, erasures.erase_of_user, asking, user_ref):
+    total = 0
+    while erased := await caller.services.run(caller.tenant_id, erasures.erase_of_user, caller.operator, user_ref):
         total += erased
     return total

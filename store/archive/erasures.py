@@ -5,7 +5,7 @@ The work is the database function erase_conversation's (migrations/sql/0100_eras
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import Connection, func, select
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
 AskedFor = Literal["conversation", "user"]
@@ -30,16 +31,8 @@ GONE: Final = "PL404"
 _c, _e, _r = conversations.c, erasures.c, runs.c
 
 
-class Asking(NamedTuple):
-    """Who asked for an erasure: a key of a tenant, in a request."""
-
-    tenant_id: UUID
-    key_id: UUID
-    request_id: UUID
-
-
 def erase(
-    connection: Connection, asking: Asking, conversation_id: UUID, asked_for: AskedFor = "conversation"
+    connection: Connection, asking: Operator, conversation_id: UUID, asked_for: AskedFor = "conversation"
 ) -> AnyRow | None:
     """Erase a conversation, unless that has been done; return its tombstone, None for no such conversation."""
     connection.execute(
@@ -65,7 +58,7 @@ def _note_ended_runs(connection: Connection, tombstone: AnyRow) -> None:
         ended_runs.note(row.state, row.reason)
 
 
-def erase_of_user(connection: Connection, asking: Asking, user_ref: str) -> int:
+def erase_of_user(connection: Connection, asking: Operator, user_ref: str) -> int:
     """Erase some of a user's conversations; return how many were found, 0 once there are none."""
     identifiers = connection.execute(
         select(_c.id)

@@ -26,7 +26,6 @@ from cli.main import app
 from compaction.recall.departures import Departure
 from runtime import ids
 from store.archive import erasures
-from store.archive.erasures import Asking
 from store.conversations import branches, conversations, pins
 from store.engine import owner_engine, transaction
 from store.operations.operator_actions import Operator
@@ -345,7 +344,7 @@ def test_what_was_erased_does_not_come_back(desk: Desk, capsys: pytest.CaptureFi
     file = tmp_path / "erased.jsonl"
     file.write_bytes(exported(desk.product, tracked.id))
     with desk.product.database.transaction(desk.product.tenant_id) as connection:
-        erasures.erase(connection, Asking(desk.product.tenant_id, uuid4(), uuid4()), tracked.id)
+        erasures.erase(connection, Operator(desk.product.tenant_id, uuid4(), uuid4()), tracked.id)
     assert run_import(desk.product.settings, file, "acme", external_id=None, as_json=False) == 1
     assert "was erased here" in capsys.readouterr().err
     assert run_export(desk.product.settings, ids.external("conv", tracked.id), file, tenant=None) == 1

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from runtime import ids
 from store.archive import erasures
-from store.archive.erasures import Asking
 from store.engine import service_engine, transaction
+from store.operations.operator_actions import Operator
 from tests.conftest import Tenant, make_tenant
 from tests.gateway.running_gateway import running_gateway
 from tests.support.eventually import eventually
@@ -62,7 +62,7 @@ class Room(NamedTuple):
 
     def erase(self, conversation: str) -> None:
         """Erase a conversation, as the API does."""
-        asking = Asking(self.tenant.id, ids.new_id(), ids.new_id())
+        asking = Operator(self.tenant.id, ids.new_id(), ids.new_id())
         engine = service_engine(self.settings, "test")
         with transaction(engine, self.tenant.id) as connection:
             assert erasures.erase(connection, asking, conversation_at(conversation)) is not None

@@ -211,7 +211,7 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         operator_actions.record(connection, operator, "sign_in")
         given = recall_requests.Given(conversation, ["m0"], [0], {}, 1, 2)
         recall_requests.add(connection, operator, recall_requests.Question("query", "look", "api"), [given])
-        erasures.erase(connection, erasures.Asking(calls.tenant_id, ids.new_id(), ids.new_id()), erased)
+        erasures.erase(connection, operator_actions.Operator(calls.tenant_id, ids.new_id(), ids.new_id()), erased)
     return conversation
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from litestar import Request, Response, get, post
 from litestar.response import Stream
 
-from api.actions.archive import erase, lines_of_one
+from api.actions.archive import lines_of_one
 from api.actions.caller import Caller, caller_of
 from api.auth.principals import Principal
 from api.console.forms import read_form
@@ -17,7 +17,7 @@ from api.console.sessions import ACT, HOME, READ, may
 from api.console.views.setup import setup
 from api.http.problems import id_or_not_found, invalid, or_not_found
 from api.schema.documentation import ConversationId
-from store.archive import exports
+from store.archive import erasures, exports
 from store.console import contents
 from store.conversations import conversations
 from store.operations import operator_actions
@@ -91,5 +91,5 @@ def _take_along(
 def _erase(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller) -> None:
     # A tombstone answers for what was erased before, and nothing is done again: whoever asks first is written down.
     or_not_found(conversations.get(connection, tenant_id, conversation_id))
-    or_not_found(erase(connection, tenant_id, caller, conversation_id))
+    or_not_found(erasures.erase(connection, caller.operator, conversation_id))
     operator_actions.record(connection, caller.operator, "erase", conversation_id=conversation_id)

@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Request, delete, get
 from litestar.response import Stream
 
-from api.actions.archive import erase, erase_all_of, lines
+from api.actions.archive import erase_all_of, lines
 from api.actions.caller import caller_of
 from api.auth.guards import requires
 from api.auth.principals import Principal
@@ -34,7 +34,8 @@ async def erase_conversation(request: Request[Principal, Any, Any], conversation
     numbers. Needs the scope `admin`.
     """
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    return erasure_out(or_not_found(await caller.run(erase, caller, conversation)))
+    tombstone = await caller.services.run(caller.tenant_id, erasures.erase, caller.operator, conversation)
+    return erasure_out(or_not_found(tombstone))
 
 
 @delete(

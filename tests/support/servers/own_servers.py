@@ -41,11 +41,6 @@ class OwnPostgres(EmbeddedPostgres):
         self._process.wait(STOP_SECONDS)
         self.stop()
 
-    def restart(self) -> None:
-        """Crash, and recover from the log."""
-        self.crash()
-        self.start()
-
     def _start_on_free_port(self, start: Callable[[int], None]) -> int:
         if self._port is None:
             self._port = super()._start_on_free_port(start)
@@ -77,11 +72,6 @@ class Standby(OwnPostgres):
 
 class OwnRedis(Broker):
     """A Redis that keeps nothing on disk."""
-
-    def restart(self) -> None:
-        """Be killed, with everything that waited in it, and start again."""
-        self.kill()
-        self.start()
 
     def fill_up(self) -> None:
         """Take nothing more: what is there now is already more than the memory it may use."""

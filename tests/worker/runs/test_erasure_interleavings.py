@@ -16,10 +16,10 @@ from compaction.steps.runs import Queue, StepState
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.archive import erasures
-from store.archive.erasures import Asking
 from store.conversations import branches, overflows, pins
 from store.conversations.context_blocks import new_blocks
 from store.engine import transaction
+from store.operations.operator_actions import Operator
 from store.runs import batches, requested, runs
 from store.runs.requested import ManualRun
 from tests.support.eventually import eventually
@@ -45,7 +45,7 @@ LONGEST_TASK: Final = 40
 
 
 def erase(chat: Chat, conversation: UUID) -> None:
-    asking = Asking(chat.tenant_id, ids.new_id(), ids.new_id())
+    asking = Operator(chat.tenant_id, ids.new_id(), ids.new_id())
     with chat.database.transaction(chat.tenant_id) as connection:
         assert erasures.erase(connection, asking, conversation) is not None
 
@@ -398,7 +398,7 @@ def test_what_is_to_be_written_meanwhile_is_not(chat: Chat, write: str) -> None:
             errors.append(error)
 
     writer = Thread(target=late)
-    asking = Asking(chat.tenant_id, ids.new_id(), ids.new_id())
+    asking = Operator(chat.tenant_id, ids.new_id(), ids.new_id())
     with transaction(chat.database.engine, chat.tenant_id) as connection:
         assert erasures.erase(connection, asking, conversation) is not None
         writer.start()
@@ -421,7 +421,7 @@ def test_a_step_that_is_written_late(chat: Chat) -> None:
                 runs.add_step(connection, lease, step)
                 one.start()
             else:
-                asking = Asking(chat.tenant_id, ids.new_id(), ids.new_id())
+                asking = Operator(chat.tenant_id, ids.new_id(), ids.new_id())
                 erasures.erase(connection, asking, conversation)
                 one = Thread(target=add_step, args=(chat, lease, step))
                 one.start()
@@ -442,7 +442,7 @@ def test_two_who_erase_the_same_user(chat: Chat) -> None:
     chat.query("update conversations set user_ref = 'lorem' where id = any(:c)", c=items)
 
     def all_of_user() -> None:
-        asking = Asking(chat.tenant_id, ids.new_id(), ids.new_id())
+        asking = Operator(chat.tenant_id, ids.new_id(), ids.new_id())
         while True:
             with transaction(chat.database.engine, chat.tenant_id) as connection:
                 if not erasures.erase_of_user(connection, asking, "lorem"):
@@ -497,7 +497,7 @@ def test_a_long_conversation_at_once(chat: Chat) -> None:
     )
     with chat.database.transaction(chat.tenant_id) as connection:
         connection.exec_driver_sql("set local statement_timeout = '10s'")
-        erased = erasures.erase(connection, Asking(chat.tenant_id, ids.new_id(), ids.new_id()), conversation)
+        erased = erasures.erase(connection, Operator(chat.tenant_id, ids.new_id(), ids.new_id()), conversation)
     assert erased is not None
     assert erased.message_count == 10_000
     nothing_is_left(chat, conversation)

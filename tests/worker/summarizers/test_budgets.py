@@ -21,6 +21,7 @@ from runtime import ids
 from store.archive import erasures
 from store.conversations.context_blocks import new_blocks
 from store.engine import owner_engine
+from store.operations.operator_actions import Operator
 from store.runs import runs, waiting_summaries
 from store.tenants import budgets
 from store.tenants.budgets import Budget
@@ -508,7 +509,7 @@ def test_no_key_of_a_tenant_raises_its_limits(chat: Chat) -> None:
 def test_erasure_leaves_nothing_to_make_up_for(chat: Chat, workers: PaidWorkers) -> None:
     conversation = postponed(chat, workers)
     with chat.database.transaction(chat.tenant_id) as connection:
-        asking = erasures.Asking(chat.tenant_id, ids.new_id(), ids.new_id())
+        asking = Operator(chat.tenant_id, ids.new_id(), ids.new_id())
         erasures.erase(connection, asking, conversation)
     assert workers.next_day() == []
     assert still_waiting(chat) == 0
