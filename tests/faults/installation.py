@@ -96,6 +96,15 @@ class EndState(NamedTuple):
         return [(run.state, run.reason) for run in self.runs]
 
 
+COMMITTED: Final = [("committed", None)]
+
+
+def once(end: EndState) -> None:
+    """Assert that one run did it at the first attempt and with one question to the model."""
+    assert end.outcome == COMMITTED
+    assert (end.calls, len(end.snapshots), end.runs[0].attempts) == (1, 1, 1)
+
+
 class Installation(Product):
     """One installation: a database, a Redis, a model's server and fault points; processes are started by the tests.
 
@@ -372,3 +381,12 @@ def installed(
             made.app.close()
     if not hosts:
         drop_database(server_url, name)
+
+
+def asked(installation: Installation) -> Talk:
+    """Return a conversation whose summary the model has been asked for; the answer is held back."""
+    talk = installation.talk()
+    installation.model.hold()
+    talk.append(*talk.long())
+    talk.wait_for_calls()
+    return talk

@@ -17,7 +17,7 @@ from redis.exceptions import NoPermissionError
 
 from compaction.steps.runs import Queue
 from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
-from tests.faults.installation import SETTLE_SECONDS, installed
+from tests.faults.installation import SETTLE_SECONDS, installed, once
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import OwnRedis, own_redis
 from worker.process.wary_channel import WaryChannel
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cli.local.embedded import EmbeddedPostgres
-    from tests.faults.installation import EndState, Installation, Talk
+    from tests.faults.installation import Installation, Talk
     from tests.support.processes import Worker
 
 pytestmark = pytest.mark.slow
 log = structlog.get_logger()
-COMMITTED = [("committed", None)]
 WORDS: Final = "the words of a stranger"
 NOTHING_DUE: Final = base64.b64encode(b"[[[]], {}, {}]").decode()
 """The body of a message that asks for checks of no conversation."""
@@ -110,12 +109,6 @@ def _as_before(broker: OwnRedis) -> Iterator[None]:
     if not broker.answers():
         broker.start()
     broker.make_room()
-
-
-def once(end: EndState) -> None:
-    """Assert that one run did it at the first attempt and with one question to the model."""
-    assert end.outcome == COMMITTED
-    assert (end.calls, len(end.snapshots), end.runs[0].attempts) == (1, 1, 1)
 
 
 def say(talk: Talk) -> str:

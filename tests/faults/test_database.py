@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.faults.installation import SETTLE_SECONDS, installed
+from tests.faults.installation import SETTLE_SECONDS, asked, installed, once
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import TEMPLATE, OwnPostgres, own_postgres, own_redis, query, small_disk
 from tests.support.service.problem_documents import problem
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     import httpx2
 
     from cli.local.embedded import EmbeddedRedis
-    from tests.faults.installation import EndState, Installation, Talk
+    from tests.faults.installation import Installation, Talk
     from tests.support.processes import Worker
 
 pytestmark = pytest.mark.slow
-COMMITTED = [("committed", None)]
 ENV = {
     "PALIMPSEST_DATABASE_POOL_SIZE": "2",
     # No lease runs out here, however long the database is away: who has asked the model also writes its answer.
@@ -85,21 +84,6 @@ def _as_before(server: OwnPostgres) -> Iterator[None]:
     yield
     if server.pid is None:
         server.start()
-
-
-def once(end: EndState) -> None:
-    """Assert that one run did it at the first attempt and with one question to the model."""
-    assert end.outcome == COMMITTED
-    assert (end.calls, len(end.snapshots), end.runs[0].attempts) == (1, 1, 1)
-
-
-def asked(installation: Installation) -> Talk:
-    """Return a conversation whose summary the model has been asked for; the answer is held back."""
-    talk = installation.talk()
-    installation.model.hold()
-    talk.append(*talk.long())
-    eventually(lambda: talk.calls == 1, 60)
-    return talk
 
 
 class Turn:

@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from runtime.broker import CHECK_TASK, CHECKS, PREFIX, QUEUES, queue_keys
-from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.test_broker import NOTHING_DUE, envelope, once, refusals, say
+from tests.faults.installation import SETTLE_SECONDS, installed, once
+from tests.faults.test_broker import NOTHING_DUE, envelope, refusals, say
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import own_redis
 from worker.process.wary_channel import WaryChannel

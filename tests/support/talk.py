@@ -90,3 +90,12 @@ def look_up(number: int) -> list[Message]:
         {"role": "user", "content": [found]},
         {"role": "assistant", "content": f"Answer {number}"},
     ]
+
+
+def chat(count: int, chars: int = 400, first: int = 0) -> list[Message]:
+    """Return `count` exchanges of some `chars` characters a message, which say whose they are and which."""
+    return [
+        {"role": role, "content": f"{role} {number} " + "x" * chars}
+        for number in range(first, first + count)
+        for role in ("user", "assistant")
+    ]

@@ -29,7 +29,7 @@ from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.service.in_process_worker import work
 from tests.support.service.running_api import conversation_at
-from tests.support.talk import look_up
+from tests.support.talk import chat, look_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,14 +45,6 @@ BLOCK = {"source": "doc", "title": "Doc", "text": "# Part\n" + "word " * 800}
 SMALL = {"total_token_budget": 2_000, "reserved_output_tokens": 100, "input_token_budget": 0}
 COMPACTING = {"input_token_budget": 300, "min_savings_tokens": 50, "reserved_output_tokens": 100}
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-
-
-def chat(count: int, chars: int = 400) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{role} {number} " + "x" * chars}
-        for number in range(count)
-        for role in ("user", "assistant")
-    ]
 
 
 def payload(service: Service, path: str, **body: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from tests.support.messages_api import problems
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import running_api
+from tests.support.talk import chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
 BLOCK = {"source": "doc", "title": "Doc", "text": "# Part\n" + "word " * 800}
-
-
-def chat(count: int, chars: int) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{role} {number} " + "x" * chars}
-        for number in range(count)
-        for role in ("user", "assistant")
-    ]
 
 
 def policy(budget: int) -> dict[str, Any]:

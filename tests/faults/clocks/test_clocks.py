@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.faults.clocks.moved_clock import Clock, moved_clock
-from tests.faults.installation import LEASE_SECONDS
-from tests.faults.test_database import Turn, once
+from tests.faults.installation import COMMITTED, LEASE_SECONDS, asked, once
+from tests.faults.test_database import Turn
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from tests.faults.installation import Installation, Talk
 
-COMMITTED = [("committed", None)]
 SHIFTED = """
 import time
 from uuid_utils import compat
@@ -58,15 +57,6 @@ def clock(tmp_path: Path) -> Iterator[Clock]:
 def made_at(identifier: UUID) -> datetime:
     """Return the time in a UUIDv7: that of the process that made it."""
     return datetime.fromtimestamp((identifier.int >> 80) / 1_000, UTC)
-
-
-def asked(installation: Installation) -> Talk:
-    """Return a conversation whose summary the model has been asked for; the answer is held back."""
-    talk = installation.talk()
-    installation.model.hold()
-    talk.append(*talk.long())
-    eventually(lambda: talk.calls == 1, 60)
-    return talk
 
 
 @pytest.mark.fault("F21")

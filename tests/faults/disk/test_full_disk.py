@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from tests.faults.failover.test_failover import load, stored_after
-from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.test_database import ENV, asked, fill, once, unavailable
+from tests.faults.installation import SETTLE_SECONDS, asked, installed, once
+from tests.faults.test_database import ENV, fill, unavailable
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import TEMPLATE, OwnPostgres, own_postgres, query, small_disk
 

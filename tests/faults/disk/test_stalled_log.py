@@ -19,8 +19,8 @@ import pytest
 from store.hot_path import COMMAND_SECONDS
 from store.hot_writes import FEWEST
 from tests.faults.failover.test_failover import TALKS, load, stored_after
-from tests.faults.installation import installed
-from tests.faults.test_database import ENV, Turn, asked, once, unavailable
+from tests.faults.installation import asked, installed, once
+from tests.faults.test_database import ENV, Turn, unavailable
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import TEMPLATE, OwnPostgres, own_postgres, query
 

@@ -18,8 +18,8 @@ import pytest
 from palimpsest_client import Client as PalimpsestClient
 
 from store.hot_path import COMMAND_SECONDS
-from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.test_database import Turn, asked, once, unavailable
+from tests.faults.installation import SETTLE_SECONDS, asked, installed, once
+from tests.faults.test_database import Turn, unavailable
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import (
     STANDBY,

@@ -27,8 +27,7 @@ from tests.faults.failover.test_failover import (
     stored_after,
     unless_away,
 )
-from tests.faults.installation import SETTLE_SECONDS
-from tests.faults.test_database import asked, once
+from tests.faults.installation import SETTLE_SECONDS, asked, once
 from tests.support.eventually import eventually
 from tests.support.talk import request
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import redis
 
-from tests.faults.installation import SETTLE_SECONDS, installed
-from tests.faults.test_broker import once
+from tests.faults.installation import SETTLE_SECONDS, installed, once
 from tests.support.eventually import eventually
 from tests.support.servers.sentinels import Sentinels, watched_redis
 

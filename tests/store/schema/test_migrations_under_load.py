@@ -18,14 +18,14 @@ from pydantic import SecretStr
 from sqlalchemy.exc import OperationalError
 
 from migrations import run as migrations_run
-from migrations.describe import schema_text
 from migrations.revisions import HEAD
 from migrations.run import downgrade, upgrade
 from runtime.settings import Settings
 from store.conversations import conversations
-from store.engine import owner_engine, transaction
+from store.engine import transaction
 from tests.conftest import make_tenant
 from tests.store.schema.next_release import NEXT, next_release, write_next_release
+from tests.store.schema.test_migrations import schema
 from tests.support.eventually import eventually
 from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process_worker import work
@@ -264,15 +264,6 @@ def test_a_schema_of_before_the_first_release_is_left_as_it_is(database_url: str
         assert revision(database_url) == old
         assert granted(database_url) == could
         assert connection.execute("select count(*) from tenants").fetchone() == (1,)
-
-
-def schema(url: str) -> str:
-    """Return the whole schema as SQL."""
-    engine = owner_engine(url)
-    with engine.connect() as connection:
-        told = schema_text(connection)
-    engine.dispose()
-    return told
 
 
 def granted(url: str) -> set[tuple[Any, ...]]:

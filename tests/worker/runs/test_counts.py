@@ -13,6 +13,7 @@ from compaction.steps.ladder import Load, trim_is_due
 from runtime import ids
 from tests.support.messages_api import problems
 from tests.support.service.in_process_worker import work
+from tests.support.talk import chat
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -38,14 +39,6 @@ USAGES: dict[str, Any] = {
     "absurdly high": {"input_tokens": 100_000_000},
     "only output": {"output_tokens": 700},
 }
-
-
-def chat(count: int, chars: int, first: int = 0) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{role} {number} " + "x" * chars}
-        for number in range(first, first + count)
-        for role in ("user", "assistant")
-    ]
 
 
 def counts(service: Service, path: str) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ from store.runs.requested import ManualRun
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_batches import canceled
 from tests.support.service.batch_workers import BatchWorkers, batch_of, near_threshold, provider
+from tests.support.service.batch_workers import chat as batching
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.stepped_workers import Process
 from tests.support.talk import answer, exchanges, prose, request, rounds
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers.loopback_model import LoopbackModel
 
-__all__ = ["provider"]
+__all__ = ["batching", "provider"]
 
 WORDS: Final = ("lorem", "They spoke")
 """What was said, and what a model or an extract makes of it."""
@@ -261,17 +262,6 @@ def test_an_overflow_whose_summary_is_queued(chat: Chat) -> None:
 
 
 # Message batches
-
-
-@pytest.fixture
-def batching(module_chat: Chat, provider: LoopbackModel) -> Chat:
-    return module_chat.renew(
-        summarizer="anthropic-batch",
-        summarizer_deadline_seconds=20,
-        breaker_failures=0,
-        ANTHROPIC_API_KEY="sk-test",
-        ANTHROPIC_BASE_URL=provider.url,
-    )
 
 
 def test_a_wish_for_a_batch(batching: Chat, provider: LoopbackModel) -> None:

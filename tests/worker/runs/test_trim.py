@@ -18,6 +18,7 @@ from compaction.view import ViewMessage
 from runtime import ids
 from tests.support.messages_api import problems
 from tests.support.service.in_process_worker import work
+from tests.support.talk import chat
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -38,14 +39,6 @@ def test_a_count_below_the_threshold_skips_the_trim(measured: int, due: bool) ->
     assert Policy().trim_threshold_tokens == 120_000
     assert trim_is_due(Load(1, measured, bytes=OVER), Policy()) is due
     assert decide(Load(1, measured, bytes=OVER), Policy()).trim is due
-
-
-def chat(count: int, chars: int) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{role} {number} " + "x" * chars}
-        for number in range(count)
-        for role in ("user", "assistant")
-    ]
 
 
 def image(chars: int, kind: str = "image") -> dict[str, Any]:
