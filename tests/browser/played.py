@@ -34,11 +34,11 @@ _MODELS: Final = (("claude-haiku-4-5", 1), ("claude-sonnet-4-5", 3))
 _REPORTED: Final = ("support-4302", "support-4377", "weekly-report", "onboarding-2026-02")
 
 
-def play(client: httpx2.Client, settle: Callable[[str], object], turns: int | None = None, **fields: Any) -> str:
-    """Play the demo's conversation, or its first turns, and return its path; `settle` waits for what a turn caused."""
+def play(client: httpx2.Client, settle: Callable[[str], object], **fields: Any) -> str:
+    """Play the demo's conversation, and return its path; `settle` waits for what a turn caused."""
     scenario = job_search()
     path = _made(client, {"system": scenario.system, "tools": scenario.tools, **fields})
-    for part in scenario.turns[:turns]:
+    for part in scenario.turns:
         messages = [{"role": each.role, "content": json.loads(bytes(each.content))} for each in part.turn.messages]
         _append(client, path, messages)
         settle(path)

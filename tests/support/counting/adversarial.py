@@ -81,8 +81,8 @@ TEXTS: Final[dict[str, Callable[[int], str]]] = {
 """Texts by their kind."""
 
 
-def _call(number: int, given: Any = None, *, name: str = "w") -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"c{number}", "name": name, "input": given or {}}
+def _call(number: int) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"c{number}", "name": "w", "input": {}}
 
 
 def _result(number: int, content: Any = "ok") -> dict[str, Any]:

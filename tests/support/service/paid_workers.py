@@ -18,7 +18,6 @@ from worker.sweeping.resuming import Resuming
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from runtime.settings import Settings
     from tests.support.service.in_process import Chat
     from worker.summarizers import Summarizer
     from worker.summarizers.base import Model
@@ -32,23 +31,20 @@ class Counted(NamedTuple):
 
 
 class PaidWorkers(Workers):
-    """What the workers of one process do, with the budgets of `settings`, and what a sweeper does about what waits."""
+    """What the workers of one process do, with its budgets, and what a sweeper does about what waits."""
 
-    def __init__(
-        self, chat: Chat, summarizer: Summarizer, settings: Settings | None = None, model: Model | None = None
-    ) -> None:
+    def __init__(self, chat: Chat, summarizer: Summarizer, model: Model | None = None) -> None:
         super().__init__(chat, summarizer)
-        settings = settings or chat.settings
         self.resources = RunResources(
             chat.database,
             lambda: summarizer,
             make_model=None if model is None else (lambda: model),
             lease_seconds=self.lease_seconds,
             wake=lambda lease: self.woken.append(lease.run_id),
-            budgets=Budgets(chat.database, settings),
+            budgets=Budgets(chat.database, chat.settings),
         )
         self.dispatcher = Dispatcher(self.resources)
-        self._resuming = Resuming(settings, chat.database)
+        self._resuming = Resuming(chat.settings, chat.database)
 
     def resume(self) -> list[UUID]:
         """Queue what waited and is due; return the runs."""
