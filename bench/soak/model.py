@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from bench.soak.speech import MARK
-from tests.support.servers.loopback_model import (
-    LoopbackModel,
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import (
     cut,
     empty,
     garbage,
@@ -25,7 +25,8 @@ from tests.support.servers.loopback_model import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.servers.loopback_model import Received, Step
+    from tests.support.servers.loopback_http import Received
+    from tests.support.servers.loopback_steps import Step
 
 LATENCY_SECONDS: Final = 0.15
 

@@ -27,7 +27,8 @@ from store.operations.processes import Activity, Process
 from tests.api.operations.test_pgbouncer import Pooler, pooled
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_chat import choice
-from tests.support.servers.loopback_model import LoopbackModel, ok, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok, status
 from tests.support.service.command_line import own_logging
 from tests.support.service.running_api import running_api
 from worker.summarizers.breaker import CircuitBreaker

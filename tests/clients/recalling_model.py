@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.support.servers.loopback_model import LoopbackModel, ok
-from tests.support.servers.loopback_steps import strings
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok, strings
 
 if TYPE_CHECKING:
-    from tests.support.servers.loopback_model import Answering
+    from tests.support.servers.loopback_http import Answering
 
 CODE: Final = re.compile(r"\b\d{4}-[A-Z]\b")
 CONTEXT_TOKENS: Final = 4_000

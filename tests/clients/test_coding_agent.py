@@ -14,12 +14,13 @@ import pytest
 from api.routes.mcp import CONVERSATION
 from tests.clients.recalling_model import CODE
 from tests.support.places import ROOT
-from tests.support.servers.loopback_model import LoopbackModel, ok
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.servers.loopback_model import Answering
+    from tests.support.servers.loopback_http import Answering
     from tests.support.service.running_api import Service
 
 FOLDER: Final = ROOT / "clients/agent/node_modules"

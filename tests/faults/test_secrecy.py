@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 from runtime.broker import CHECK_TASK, CHECKS
 from tests.faults.installation import installed
 from tests.support.eventually import eventually
-from tests.support.servers.loopback_model import Answering, garbage, hang_up, html, ok, refusal, status, summary
+from tests.support.servers.loopback_steps import garbage, hang_up, html, ok, refusal, status, summary
 from tests.support.servers.otlp_collector import Collector, otlp_collector
 from tests.support.servers.own_servers import query
 from tests.support.servers.webhook_receiver import Receiver
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import Installation, Talk
+    from tests.support.servers.loopback_http import Answering
 
 WORDS = f"plover-{uuid4().hex}"
 MODEL_KEY = f"sk-ant-{uuid4().hex}"

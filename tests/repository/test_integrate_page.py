@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.support.places import ROOT
-from tests.support.servers.loopback_model import LoopbackModel, ok, prompt_too_long
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok, prompt_too_long
 from tests.support.talk import exchanges
 
 if TYPE_CHECKING:

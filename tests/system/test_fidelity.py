@@ -28,7 +28,8 @@ from compaction.pins.pinned import Pin
 from compaction.view import MARKER
 from tests.support.dialogues import DIALOGUES, coding
 from tests.support.messages_api import problems
-from tests.support.servers.loopback_model import LoopbackModel, ok
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok
 from tests.support.service.stub_summarizer import StubSummarizer, refusing
 from worker.summarizers.extractive import ExtractiveSummarizer
 

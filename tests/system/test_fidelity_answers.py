@@ -23,7 +23,8 @@ from bench.reach.talks import Question, made_up
 from compaction.recall.tool import is_framed
 from gateway.recalls.calls import RecallCall
 from tests.support.servers.loopback_answers import answers
-from tests.support.servers.loopback_model import LoopbackModel, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import status
 from worker.summarizers.prices import NO_OWN_PRICES
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from compaction.view import MARKER
 from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.places import TRANSCRIPTS
-from tests.support.servers.loopback_model import LoopbackModel, html, ok, refusal, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import html, ok, refusal, status
 from tests.support.service.in_process import SMALL
 from tests.support.talk import answer, call, exchanges, request, result, rounds
 

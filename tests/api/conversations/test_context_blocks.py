@@ -21,15 +21,8 @@ from store.runs import runs
 from store.runs.runs import LeaseHolder
 from tests.support.eventually import eventually
 from tests.support.messages_api import problems
-from tests.support.servers.loopback_model import (
-    LoopbackModel,
-    empty,
-    longer_than_input,
-    max_tokens,
-    ok,
-    refusal,
-    status,
-)
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import empty, longer_than_input, max_tokens, ok, refusal, status
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import conversation_at
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
 
     from runtime.settings import Settings
     from tests.support.blocks import Message
-    from tests.support.servers.loopback_model import Step
+    from tests.support.servers.loopback_steps import Step
     from tests.support.service.running_api import Service
 
 COMPACT = 2_000

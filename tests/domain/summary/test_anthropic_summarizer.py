@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,11 +12,14 @@ from compaction.summary.transcript import PROMPT_VERSION, SYSTEM_PROMPT
 from compaction.view import ViewMessage
 from runtime.settings import Settings
 from tests.support.encoded import request as encoded
-from tests.support.servers.loopback_model import LoopbackModel, Step, max_tokens, ok, refusal
+from tests.support.servers.loopback_steps import Step, max_tokens, ok, refusal
 from tests.support.talk import answer, call, request, result
 from worker.summarizers import SummaryError, SummaryRequest
 from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.staged import StagedSummarizer, finished
+
+if TYPE_CHECKING:
+    from tests.support.servers.loopback_model import LoopbackModel
 
 SECRET = "sk-ant-nobody-may-see-this"
 

@@ -18,7 +18,8 @@ from compaction.tokens import text_weight
 from compaction.view import ACKNOWLEDGEMENT, ViewMessage
 from runtime.settings import Settings
 from tests.support.encoded import Heard, messages, request, unmarked
-from tests.support.servers.loopback_model import LoopbackModel, longer_than_input, max_tokens, ok, refusal, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import longer_than_input, max_tokens, ok, refusal, status
 from tests.support.talk import answer, call, exchanges, result
 from tests.support.talk import request as asks
 from worker.summarizers import SummaryError, SummaryRequest

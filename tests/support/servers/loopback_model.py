@@ -24,57 +24,12 @@ from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.servers.loopback_batches import LoopbackBatches
 from tests.support.servers.loopback_chat import CHAT, Dialect
 from tests.support.servers.loopback_faults import FAULTS
-from tests.support.servers.loopback_http import COUNT_TOKENS, MESSAGES, Answering, Received, Server
-from tests.support.servers.loopback_steps import (
-    Step,
-    cut,
-    echoed_injection,
-    empty,
-    empty_body,
-    garbage,
-    hang_up,
-    html,
-    invented,
-    longer_than_input,
-    max_tokens,
-    ok,
-    prompt_too_long,
-    refusal,
-    slow_headers,
-    stall,
-    status,
-    summary,
-    trickle,
-)
+from tests.support.servers.loopback_http import COUNT_TOKENS, MESSAGES, Received, Server
+from tests.support.servers.loopback_steps import Step, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
-
-__all__ = [
-    "Answering",
-    "LoopbackModel",
-    "Received",
-    "Step",
-    "cut",
-    "echoed_injection",
-    "empty",
-    "empty_body",
-    "garbage",
-    "hang_up",
-    "html",
-    "invented",
-    "longer_than_input",
-    "max_tokens",
-    "ok",
-    "prompt_too_long",
-    "refusal",
-    "slow_headers",
-    "stall",
-    "status",
-    "summary",
-    "trickle",
-]
 
 
 class LoopbackModel:

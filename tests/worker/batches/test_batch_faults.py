@@ -16,7 +16,7 @@ from store.runs.runs import LeaseHolder
 from tests.support.eventually import eventually
 from tests.support.processes import Product, ended, product
 from tests.support.servers.loopback_batches import canceled, errored, expired, succeeded
-from tests.support.servers.loopback_model import hang_up, status
+from tests.support.servers.loopback_steps import hang_up, status
 from tests.support.service.batch_workers import BatchWorkers, batch_of, chat, near_threshold, provider
 from tests.support.service.fault_points import fault_points
 from tests.support.service.in_process import SMALL, check_state, head
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from runtime.settings import Settings
     from store.runs.runs import Lease
-    from tests.support.servers.loopback_model import Answering, LoopbackModel, Step
+    from tests.support.servers.loopback_http import Answering
+    from tests.support.servers.loopback_model import LoopbackModel
+    from tests.support.servers.loopback_steps import Step
     from tests.support.service.fault_points import FaultPoints
     from tests.support.service.in_process import Chat
 

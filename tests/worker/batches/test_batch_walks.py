@@ -11,7 +11,7 @@ import pytest
 from compaction.policy import merge
 from store.conversations import branches
 from tests.support.servers.loopback_batches import canceled, errored, expired, succeeded
-from tests.support.servers.loopback_model import status
+from tests.support.servers.loopback_steps import status
 from tests.support.service.batch_workers import BatchWorkers, chat, near_threshold, provider
 from tests.support.service.in_process import SMALL
 from tests.support.talk import answer, exchanges, request

@@ -29,7 +29,8 @@ from worker.batches.ahead import find_again, fingerprint, side_by_side
 from worker.summarizers.prices import BilledTokens, cost
 
 if TYPE_CHECKING:
-    from tests.support.servers.loopback_model import Answering, LoopbackModel
+    from tests.support.servers.loopback_http import Answering
+    from tests.support.servers.loopback_model import LoopbackModel
     from tests.support.service.in_process import Chat
 
 __all__ = ["chat", "provider"]

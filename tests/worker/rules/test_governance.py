@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.support.messages_api import problems
-from tests.support.servers.loopback_model import LoopbackModel, ok
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok
 from tests.support.service.in_process import Workers
 
 if TYPE_CHECKING:

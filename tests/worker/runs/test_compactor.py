@@ -15,7 +15,8 @@ from compaction.extract.extractive import TITLE
 from compaction.summary.transcript import SECTIONS
 from compaction.summary.zone import CLOSES, OPENS
 from tests.support.messages_api import alternates
-from tests.support.servers.loopback_model import LoopbackModel, longer_than_input, ok, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import longer_than_input, ok, status
 from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
 from tests.support.service.stub_summarizer import StubSummarizer, refusing
 from tests.support.talk import answer, exchanges, request, rounds

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from runtime.settings import Settings
-from tests.support.servers.loopback_model import LoopbackModel, ok, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok, status
 from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.base import SummaryError
 

@@ -13,15 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from compaction.windows import LOW_CONTEXT_WINDOW
-from tests.support.servers.loopback_model import (
-    LoopbackModel,
-    Step,
-    hang_up,
-    max_tokens,
-    ok,
-    refusal,
-    status,
-)
+from tests.support.servers.loopback_steps import Step, hang_up, max_tokens, ok, refusal, status
 from tests.worker.summarizers.models import QUESTION, SHORT, ask, fail, waits_of
 from tests.worker.summarizers.models import anthropic_model as model
 from worker.summarizers import asking
@@ -31,6 +23,7 @@ from worker.summarizers.base import Spent
 from worker.summarizers.breaker import CircuitBreaker
 
 if TYPE_CHECKING:
+    from tests.support.servers.loopback_model import LoopbackModel
     from worker.summarizers.base import Model
 
 

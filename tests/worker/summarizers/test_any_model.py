@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from tests.support.servers.loopback_chat import CHAT_FAULTS
 from tests.support.servers.loopback_faults import FAULTS, Fault
-from tests.support.servers.loopback_model import LoopbackModel, ok, slow_headers, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok, slow_headers, status
 from tests.worker.summarizers.models import SHORT, anthropic_model, ask, fail, openai_model, waits_of
 from worker.summarizers.asking import ATTEMPTS, MOST_BYTES
 from worker.summarizers.base import Spent

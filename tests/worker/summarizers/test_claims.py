@@ -14,7 +14,7 @@ from compaction.coverage import find_span
 from compaction.policy import merge
 from compaction.view import ViewMessage
 from store.conversations import branches, conversations, snapshots
-from tests.support.servers.loopback_model import LoopbackModel, ok
+from tests.support.servers.loopback_steps import ok
 from tests.support.service.in_process import Chat, Workers
 from tests.support.talk import answer, exchanges, request
 from worker.claims.proving import proved
@@ -23,6 +23,8 @@ from worker.summarizers.extractive import ExtractiveSummarizer
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from tests.support.servers.loopback_model import LoopbackModel
 
 
 FACTS: Final = (

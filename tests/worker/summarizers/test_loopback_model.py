@@ -14,8 +14,9 @@ import anthropic
 import pytest
 
 from tests.support.places import ROOT
-from tests.support.servers.loopback_model import (
-    LoopbackModel,
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import (
+    INVENTED,
     Step,
     cut,
     echoed_injection,
@@ -35,7 +36,6 @@ from tests.support.servers.loopback_model import (
     status,
     trickle,
 )
-from tests.support.servers.loopback_steps import INVENTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,7 +37,8 @@ from store.conversations import conversations, snapshots
 from store.runs import requested
 from tests.support.messages_api import begins_with_summary, open_calls, problems
 from tests.support.servers.loopback_compaction import BETA, compacted, dumped, not_compacted, signed_block
-from tests.support.servers.loopback_model import LoopbackModel, garbage, ok, prompt_too_long, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import garbage, ok, prompt_too_long, status
 from tests.support.service.in_process import SMALL, Chat, Workers, head
 from tests.support.strategies import any_conversations
 from tests.support.talk import answer, call, exchanges, request, result, rounds
@@ -50,7 +51,7 @@ from worker.summarizers.prices import NO_OWN_PRICES
 if TYPE_CHECKING:
     from compaction.steps.snapshot import NewSnapshot
     from tests.support.blocks import Message
-    from tests.support.servers.loopback_model import Step
+    from tests.support.servers.loopback_steps import Step
 
 MODEL = "claude-opus-5-5"
 MARK = {"cache_control": {"type": "ephemeral"}}

@@ -14,7 +14,8 @@ from compaction.shapes.usage import TokenUsage
 from compaction.windows import LOW_CONTEXT_WINDOW
 from runtime.settings import Settings
 from tests.support.servers.loopback_chat import CHAT_FAULTS, Dialect, choice, raw, too_long
-from tests.support.servers.loopback_model import LoopbackModel, hang_up, max_tokens, ok, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import hang_up, max_tokens, ok, status
 from tests.worker.summarizers.models import QUESTION, SECRET, ask, fail
 from tests.worker.summarizers.models import openai_model as model
 from worker.summarizers.anthropic import AnthropicModel

@@ -10,7 +10,8 @@ import pytest
 from compaction.policy import Policy
 from tests.support.messages_api import problems
 from tests.support.servers.loopback_chat import CHAT, Dialect, choice
-from tests.support.servers.loopback_model import LoopbackModel, ok, status
+from tests.support.servers.loopback_model import LoopbackModel
+from tests.support.servers.loopback_steps import ok, status
 from tests.support.service.in_process_worker import work
 from tests.support.service.paid_workers import counted
 from tests.support.talk import exchanges, request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -12,11 +12,14 @@ from compaction.policy import ModelPrices, Policy, PolicyError, merge
 from compaction.windows import WINDOWS, window_of
 from runtime.settings import Settings
 from runtime.token_prices import TokenPrices
-from tests.support.servers.loopback_model import LoopbackModel, ok
+from tests.support.servers.loopback_steps import ok
 from worker.summarizers.anthropic import AnthropicModel
 from worker.summarizers.base import Answer, Spent
 from worker.summarizers.list_prices import PRICES, listed_name
 from worker.summarizers.prices import BilledTokens, PriceTable, cost, prices_of
+
+if TYPE_CHECKING:
+    from tests.support.servers.loopback_model import LoopbackModel
 
 
 def model(server: LoopbackModel, **fields: Any) -> AnthropicModel:
