@@ -27,6 +27,7 @@ from schemathesis.specs.openapi import checks
 
 from store.tenants.api_keys import SCOPES
 from tests.fuzz.planted import EXTERNAL_ID, Planted
+from tests.support.service.documented_answers import PREFIXES
 from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ CHECKS: Final = [
 MOST_KNOWN: Final = 30
 SHARE_OF_THEIRS: Final = 0.3
 CURSORS: Final = {"after_id", "before_id"}
-PREFIXES: Final = {
-    "conversation_id": "conv",
-    "run_id": "run",
-    "key_id": "key",
-    "pin_id": "pin",
-    "rule_id": "rule",
-    "webhook_id": "hook",
-    "delivery_id": "evt",
-}
 PROBLEM: Final = {"type", "title", "status", "detail", "code", "request_id"}
 
 
@@ -189,7 +181,8 @@ class ApiFuzz:
         if name in {"seq", "version", "position"}:
             return random.choice([0, 0, 1, 2])
         known = self._theirs if theirs else self._known
-        prefix = PREFIXES.get(name) or (random.choice(sorted(known)) if name in CURSORS and known else "")
+        of_cursor: str = random.choice(sorted(known)) if name in CURSORS and known else ""
+        prefix: str = PREFIXES.get(name) or of_cursor
         return random.choice(known[prefix]) if known.get(prefix) else value
 
     def _breaches(self, answer: httpx2.Response, theirs: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Messages API content blocks for tests, one constructor each."""
+"""Messages API content blocks for tests, and messages of one, a constructor each."""
 
 from __future__ import annotations
 
@@ -25,3 +25,19 @@ def document_block() -> Block:
 
 def unknown_block() -> Block:
     return {"type": "hologram", "payload": {"depth": [1, 2, 3], "label": "future block"}}
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Message:
+    return {"role": "assistant", "content": [text_block(text)]}
+
+
+def call(use_id: str, name: str, **arguments: Any) -> Message:
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": use_id, "name": name, "input": arguments}]}
+
+
+def result(use_id: str, content: Any, **more: Any) -> Message:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use_id, "content": content, **more}]}

@@ -57,20 +57,22 @@ class Product:
     @contextmanager
     def api(self, *extra: str, env: Mapping[str, str] | None = None) -> Iterator[Api]:
         """Run `palimpsest api` on a free port until it answers; it is killed at the end if it still runs."""
-        port = free_port()
-        with self._palimpsest("api", "api", "--port", str(port), *extra, env=env) as process:
-            api = Api(process.process, process.log, f"http://127.0.0.1:{port}")
-            eventually(api.answers, START_SECONDS)
+        with self._serving("api", *extra, env=env) as api:
             yield api
 
     @contextmanager
     def gateway(self, *extra: str, env: Mapping[str, str] | None = None) -> Iterator[Api]:
         """Run `palimpsest gateway` on a free port until it answers; it is killed at the end if it still runs."""
-        port = free_port()
-        with self._palimpsest("gateway", "gateway", "--port", str(port), *extra, env=env) as process:
-            gateway = Api(process.process, process.log, f"http://127.0.0.1:{port}")
-            eventually(gateway.answers, START_SECONDS)
+        with self._serving("gateway", *extra, env=env) as gateway:
             yield gateway
+
+    @contextmanager
+    def _serving(self, role: str, *extra: str, env: Mapping[str, str] | None) -> Iterator[Api]:
+        port = free_port()
+        with self._palimpsest(role, role, "--port", str(port), *extra, env=env) as process:
+            served = Api(process.process, process.log, f"http://127.0.0.1:{port}")
+            eventually(served.answers, START_SECONDS)
+            yield served
 
     @contextmanager
     def _palimpsest(self, name: str, *arguments: str, env: Mapping[str, str] | None) -> Iterator[Worker]:

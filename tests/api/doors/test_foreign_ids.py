@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from runtime import ids
 from tests.conftest import make_tenants
 from tests.fuzz.planted import Planted
-from tests.support.service.documented_answers import routes
+from tests.support.service.documented_answers import PREFIXES, routes
 from tests.support.service.running_api import running_api
 
 if TYPE_CHECKING:
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from cli.local.embedded import EmbeddedPostgres
     from runtime.settings import Settings
 
-PREFIXES: Final[dict[str, ids.Prefix]] = {
-    "conversation_id": "conv",
-    "run_id": "run",
-    "pin_id": "pin",
-    "rule_id": "rule",
-    "webhook_id": "hook",
-    "delivery_id": "evt",
-    "key_id": "key",
-}
 NUMBERS: Final = {"seq", "version", "position"}
 HELLO: Final = [{"role": "user", "content": "Hello."}]
 BODIES: Final[dict[tuple[str, str], list[Any]]] = {

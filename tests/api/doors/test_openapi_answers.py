@@ -24,7 +24,7 @@ from runtime import ids
 from store.runs import runs
 from store.tenants import api_keys, webhooks
 from tests.conftest import make_tenant
-from tests.support.service.documented_answers import document, operation_of, operations, resolve
+from tests.support.service.documented_answers import PREFIXES, document, operation_of, operations, resolve
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.running_api import running_api
 from tests.support.service.stub_summarizer import StubSummarizer
@@ -43,15 +43,6 @@ FAULTS: Final = {"internal", "body_incomplete"}
 """Codes that only a fault of the service, or of the connection, is answered with."""
 NOBODY: Final = "0197f0c2a1b37c5d8e4f60718293a4b5"
 PLACES: Final = {"seq": "0", "version": "0", "position": "0", "window_or_model": "nobody's"}
-PREFIXES: Final = {
-    "conversation_id": "conv",
-    "run_id": "run",
-    "key_id": "key",
-    "pin_id": "pin",
-    "rule_id": "rule",
-    "webhook_id": "hook",
-    "delivery_id": "evt",
-}
 TURN: Final = {"messages": [{"role": "user", "content": "Find me a flight."}]}
 ADMIN: Final = "admin"
 

@@ -11,9 +11,10 @@ from uuid import uuid4
 import pytest
 
 from store.tenants.api_keys import SCOPES
-from tests.api.doors.test_foreign_ids import BODIES, PREFIXES
+from tests.api.doors.test_foreign_ids import BODIES
 from tests.api.doors.test_routes_guarded import key_with, routes_by_template
 from tests.fuzz.planted import Planted
+from tests.support.service.documented_answers import PREFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,28 +22,11 @@ from compaction.policy import merge
 from compaction.text.clauses import CLAUSE_CHARS, pieces
 from compaction.text.salience import Weights
 from compaction.view import ViewMessage, view_tokens
+from tests.support.blocks import assistant, call, result, user
 from tests.support.dialogues import DIALOGUES
 from tests.support.places import ROOT
 from worker.summarizers import SummaryError, SummaryRequest
 from worker.summarizers.extractive import ExtractiveSummarizer
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
-
-
-def call(use_id: str, name: str, **arguments: Any) -> dict[str, Any]:
-    block = {"type": "tool_use", "id": use_id, "name": name, "input": arguments}
-    return {"role": "assistant", "content": [block]}
-
-
-def result(use_id: str, content: Any, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use_id, "content": content, **more}]}
-
 
 TRIP = [
     user("Please find me a flat in Lisbon for June. It must have at least 2 bedrooms and cost no more than EUR 1,850."),

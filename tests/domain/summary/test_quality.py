@@ -26,6 +26,7 @@ from compaction.summary.zone import CLOSES, OPENS
 from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of
 from compaction.text.salience import disarmed
 from compaction.view import ACKNOWLEDGEMENT, ViewMessage
+from tests.support.blocks import assistant, call, result, user
 from tests.support.places import TRANSCRIPTS
 from tests.support.strategies import any_conversations
 
@@ -39,23 +40,6 @@ SECTIONS = ("Decisions", "Open tasks", "Rules", "Latest request", "Exact values"
 
 def view(messages: list[dict[str, Any]]) -> tuple[ViewMessage, ...]:
     return tuple(ViewMessage(message["role"], message["content"], seq) for seq, message in enumerate(messages, 1))
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
-
-
-def call(use_id: str, name: str, **arguments: Any) -> dict[str, Any]:
-    block = {"type": "tool_use", "id": use_id, "name": name, "input": arguments}
-    return {"role": "assistant", "content": [block]}
-
-
-def result(use_id: str, content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use_id, "content": content}]}
 
 
 LISTING = json.dumps(

@@ -39,9 +39,9 @@ def recalling(module_settings: Settings) -> Iterator[Room]:
         yield room
 
 
-def results_in(asked: Asked) -> list[str]:
-    """Return the results of recall that a model was given."""
-    texts = []
+def results_of(asked: Asked) -> list[str]:
+    """Return the results of calls that a model was given."""
+    texts: list[str] = []
     for row in asked.rows:
         if row.get("role") == "tool":
             texts.append(row["content"])
@@ -49,7 +49,12 @@ def results_in(asked: Asked) -> list[str]:
             texts.append(row["output"])
         elif isinstance(row.get("content"), list):
             texts += [part["content"] for part in row["content"] if part.get("type") == "tool_result"]
-    return [text for text in texts if "<recalled" in text or "out of view" in text]
+    return texts
+
+
+def results_in(asked: Asked) -> list[str]:
+    """Return the results of recall that a model was given."""
+    return [text for text in results_of(asked) if "<recalled" in text or "out of view" in text]
 
 
 def scripted(*answers: Says) -> Callable[[Asked], Says]:

@@ -11,7 +11,7 @@ from gateway.recalls.lineage import quoted_in
 from store.gateway.lineage import Said
 from tests.conftest import make_tenant
 from tests.gateway.conftest import room_on
-from tests.gateway.recalls.test_recalling import SECRET, SHAPES, Seen, recall, scripted, talk_out_of_view
+from tests.gateway.recalls.test_recalling import SECRET, SHAPES, Seen, recall, results_of, scripted, talk_out_of_view
 from tests.gateway.test_compacting import PROBLEMS, SHORT
 from tests.support.servers.loopback_providers import Says
 
@@ -58,15 +58,7 @@ def given(chat: Seen, *asked: dict[str, Any]) -> list[str]:
     chat.ask("And now?", stream=False)
     last = room.providers.asked[-1]
     assert not PROBLEMS[chat.shape](last.rows), last.rows
-    texts: list[str] = []
-    for row in last.rows:
-        if row.get("role") == "tool":
-            texts.append(row["content"])
-        elif row.get("type") == "function_call_output":
-            texts.append(row["output"])
-        elif isinstance(row.get("content"), list):
-            texts += [part["content"] for part in row["content"] if part.get("type") == "tool_result"]
-    return texts[-len(asked) :]
+    return results_of(last)[-len(asked) :]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

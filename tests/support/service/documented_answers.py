@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     import httpx2
     from litestar import Litestar
 
+    from runtime import ids
+
 Json = dict[str, Any]
+PREFIXES: Final[dict[str, ids.Prefix]] = {
+    "conversation_id": "conv",
+    "run_id": "run",
+    "pin_id": "pin",
+    "rule_id": "rule",
+    "webhook_id": "hook",
+    "delivery_id": "evt",
+    "key_id": "key",
+}
+"""What the ids begin with that parameters of paths name."""
 METHODS: Final = ("get", "post", "patch", "delete")
 OF_HTTP: Final = {"content-type", "content-length", "date", "server", "connection", "transfer-encoding"}
 OF_BROWSERS: Final = {name.decode() for name, _ in SecurityHeaders(1).of(())} - {"cache-control"}

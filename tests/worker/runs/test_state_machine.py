@@ -469,10 +469,8 @@ class ConversationMachine(RuleBasedStateMachine):
         given: Sequence[Part],
         usage: str,
         *,
-        versioned: bool = True,
         replace_from: int | None = None,
-        context: Sequence[dict[str, str]] = (),
-        keyed: bool = False,
+        **fields: Any,
     ) -> None:
         tracked = self._tracked
         before = tracked.messages if replace_from is None else tracked.cut(replace_from)
@@ -480,7 +478,7 @@ class ConversationMachine(RuleBasedStateMachine):
             # Nobody knows what the context will be before the old messages are gone: no model was asked meanwhile.
             given = [part._replace(thinks=False) for part in given]
         messages = self.speaker.say(tracked, before, given)
-        self._say(messages, usage, versioned=versioned, replace_from=replace_from, context=context, keyed=keyed)
+        self._say(messages, usage, replace_from=replace_from, **fields)
 
     def _say(
         self,
