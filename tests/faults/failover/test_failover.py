@@ -67,6 +67,12 @@ class Pair(NamedTuple):
         state = "select sync_state from pg_stat_replication"
         eventually(lambda: query(self.primary.url, state) == [("sync",)])
 
+    def silence_once_replayed(self) -> None:
+        """Let the standby have all that there is, and nothing that comes from now on."""
+        behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
+        eventually(lambda: query(self.primary.url, behind) == [(True,)])
+        self.stream.silence()
+
     def take_no_writes(self) -> None:
         """Have the primary refuse to write from now on, as after a planned change of roles; connections stay open."""
         query(self.primary.url, "alter system set default_transaction_read_only = on")
@@ -244,9 +250,7 @@ def test_a_turn_sent_again_waits_for_the_standby_too(pair: Pair) -> None:
     pair.primary.crash()
     pair.promote()
     assert "idempotency-replayed" not in turn.send_until_stored().headers
-    with installation.running("checks,summaries"):
-        installation.wake(talk.id)
-        talk.end_state(runs=0)
+    comes_to_rest(talk, installation)
 
 
 def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again(pair: Pair) -> None:
@@ -254,9 +258,7 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     installation = pair.installation
     talk = installation.talk({"compaction_enabled": False})
     talk.append(request("there"))
-    behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
-    eventually(lambda: query(pair.primary.url, behind) == [(True,)])
-    pair.stream.silence()
+    pair.silence_once_replayed()
     lost = Turn(talk, installation.client)
     assert lost.send().status_code == 201
     known = installation.client.get(f"{talk.path}/context").headers["etag"]
@@ -276,9 +278,7 @@ def test_where_commits_do_not_wait_what_is_lost_is_noticed_and_can_be_sent_again
     follows["expected_next_seq"] = 4
     assert installation.client.post(f"{talk.path}/turns", json=follows).status_code == 201
     talk.sent += messages
-    with installation.running("checks,summaries"):
-        installation.wake(talk.id)
-        talk.end_state(runs=0)
+    comes_to_rest(talk, installation)
 
 
 @pytest.mark.parametrize("by", ["context", "deliver"])
@@ -290,9 +290,7 @@ def test_a_client_puts_the_turns_again_that_it_still_holds(pair: Pair, by: str) 
     with PalimpsestClient(str(installation.client.base_url), installation.tenant.key) as client:
         turns = [[request(f"{talk.label} {number}"), answer("well")] for number in range(4)]
         client.deliver(conversation, turns[0])
-        behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
-        eventually(lambda: query(pair.primary.url, behind) == [(True,)])
-        pair.stream.silence()
+        pair.silence_once_replayed()
         for messages in turns[1:3]:
             assert client.deliver(conversation, messages) is not None
         pair.primary.crash()
@@ -309,9 +307,7 @@ def test_a_client_puts_the_turns_again_that_it_still_holds(pair: Pair, by: str) 
             talk.sent += turns[3]
         assert client.context(conversation).last_seq == len(talk.sent) - 1
         assert client.flush() == 0
-    with installation.running("checks,summaries"):
-        installation.wake(talk.id)
-        talk.end_state(runs=0)
+    comes_to_rest(talk, installation)
 
 
 @pytest.mark.parametrize("by", ["context", "deliver"])
@@ -324,9 +320,7 @@ def test_a_client_puts_again_what_another_has_written_over(pair: Pair, by: str) 
     url, key = str(installation.client.base_url), installation.tenant.key
     with PalimpsestClient(url, key) as client, PalimpsestClient(url, key) as other:
         client.deliver(conversation, kept)
-        behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
-        eventually(lambda: query(pair.primary.url, behind) == [(True,)])
-        pair.stream.silence()
+        pair.silence_once_replayed()
         assert client.deliver(conversation, lost) is not None
         pair.primary.crash()
         pair.promote()
@@ -344,9 +338,7 @@ def test_a_client_puts_again_what_another_has_written_over(pair: Pair, by: str) 
         talk.sent += lost
         assert client.context(conversation).last_seq == len(talk.sent) - 1
         assert client.flush() == other.flush() == 0
-    with installation.running("checks,summaries"):
-        installation.wake(talk.id)
-        talk.end_state(runs=0)
+    comes_to_rest(talk, installation)
 
 
 def test_processes_say_that_acknowledged_commits_are_lost_and_since_when(pair: Pair) -> None:
@@ -355,9 +347,7 @@ def test_processes_say_that_acknowledged_commits_are_lost_and_since_when(pair: P
     talk = installation.talk({"compaction_enabled": False})
     with installation.running("checks,summaries", "sweeper") as workers:
         talk.append(request("there"))
-        behind = "select pg_current_wal_lsn() <= replay_lsn from pg_stat_replication"
-        eventually(lambda: query(pair.primary.url, behind) == [(True,)])
-        pair.stream.silence()
+        pair.silence_once_replayed()
         lost = Turn(talk, installation.client)
         assert lost.send().status_code == 201
         # The primary's own word for when the turn was stored, and that everybody has been heard of since.
@@ -378,6 +368,13 @@ def test_processes_say_that_acknowledged_commits_are_lost_and_since_when(pair: P
         met_by_all(pair, workers)
         assert [len(said_lost(worker)) for worker in workers] == [1, 1]
         assert "idempotency-replayed" not in lost.send_until_stored().headers
+        installation.wake(talk.id)
+        talk.end_state(runs=0)
+
+
+def comes_to_rest(talk: Talk, installation: Installation) -> None:
+    """Let workers look, who find nothing to do, and verify what is stored."""
+    with installation.running("checks,summaries"):
         installation.wake(talk.id)
         talk.end_state(runs=0)
 
