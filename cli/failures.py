@@ -57,7 +57,7 @@ def reason_of(error: Exception) -> str | None:
     """Return what an error means, None for one that nobody has foreseen."""
     database = _loaded("sqlalchemy.exc")
     if database is not None and isinstance(error, database.DBAPIError):
-        return _database(error)
+        return database_fault(error)
     client = _loaded("cli.client.client")
     if client is not None and isinstance(error, client.ServiceError):
         return str(error)
@@ -75,7 +75,8 @@ def _loaded(name: str) -> ModuleType | None:
     return sys.modules.get(name)
 
 
-def _database(error: DBAPIError) -> str:
+def database_fault(error: DBAPIError) -> str:
+    """Return what a command says of a database that did not do as it was told."""
     state = getattr(error.orig, "sqlstate", None)
     lines = str(error.orig).strip().splitlines()
     reason = lines[0] if lines else type(error).__name__

@@ -31,8 +31,8 @@ _KINDS: Final[Mapping[str, ids.Prefix]] = {
     "delivery_id": "evt",
 }
 """What the ids of events are of."""
-_NOT_LET_IN: Final = ("08", "28", "3D", "53", "57")
-"""Classes of SQLSTATEs: connection, authorization, no such database, no resources, shut down."""
+_NOT_LET_IN: Final = ("08", "22023", "28", "3D", "53", "57")
+"""SQLSTATEs: connection, no such role, authorization, no such database, no resources, shut down."""
 _MOST_CHARACTERS: Final = 200
 """Of what is said of a connection."""
 _DASHES: Final = 4

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from alembic.util import CommandError
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from cli.failures import database_fault
 from cli.output import failed, noted
 from migrations.run import NEWEST, NewerSchemaError, Upgrade, downgrade, is_past, upgrade
 from store.engine import owner_engine
@@ -37,7 +38,8 @@ def run_migrate(settings: Settings, revision: str, service_login: str | None, *,
             is_new = _login(url, service_login, settings.service_password.get_secret_value(), role)
             print(f"The login {service_login} {'is new' if is_new else 'was there'}; it may act as {role}.")  # noqa: T201 - the same
     except SQLAlchemyError as error:
-        return failed(f"the database could not be migrated: {type(error).__name__}: {str(error).splitlines()[0]}")
+        reason = database_fault(error) if isinstance(error, DBAPIError) else type(error).__name__
+        return failed(f"the database could not be migrated: {reason}")
     except CommandError as error:
         return failed(f"the schema cannot be brought to {revision!r}: {error}")
     except LoginError as error:

@@ -237,6 +237,9 @@ def test_a_login_that_may_not_is_told_in_one_line(chat: Chat) -> None:
     done = run(chat, "runs", code=1, PALIMPSEST_DATABASE_URL=limited.render_as_string(hide_password=False))
     assert done.stderr.startswith("palimpsest: the database's login may not do this")
     assert done.stderr.count("\n") == 1
+    done = run(chat, "migrate", code=1, PALIMPSEST_DATABASE_URL=limited.render_as_string(hide_password=False))
+    assert "could not be migrated: the database's login may not do this" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_api_that_cannot_listen_ends_with_1(chat: Chat, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Exposition:
         try:
             self._server = _Server(self._settings.metrics_host, port, token.get_secret_value() if token else None)
         except OSError as error:
-            log.error("metrics.not_served", port=port, error=type(error).__name__)  # noqa: TRY400 - says all there is
+            log.error("metrics.not_served", port=port, error=error.strerror or type(error).__name__)  # noqa: TRY400 - says all there is
             return
         Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
         log.info("metrics.served", host=self._settings.metrics_host, port=port)

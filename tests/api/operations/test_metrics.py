@@ -369,6 +369,7 @@ class TestWorkers:
             product.worker("sweeper", env={"PALIMPSEST_METRICS_PORT": str(taken.getsockname()[1])}) as sweeper,
         ):
             eventually(lambda: "metrics.not_served" in sweeper.log.read_text(), START_SECONDS)
+            assert "Address already in use" in sweeper.log.read_text()
             assert sweeper.end() == 0
 
     def test_counts_come_through_the_pipe_whole_and_losses_are_told(self) -> None:
