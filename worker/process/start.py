@@ -52,6 +52,10 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     if not computes and services.resources.can_summarize:
         # The SDK takes seconds to load: now, and not while the first run's lease is running out.
         log.info("worker.summarizer", name=services.resources.summarizer.name)
+        provider = settings.chosen_provider
+        if provider is not None and not settings.model_access(provider).is_open:
+            # It works all the same: every summary is an extract, and says why.
+            log.warning("worker.no_key", summarizer=settings.chosen_summarizer, variable=f"{provider.upper()}_API_KEY")
     if computes:
         # A process that is held by C code cannot look after itself, as it does otherwise.
         app.conf.task_time_limit = settings.task_stuck_seconds * FROZEN_FACTOR + LOST_SECONDS

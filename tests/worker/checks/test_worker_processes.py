@@ -15,7 +15,7 @@ from sqlalchemy import text
 from runtime.broker import CHECK_TASK, CHECKS
 from tests.cli.test_processes import still_running
 from tests.support.eventually import eventually
-from tests.support.processes import Product, ended, long_talk, product
+from tests.support.processes import START_SECONDS, Product, ended, long_talk, product
 from tests.support.service.in_process import SMALL, head
 from tests.support.talk import request, rounds
 
@@ -129,3 +129,12 @@ def test_a_worker_that_hangs_ends_all_the_same(product: Product) -> None:
     # Its child is gone as well, or it would have the row by now.
     product.chat.append(conversation, [request("more")])
     assert product.chat.runs(conversation) == []
+
+
+def test_a_worker_that_was_given_no_key_for_its_model_says_so(product: Product) -> None:
+    for env, expected in (({}, []), ({"ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": ""}, ["ANTHROPIC_API_KEY"])):
+        with product.worker("summaries", env=env) as worker:
+            # What comes after it at a worker's start: it is seen.
+            eventually(lambda: product.chat.query("select 1 from processes where kind = 'worker'"), START_SECONDS)
+            assert worker.end() == 0
+            assert [each["variable"] for each in worker.events if each["event"] == "worker.no_key"] == expected
