@@ -217,29 +217,48 @@ def test_promtool_takes_the_rules() -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("reason", "fires"), [("summary_rejected", True), ("model_overloaded", False)])
+def fires(alert: str, series: dict[str, int], tmp_path: Path, **labels: str) -> bool:
+    """Tell whether an alert is raised after 50 minutes in which series grow by so much a minute."""
+    (rule,) = (each for each in RULES if each.get("alert") == alert)
+    summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda name: labels[name[1]], rule["annotations"]["summary"])
+    raised = {"exp_labels": rule["labels"] | labels, "exp_annotations": {"summary": summary}}
+    outcomes = []
+    for expected in ([raised], []):
+        case = {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": f"0+{step}x60"} for name, step in series.items()],
+            "alert_rule_test": [{"eval_time": "50m", "alertname": alert, "exp_alerts": expected}],
+        }
+        written = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [case]}
+        (tmp_path / "case.yml").write_text(yaml.safe_dump(written))
+        command = [program("promtool"), "test", "rules", str(tmp_path / "case.yml")]
+        outcomes.append(subprocess.run(command, capture_output=True, check=False).returncode == 0)
+    assert outcomes.count(True) == 1
+    return outcomes[0]
+
+
+@pytest.mark.parametrize(("reason", "expected"), [("summary_rejected", True), ("model_overloaded", False)])
 def test_summaries_of_no_use_raise_an_alert_that_an_outage_does_not(
-    reason: str, tmp_path: Path, *, fires: bool
+    reason: str, tmp_path: Path, *, expected: bool
 ) -> None:
-    promtool = program("promtool")
-    series = [
-        {
-            "series": f'palimpsest_run_steps_total{{step="summary",state="failed",reason="{reason}"}}',
-            "values": "0+3x60",
-        },
-        {"series": 'palimpsest_run_steps_total{step="summary",state="committed",reason=""}', "values": "0+2x60"},
-        {"series": 'palimpsest_run_steps_total{step="extract",state="committed",reason=""}', "values": "0+9x60"},
-    ]
-    (rule,) = (each for each in RULES if each.get("alert") == "PalimpsestSummariesRefused")
-    told = [{"exp_labels": rule["labels"], "exp_annotations": rule["annotations"]}] if fires else []
-    expected = {"eval_time": "50m", "alertname": rule["alert"], "exp_alerts": told}
-    case = {"interval": "1m", "input_series": series, "alert_rule_test": [expected]}
-    written = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [case]}
-    (tmp_path / "case.yml").write_text(yaml.safe_dump(written))
-    done = subprocess.run(
-        [promtool, "test", "rules", str(tmp_path / "case.yml")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    steps = 'palimpsest_run_steps_total{step="%s",state="%s",reason="%s"}'
+    series = {
+        steps % ("summary", "failed", reason): 3,
+        steps % ("summary", "committed", ""): 2,
+        steps % ("extract", "committed", ""): 9,
+    }
+    assert fires("PalimpsestSummariesRefused", series, tmp_path) is expected
+
+
+@pytest.mark.parametrize(("unanswered", "answered", "expected"), [(60, 0, True), (8, 60, True), (1, 60, False)])
+def test_a_provider_that_fails_now_and_then_calls_nobody(
+    unanswered: int, answered: int, tmp_path: Path, *, expected: bool
+) -> None:
+    series = {
+        'palimpsest_gateway_refused_total{door="messages",status="502"}': unanswered,
+        'palimpsest_gateway_requests_total{door="messages",outcome="unchanged"}': answered,
+    }
+    assert fires("PalimpsestGatewayProviderAway", series, tmp_path, door="messages") is expected
 
 
 @pytest.mark.timeout(300)
