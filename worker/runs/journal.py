@@ -81,6 +81,7 @@ class Journal:
         self._transaction = database.transaction
         self._started = time.monotonic()
         self._seen: int | None = None
+        self._has_written = False
         self._fixed_tokens = 0
         self.verdict_of: Callable[[StepOutcome, Reading], SwapVerdict | None] = lambda _outcome, _reading: None
         """Says what becomes of what a step made; None where that is no question of price."""
@@ -237,7 +238,9 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             steps = runs.steps_of(connection, [self._lease.run_id])
             done = any(step.state == StepState.COMMITTED for step in steps)
-            last = steps[-1].reason if steps else RunReason.UNDER_BUDGET
+            # Steps of an attempt before, or before the run was handed over, say nothing of what there was to do now.
+            own = steps if done or self._has_written else ()
+            last = own[-1].reason if own else RunReason.UNDER_BUDGET
             if last not in _WAITING and self._is_over_by_fixed(steps):
                 last = RunReason.FIXED_TOKENS_OVER_THRESHOLD
             self._hold(connection, steps)
@@ -272,6 +275,7 @@ class Journal:
         if also is not None and not also(connection):
             record = free_of_charge(record)
         runs.add_step(connection, self._lease, record)
+        self._has_written = True
         return record
 
     def _milliseconds(self) -> int:

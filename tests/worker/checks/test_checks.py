@@ -12,6 +12,7 @@ from compaction.steps.snapshot import STRIPPED
 from compaction.view import MARKER
 from store.conversations import conversations
 from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
+from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, call, exchanges, request, result, results_of, rounds
 
 if TYPE_CHECKING:
@@ -114,6 +115,19 @@ def test_a_saving_too_small_is_not_committed_and_not_tried_again_until_it_has_gr
     chat.append(conversation, rounds(2, 500, start=3))  # grown by more than min_savings_tokens
     workers.settle(conversation)
     assert [run.state for run in chat.runs(conversation)] == ["skipped", "committed"]
+
+
+def test_a_run_that_finds_nothing_due_when_its_summary_comes_says_that(chat: Chat) -> None:
+    conversation = chat.begin({"input_token_budget": 0, "compaction_threshold_tokens": 2_000})
+    workers = Workers(chat, StubSummarizer())
+    chat.append(conversation, [*exchanges(12, 200), request("go", 400), *rounds(3, 300)])
+    workers.check(conversation)
+    run = chat.run(conversation)
+    assert (run.state, chat.steps(run.id)[-1].state) == ("queued", "skipped")
+    chat.append(conversation, [request("from the beginning")], replace_from=1)
+    workers.summarize()
+    run = chat.run(conversation)
+    assert (run.state, run.reason) == ("skipped", "under_budget")
 
 
 def test_counters_that_promise_more_than_there_is_do_not_make_runs_for_ever(chat: Chat) -> None:
