@@ -69,7 +69,7 @@ class Server(NamedTuple):
     is_standby: bool
 
 
-class Holder(NamedTuple):
+class LockHolder(NamedTuple):
     """A session that others wait for, and that waits for no lock itself."""
 
     pid: int
@@ -118,9 +118,9 @@ def bound_lock_waits(connection: Connection, seconds: int) -> None:
     connection.execute(_LOCK_PATIENCE, {"patience": f"{seconds}s"})
 
 
-def holders(connection: Connection, seconds: float) -> list[Holder]:
+def holders(connection: Connection, seconds: float) -> list[LockHolder]:
     """Return the sessions whose locks others have waited for that long; any login is shown them."""
-    return [Holder(*row) for row in connection.execute(_HOLDERS, {"seconds": seconds})]
+    return [LockHolder(*row) for row in connection.execute(_HOLDERS, {"seconds": seconds})]
 
 
 def role(connection: Connection, name: str) -> Role | None:
