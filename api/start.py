@@ -6,11 +6,13 @@ import gc
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
+import structlog
 import uvicorn
 
 from api.app import create_app
 from api.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from api.monitoring.shared_metrics import shared_metrics
+from runtime.release import VERSION
 
 if TYPE_CHECKING:
     from typing import Any
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from litestar import Litestar
 
     from runtime.settings import Settings
+
+log = structlog.get_logger()
 
 _GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Requests make many objects and hardly a cycle; 700 objects, Python's default, is some ten requests' worth."""
@@ -30,11 +34,13 @@ def run_api(settings: Settings, *, host: str | None, port: int | None, workers: 
 
 
 def _serve(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
+    host, port = host or settings.host, port or settings.port
+    log.info("api.started", host=host, port=port, processes=workers, release=VERSION)
     uvicorn.run(
         "api.start:create_served_app",
         factory=True,
-        host=host or settings.host,
-        port=port or settings.port,
+        host=host,
+        port=port,
         workers=workers,
         **server_options(settings),
         server_header=False,

@@ -6,11 +6,13 @@ import gc
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
+import structlog
 import uvicorn
 
 from api.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from api.monitoring.shared_metrics import shared_metrics
 from gateway.app import create_gateway
+from runtime.release import VERSION
 
 if TYPE_CHECKING:
     from typing import Any
@@ -19,18 +21,22 @@ if TYPE_CHECKING:
 
     from runtime.settings import Settings
 
+log = structlog.get_logger()
+
 _GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Requests make many objects and hardly a cycle, as in the API."""
 
 
 def run_gateway(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way."""
+    host, port = host or settings.host, port or settings.gateway_port
+    log.info("gateway.started", host=host, port=port, processes=workers, release=VERSION)
     with shared_metrics() if workers > 1 else nullcontext():
         uvicorn.run(
             "gateway.start:create_served_gateway",
             factory=True,
-            host=host or settings.host,
-            port=port or settings.gateway_port,
+            host=host,
+            port=port,
             workers=workers,
             **gateway_options(settings),
             timeout_graceful_shutdown=20,

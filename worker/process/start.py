@@ -11,6 +11,7 @@ from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging
 
 from runtime.broker import CHECK_TASK, CHECKS, QUEUES
+from runtime.release import VERSION
 from runtime.tracing import TRACING
 from store.operations.processes import Activity
 from worker.app import create_app
@@ -76,6 +77,7 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     if not computes:
         TRACING.start(settings, SERVICE)
     with WorkerLife(settings, services.process_id, queues, slots, services.progress, exposition) as life:
+        log.info("worker.started", queues=list(queues), slots=slots, release=VERSION)
         worker.start()
     TRACING.stop()
     return max(int(worker.exitcode or 0), int(life.was_given_up))

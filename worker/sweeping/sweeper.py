@@ -26,6 +26,7 @@ from runtime.broker import (
 )
 from runtime.fault_points import pause_for_test
 from runtime.log import fault
+from runtime.release import VERSION
 from runtime.tracing import header, here, span
 from store.conversations import conversations
 from store.runs import runs
@@ -96,7 +97,7 @@ class Sweeper:
 
     def run(self, stop: Event) -> None:
         """Sweep until `stop` is set."""
-        log.info("sweeper.started", interval_seconds=self._settings.sweep_interval_seconds)
+        log.info("sweeper.started", interval_seconds=self._settings.sweep_interval_seconds, release=VERSION)
         while True:
             with self.progress.task("sweep"):
                 self.sweep()

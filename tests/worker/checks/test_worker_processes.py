@@ -138,3 +138,12 @@ def test_a_worker_that_was_given_no_key_for_its_model_says_so(product: Product) 
             eventually(lambda: product.chat.query("select 1 from processes where kind = 'worker'"), START_SECONDS)
             assert worker.end() == 0
             assert [each["variable"] for each in worker.events if each["event"] == "worker.no_key"] == expected
+
+
+def test_what_starts_says_what_it_is_and_of_which_release(product: Product) -> None:
+    with product.api() as api, product.worker("checks") as worker:
+        eventually(lambda: product.chat.query("select 1 from processes where kind = 'worker'"), START_SECONDS)
+        (served,) = (each for each in api.events if each["event"] == "api.started")
+        (working,) = (each for each in worker.events if each["event"] == "worker.started")
+    assert api.url.endswith(f":{served['port']}")
+    assert (working["queues"], working["release"]) == (["checks"], served["release"])
