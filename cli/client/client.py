@@ -217,9 +217,11 @@ class ServiceClient:
         *,
         usage: Any = None,
         snapshot_version: int | None = None,
+        idempotency_key: str | None = None,
+        expected_next_seq: int | None = None,
         shape: Shape | None = None,
     ) -> Appended:
-        """Append one turn; an idempotency key is made, so that retries append once.
+        """Append one turn; with no `idempotency_key` given, one is made so that retries append once.
 
         `usage` is the API's object of the call that gave the turn's answer, `snapshot_version` the version of the
         context that the call was made with.
@@ -229,9 +231,11 @@ class ServiceClient:
             f"/conversations/{conversation_id}/turns",
             body={
                 "messages": [message.as_sent for message in messages],
-                **_given(usage=usage, snapshot_version=snapshot_version, shape=shape),
+                **_given(
+                    usage=usage, snapshot_version=snapshot_version, expected_next_seq=expected_next_seq, shape=shape
+                ),
             },
-            headers={"idempotency-key": str(uuid.uuid4())},
+            headers={"idempotency-key": idempotency_key or str(uuid.uuid4())},
             repeatable=True,
         )
         return _read(response.content, Appended)
