@@ -49,6 +49,7 @@ def prove(
     earlier: Sequence[Claim] | None = (),
     previous: str | None = None,
     times: Mapping[int, str] | None = None,
+    names: Mapping[int, str] | None = None,
     beside: Sequence[str] = (),
     handling: Handling = "mark",
 ) -> Proved:
@@ -57,7 +58,7 @@ def prove(
     `earlier` is None where the summary before it, `previous`, named no sources: what comes from there cannot have any,
     and stays. With `drop` other lines without support are left out; `refuse` leaves the refusal to the caller.
     """
-    sources = Sources(zone, earlier=earlier or (), times=times, beside=beside)
+    sources = Sources(zone, earlier=earlier or (), times=times, names=names, beside=beside)
     proof = _Proof(sources, earlier or ())
     inherited = ClaimSource(previous, ()) if previous and earlier is None else None
     kept: list[str | None] = []

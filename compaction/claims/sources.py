@@ -135,8 +135,9 @@ class ClaimSource:
 class Sources:
     """Everything that the lines of one summary may rest on, in order: what came before its zone, then the zone.
 
-    `earlier` are the claims of the summary before it, by which its lines reach the originals of earlier zones;
-    `beside` are texts that stay in the context, whose names a line may use without citing them.
+    `earlier` are the claims of the summary before it, by which its lines reach the originals of earlier zones; `times`
+    and `names` are when messages were written and by whom, by seq, as far as it is known; `beside` are texts that stay
+    in the context, whose names a line may use without citing them.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Sources:
         *,
         earlier: Sequence[Claim] = (),
         times: Mapping[int, str] | None = None,
+        names: Mapping[int, str] | None = None,
         beside: Sequence[str] = (),
     ) -> None:
         self.earlier = [
@@ -152,12 +154,13 @@ class Sources:
             for claim in earlier
             if claim.support != "unsupported"
         ]
-        times = times or {}
+        known = [each for each in (times, names) if each]
         by_seq: dict[int, list[str]] = {}
         for message in zone:
             if message.seq != WRITTEN:
                 said = [text for each in mentions(message) for text in (each.tool, each.text) if text]
-                by_seq.setdefault(message.seq, [times[message.seq]] if message.seq in times else []).extend(said)
+                of_it = [each[message.seq] for each in known if message.seq in each]
+                by_seq.setdefault(message.seq, of_it).extend(said)
         self.zone = [ClaimSource("\n".join(texts), (seq,)) for seq, texts in sorted(by_seq.items())]
         self.seqs = by_seq.keys()
         self._beside = ClaimSource("\n".join(beside), ())

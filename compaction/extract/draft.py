@@ -27,6 +27,7 @@ from compaction.text.clauses import (
     structured,
 )
 from compaction.text.dates import reckoned, stamped
+from compaction.text.names import attribution
 from compaction.text.salience import BOUND_WORDS, Source, Weights, clean, content_words, fields, recency, values
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from datetime import date
 
 CALL: Final = "Called "
-SPEAKERS: Final[Mapping[Source, str]] = {"user": "User: ", "assistant": "Assistant: ", "result": "Result: "}
-INITIALS: Final[Mapping[Source, str]] = {"user": "U: ", "assistant": "A: ", "result": "Result: "}
+SPEAKERS: Final[Mapping[Source, str]] = {"user": "User", "assistant": "Assistant", "result": "Result"}
+INITIALS: Final[Mapping[Source, str]] = {"user": "U", "assistant": "A", "result": "Result"}
 """The same of talk, where the extract's first line has room to say what they stand for."""
 ROOMY_CHARS: Final = 1_500
 """Characters from which the extract can afford to explain itself."""
@@ -116,7 +117,7 @@ class Draft:
         self.talk = manner.talk
         """How far the conversation is talk, 0 to 1."""
         self.speakers = INITIALS if max_chars >= ROOMY_CHARS and manner.talk else SPEAKERS
-        """What lines begin with, by who said them."""
+        """What lines call them who said what they hold."""
         self._manner = manner
         self._changes = Changes()
         self._heading: Heading | None = None
@@ -134,14 +135,14 @@ class Draft:
         """Return the lines of which something is kept, in order."""
         return [line for line in self.lines if line.open]
 
-    def speech(self, source: Source, text: str, place: int) -> None:
-        """Append what the user or the model said, or a line of an earlier summary."""
+    def speech(self, source: Source, text: str, place: int, name: str = "") -> None:
+        """Append what a user or the model said, by `name` if it has one, or a line of an earlier summary."""
         text = clean(clipped(text, self._max_read))
         if self.talk:
-            self._talk(source, text, place)
+            self._talk(source, text, place, name)
             return
         for record in prose(text):
-            line = self._line(self.speakers.get(source, ""), place)
+            line = self._line(self._attribution(source, name), place)
             worths = [self._worth(source, clause, n, place) for n, clause in enumerate(record.clauses)]
             self._add(line, line.groups, [record], source, worths)
             self._requests += source == "user"
@@ -154,7 +155,7 @@ class Draft:
         elif self._heading is None or self._heading.day != day:
             self._heading = Heading(day)
 
-    def _talk(self, source: Source, text: str, place: int) -> None:
+    def _talk(self, source: Source, text: str, place: int, name: str) -> None:
         """Append the statements in what was said, days that are told by the day of the message with their dates."""
         day, text = stamped(text)
         if day or place - self._dated > _DATED_MESSAGES:
@@ -163,7 +164,7 @@ class Draft:
         said = statements(text, self._manner, self._manner.crowds.get(source, 1.0) if place < 0 else None)
         if not said:
             return
-        line = self._line(self.speakers.get(source, ""), place)
+        line = self._line(self._attribution(source, name), place)
         told = [(text, telling) for one, telling in said for text in pieces(self._told_in_full(one, line))]
         worths = [self._worth(source, text, n, place) for n, (text, _) in enumerate(told)]
         first = len(self.clauses)
@@ -211,7 +212,7 @@ class Draft:
             worths[telling] = worth * (_REMARK_FRESH + recency(place, self.end))
             self._failures.add(flat[telling])
         if line is None:
-            line = self._line(self.speakers["result"], place)
+            line = self._line(self._attribution("result"), place)
             self._add(line, line.groups, records, "result", worths)
             return
         line.status = ERROR_STATUS if failed else DONE
@@ -220,7 +221,7 @@ class Draft:
 
     def attachment(self, source: Source, kind: str, text: str, place: int) -> None:
         """Append a block that is not speech, such as a document or an image, by its kind and its text."""
-        line = self._line(f"{self.speakers[source]}({one_line(kind)[:_NAME_CHARS]}) ", place)
+        line = self._line(f"{self._attribution(source)}({one_line(kind)[:_NAME_CHARS]}) ", place)
         self._add(
             line,
             line.groups,
@@ -243,6 +244,9 @@ class Draft:
         records = _carried(outcome.removeprefix(f"{ERROR_STATUS}: "))
         count = sum(len(record.clauses) for record in records)
         self._add(line, line.outcome, records, "result", [worth] + [_CARRIED_WORTH] * count)
+
+    def _attribution(self, source: Source, name: str = "") -> str:
+        return attribution(self.speakers.get(source, ""), name)
 
     def _line(self, prefix: str, place: int, *, is_call: bool = False) -> Line:
         line = Line(clean(prefix), place, is_call, heading=self._heading)

@@ -12,6 +12,7 @@ from compaction.extract.talk import manner_of
 from compaction.messages import THINKING, blocks
 from compaction.text.clauses import READ_CHARS, chars_in
 from compaction.text.dates import stamped
+from compaction.text.names import attributed
 from compaction.text.outline import read_share
 from compaction.text.salience import Source, clean, disarmed
 
@@ -25,6 +26,7 @@ LONG_HEADER: Final = f"{TITLE}: original wording in order; \u2026 marks what is 
 TALK_HEADER: Final = f"{TITLE}: original wording in order; U: user, A: assistant; \u2026 marks what is left out."
 SHORT_HEADER: Final = "Extract (no model):"
 LATEST: Final = "Latest:"
+_SOURCES: Final = {speaker: source for names in (SPEAKERS, INITIALS) for source, speaker in names.items()}
 _LATEST_MESSAGES: Final = 4
 _CALL_LINE: Final = re.compile(r"Called ([^\s(]{1,200})(?:\((.*?)\))?(?: \u2192 (.*))?")
 _AGAIN: Final = 0.03
@@ -49,10 +51,10 @@ def extract(
 ) -> str:
     """Return an extract of `messages` of at most `max_chars` characters.
 
-    `messages` are in the Messages API's form and order. `previous` is the summary of what came before them, this
-    function's own or a model's; its lines compete for room with the new ones. The same input gives the same
-    output; "" says that there was nothing to keep. `places` are the messages' numbers, ascending from 0, where several
-    are pieces of one.
+    `messages` are in the Messages API's form and order, with the `name` of who wrote them if that is known. `previous`
+    is the summary of what came before them, this function's own or a model's; its lines compete for room with the new
+    ones. The same input gives the same output; "" says that there was nothing to keep. `places` are the messages'
+    numbers, ascending from 0, where several are pieces of one.
     """
     return extract_placed(messages, max_chars=max_chars, previous=previous, places=places)[0]
 
@@ -203,14 +205,12 @@ def _read_previous(draft: Draft, lines: Sequence[str]) -> None:
             name, arguments, outcome = match.groups(default="")
             draft.carried_call(name, arguments, outcome, place)
             continue
-        draft.speech(*_attributed(text), place)
-
-
-def _attributed(text: str) -> tuple[Source, str]:
-    for source, prefix in (*SPEAKERS.items(), *INITIALS.items()):
-        if text.startswith(prefix):
-            return source, text.removeprefix(prefix)
-    return "note", text
+        speaker, name, said = attributed(text)
+        source = _SOURCES.get(speaker)
+        if source is None:
+            draft.speech("note", text, place)
+        else:
+            draft.speech(source, said, place, name)
 
 
 def _read_messages(draft: Draft, messages: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
@@ -221,7 +221,7 @@ def _read_messages(draft: Draft, messages: Sequence[Mapping[str, Any]], places: 
         for block in blocks(content) if isinstance(content, (str, list)) else ():
             kind = str(block.get("type"))
             if kind == "text":
-                draft.speech(source, str(block.get("text") or ""), place)
+                draft.speech(source, str(block.get("text") or ""), place, str(message.get("name") or ""))
             elif kind.endswith("tool_use"):
                 calls[str(block.get("id"))] = draft.call(str(block.get("name")), block.get("input"), place)
             elif kind.endswith("tool_result"):

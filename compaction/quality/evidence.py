@@ -12,6 +12,7 @@ from compaction.extract.draft import SPEAKERS
 from compaction.messages import CALLS, THINKING, blocks, is_request
 from compaction.text.clauses import GAP, READ_CHARS, chars_in, clipped, first_records, one_line, prose
 from compaction.text.identifiers import Text, ValueKind, kind_of, spelled
+from compaction.text.names import attribution
 from compaction.text.outline import read_share
 from compaction.text.salience import BOUND_WORDS, FUNCTION_WORDS, Source, Weights, clean, content_words, values
 from compaction.tokens import content_weight, text_weight
@@ -60,7 +61,7 @@ class Mention(NamedTuple):
                 yield from (one_line(clean(record.lead + clause)) for clause in record.clauses)
         else:
             for record in prose(clean(clipped(self.text, most))):
-                yield from (SPEAKERS.get(self.source, "") + clause for clause in record.clauses)
+                yield from (attribution(SPEAKERS.get(self.source, "")) + clause for clause in record.clauses)
 
     def window(self, value: str) -> str:
         """Return the text near `value`: a clause may end inside it, or leave it out of a long field."""

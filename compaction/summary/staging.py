@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from compaction.summary.frames import WORDS, cut_lines, fitted, quoted
 from compaction.summary.prompts import MARGIN, Place, Prompt, Wishes, merge_prompt, part_prompt
 from compaction.summary.transcript import (
-    NO_TIMES,
+    NOTHING_KNOWN,
     SECTIONS,
     Entry,
     canary,
@@ -201,7 +201,8 @@ def plan(
     policy: Policy,
     window: int,
     *,
-    times: Mapping[int, str] = NO_TIMES,
+    times: Mapping[int, str] = NOTHING_KNOWN,
+    names: Mapping[int, str] = NOTHING_KNOWN,
     instructions: str | None = None,
     pins: Sequence[str] = (),
     strip_fields: Collection[str] = (),
@@ -217,7 +218,7 @@ def plan(
     fixed = _fixed_weight(secret, wishes, answer)
     available = _available(window, answer, fixed, policy.summary_input_max_chars)
     earlier = available.half().fit(quoted(previous or "", WORDS)) or None
-    units = _units(zone, entries(zone, policy, times=times, strip_fields=strip_fields))
+    units = _units(zone, entries(zone, policy, times=times, names=names, strip_fields=strip_fields))
     room = available
     if not _is_whole(units, available, earlier):
         ratio = _ratio([entry.weight for unit in units for entry in unit if entry.text], window)

@@ -11,11 +11,12 @@ from compaction.claims.citations import without_citations
 from compaction.coverage import Coverage
 from compaction.pins.pinned import Pin
 from store.conversations import conversations, messages, snapshots
+from store.conversations.messages import Origins
 from store.runs import runs
 from store.tables import messages as stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from compaction.claims.claim import Claim
@@ -43,7 +44,7 @@ class Source(NamedTuple):
     """Seq, role and content."""
     opening: Any
     """Content of the first message, which stays where it is."""
-    times: Mapping[int, str]
+    origins: Origins
     pins: Sequence[str]
     """Pinned texts, which are next to the summary."""
 
@@ -59,7 +60,7 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
     version = next((step.snapshot_version for step in reversed(steps) if step.snapshot_version is not None), None)
     snapshot = None if version is None else snapshots.get(connection, tenant_id, run.conversation_id, version)
     if snapshot is None:
-        return Source(run, steps, None, None, (), (), None, {}, ())
+        return Source(run, steps, None, None, (), (), None, Origins(), ())
     before = snapshots.get(connection, tenant_id, run.conversation_id, snapshot.parent_version)
     seqs = _summarized_by(msgspec.convert(snapshot.coverage, Coverage), str(run_id))
     own = (stored.c.tenant_id == tenant_id, stored.c.conversation_id == run.conversation_id, stored.c.seq.in_(seqs))
@@ -70,14 +71,14 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
         contents = messages.contents(connection, run.conversation_id, seqs)
         zone = [(seq, roles[seq], contents[seq]) for seq in seqs if seq in contents]
     opening = messages.contents(connection, run.conversation_id, [0]).get(0)
-    times = messages.times(connection, run.conversation_id, seqs[0], seqs[-1]) if seqs else {}
+    origins = messages.origins(connection, run.conversation_id, seqs[0], seqs[-1]) if seqs else Origins()
     pins = [pin.text for pin in msgspec.convert(snapshot.pins or [], list[Pin]) if pin.source == "pinned"]
     previous: str | None = None
     earlier: Sequence[Claim] = ()
     if before is not None and before.summary is not None:
         claims = snapshots.claims_of(before)
         previous, earlier = before.summary if claims is None else without_citations(before.summary), claims or ()
-    return Source(run, steps, snapshot, previous, earlier, zone, opening, times, pins)
+    return Source(run, steps, snapshot, previous, earlier, zone, opening, origins, pins)
 
 
 def _summarized_by(coverage: Coverage, run_id: str) -> list[int]:

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, Text, and_, case, cast, func, select
 
+from compaction.text.names import plain_name
 from store.bytes_held import MOST_READ_BYTES, announce, page_of_sizes
 from store.tables import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from store.tables import AnyRow
 
 _m = messages.c
 _SENT = case((_m.shape.is_not(None), func.as_sent(_m.role, _m.content, _m.sent))).label("sent")
+_MOST_SENT_BYTES: Final = {"user": 8_192, "assistant": 512}
+"""Bytes, as they are stored, of a message that is looked through for a name: calls have names too, and may be large."""
+_MAY_HAVE_A_NAME: Final = and_(
+    _m.shape == "chat",
+    func.pg_column_size(_m.sent) <= case(_MOST_SENT_BYTES, value=_m.role),
+    cast(_m.sent, Text).like("%name%"),
+)
 _ORIGINAL = (_m.seq, _m.role, _m.content, _m.tokens, _m.created_at, _m.superseded_at, _m.shape, _SENT)
+
+
+class Origins(NamedTuple):
+    """When messages came, RFC 3339, and who wrote them where they say so, both by seq."""
+
+    times: Mapping[int, str] = MappingProxyType({})
+    names: Mapping[int, str] = MappingProxyType({})
+
+
+class _Named(msgspec.Struct):
+    role: str
+    name: str | None = None
 
 
 def page(
@@ -39,12 +61,27 @@ def page(
     return connection.execute(originals.order_by(_m.seq)).all(), len(chosen) < len(rows)
 
 
-def times(connection: Connection, conversation_id: UUID, first_seq: int, last_seq: int) -> dict[int, str]:
-    """Return when messages came, RFC 3339 by seq."""
+def origins(connection: Connection, conversation_id: UUID, first_seq: int, last_seq: int) -> Origins:
+    """Return when messages came, and who wrote them where they say so."""
+    columns = (_m.seq, _m.created_at, case((_MAY_HAVE_A_NAME, _m.sent)).label("sent"))
     rows = connection.execute(
-        select(_m.seq, _m.created_at).where(_m.conversation_id == conversation_id, _m.seq.between(first_seq, last_seq))
+        select(*columns).where(_m.conversation_id == conversation_id, _m.seq.between(first_seq, last_seq))
+    ).all()
+    names = ((row.seq, _name_in(row.sent)) for row in rows if row.sent is not None)
+    return Origins(
+        {row.seq: row.created_at.astimezone(UTC).isoformat(timespec="seconds") for row in rows},
+        {seq: name for seq, name in names if name},
     )
-    return {row.seq: row.created_at.astimezone(UTC).isoformat(timespec="seconds") for row in rows}
+
+
+def _name_in(sent: str) -> str:
+    """Return the name of who wrote a message of Chat Completions, from what is stored beside its content."""
+    with suppress(msgspec.MsgspecError):
+        # What is stored around a text is an array of two: see `as_sent` in the schema.
+        whole = "null".join(msgspec.json.decode(sent, type=tuple[str, str])) if sent.startswith("[") else sent
+        message = msgspec.json.decode(whole, type=_Named)
+        return plain_name(message.name or "") if message.role in {"user", "assistant"} else ""
+    return ""
 
 
 def contents(connection: Connection, conversation_id: UUID, seqs: Sequence[int]) -> dict[int, Any]:

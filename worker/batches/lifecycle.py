@@ -307,7 +307,7 @@ class Lifecycle:
                 zone = RunReason.BATCH_OUTDATED
             if not isinstance(zone, str):
                 replaced = stage.view[zone.start : zone.stop]
-                whole, times = read_originals(connection, batch.conversation_id, stage, replaced)
+                whole, origins = read_originals(connection, batch.conversation_id, stage, replaced)
         if material.pending_version is not None:
             self._postpone(batch, batch.wait_seconds)
             return None
@@ -316,7 +316,7 @@ class Lifecycle:
                 close(connection, batch, "discarded", zone, policy=policy)
             log.info("batch.not_needed", reason=zone)
             return None
-        return _Reading(policy, material, zone, request_of(stage, zone, policy, whole, times))
+        return _Reading(policy, material, zone, request_of(stage, zone, policy, whole, origins))
 
     def _policy(self, batch: Batch) -> Policy:
         with self._database.transaction(batch.tenant_id) as connection:

@@ -123,6 +123,7 @@ def _proof(text: str, request: SummaryRequest) -> Proved:
         earlier=request.claims if request.previous is not None else (),
         previous=request.previous,
         times=request.times,
+        names=request.names,
         beside=request.other_texts,
         handling=request.policy.unsupported_claims,
     )

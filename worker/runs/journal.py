@@ -18,11 +18,12 @@ from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
 from runtime.fault_points import pause_for_test
 from store.conversations import conversations, messages, snapshots
+from store.conversations.messages import Origins
 from store.runs import outages, runs, waiting_summaries
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from uuid import UUID
 
     from sqlalchemy import Connection
@@ -124,7 +125,7 @@ class Journal:
             raise RunLostError(RunReason.ERASED)
         return SentFields(row.model, row.system, row.tools)
 
-    def originals(self, stage: Stage, zone: View) -> tuple[View, Mapping[int, str]]:
+    def originals(self, stage: Stage, zone: View) -> tuple[View, Origins]:
         """Return a zone as it came; see `read_originals`."""
         with self._transaction(self._lease.tenant_id) as connection:
             return read_originals(connection, self._lease.conversation_id, stage, zone)
@@ -317,16 +318,14 @@ class Journal:
         )
 
 
-def read_originals(
-    connection: Connection, conversation_id: UUID, stage: Stage, zone: View
-) -> tuple[View, Mapping[int, str]]:
-    """Return a zone with its tool results as they came, and when its messages came (RFC 3339 by seq)."""
+def read_originals(connection: Connection, conversation_id: UUID, stage: Stage, zone: View) -> tuple[View, Origins]:
+    """Return a zone with its tool results as they came, and when and from whom its messages came."""
     seqs = [message.seq for message in zone if message.seq != WRITTEN]
     if not seqs:
-        return zone, {}
+        return zone, Origins()
     cut = cut_in(zone, stage.working.snapshot.coverage)
     whole = with_originals(zone, messages.contents(connection, conversation_id, cut) if cut else {})
-    return whole, messages.times(connection, conversation_id, min(seqs), max(seqs))
+    return whole, messages.origins(connection, conversation_id, min(seqs), max(seqs))
 
 
 def free_of_charge(record: StepRecord) -> StepRecord:

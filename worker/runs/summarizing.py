@@ -21,12 +21,13 @@ from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.paying import PayingSummarizer, pay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from compaction.policy import Policy
     from compaction.steps.stage import Stage
     from compaction.summary.zone import Zone
     from compaction.view import View
+    from store.conversations.messages import Origins
     from store.runs.runs import Lease, StepRecord
     from worker.runs.journal import AlsoWrite, Journal, Reading
     from worker.runs.resources import RunResources
@@ -186,8 +187,8 @@ class Summarizing:
 
     def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
         """Return what is asked of a summarizer about a zone."""
-        whole, times = self.journal.originals(stage, stage.view[zone.start : zone.stop])
-        return request_of(stage, zone, policy, whole, times)._replace(instructions=self.wishes)
+        whole, origins = self.journal.originals(stage, stage.view[zone.start : zone.stop])
+        return request_of(stage, zone, policy, whole, origins)._replace(instructions=self.wishes)
 
     @property
     def wishes(self) -> str | None:
@@ -228,7 +229,7 @@ def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
     return None
 
 
-def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Mapping[int, str]) -> SummaryRequest:
+def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: Origins) -> SummaryRequest:
     """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
     earlier = tuple(message_text(message.content) for message in stage.view[: zone.start])
@@ -237,7 +238,8 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, times: Map
         stage.previous_summary,
         policy,
         instructions=policy.summary_instructions or None,
-        times=times,
+        times=origins.times,
+        names=origins.names,
         pins=pinned,
         strip_fields=policy.private_result_fields,
         other_texts=(*earlier, *pinned),

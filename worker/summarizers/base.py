@@ -28,6 +28,8 @@ class SummaryRequest(NamedTuple):
     """What people want stressed: untrusted, and no more than a wish."""
     times: Mapping[int, str] = MappingProxyType({})
     """When messages were sent, RFC 3339 by seq, as far as it is known."""
+    names: Mapping[int, str] = MappingProxyType({})
+    """Who wrote messages, by seq, where they say so."""
     pins: tuple[str, ...] = ()
     """Texts that are kept word for word next to the summary."""
     strip_fields: tuple[str, ...] = ()

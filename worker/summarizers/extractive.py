@@ -16,7 +16,7 @@ from worker.summarizers.base import Spent, Summary, SummaryError
 if TYPE_CHECKING:
     from worker.summarizers.base import SummaryRequest
 
-PROMPT_VERSION = "extract-4"
+PROMPT_VERSION = "extract-5"
 
 SHARE: Final = 8
 """An extract may fill this part of the threshold: a larger one would have the next summary due at once."""
@@ -46,7 +46,7 @@ class ExtractiveSummarizer:
         at: dict[int, list[int]] = {}
         for place, message in zip(numbers, originals, strict=True):
             at.setdefault(place, []).append(message.seq)
-        said = [message.as_message() for message in originals]
+        said = [{**message.as_message(), "name": request.names.get(message.seq, "")} for message in originals]
         previous = _borne_out(request)
         limit = room = most * CHARS_PER_TOKEN
         while True:

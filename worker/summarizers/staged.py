@@ -228,6 +228,7 @@ class _Work:
                 request.policy,
                 window,
                 times=request.times,
+                names=request.names,
                 instructions=request.instructions,
                 pins=request.pins,
                 strip_fields=request.strip_fields,

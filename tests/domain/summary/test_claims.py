@@ -55,6 +55,15 @@ def test_citations_are_read_and_taken_out(line: str, text: str, places: list[tup
     assert without_citations(without_citations(line)) == without_citations(line) == text
 
 
+def test_who_wrote_a_message_bears_a_line_out() -> None:
+    zone = (ViewMessage("user", "I can spend 40 EUR.", 0), ViewMessage("user", "I can spend 90 EUR.", 1))
+    names = {0: "anna", 1: "ben"}
+    assert only("40 EUR is what Anna can spend [m0]", zone, names=names).support == "values"
+    assert only("40 EUR is what Anna can spend [m0]", zone).support == "unsupported"
+    # Cited wrongly: the one message that bears it out takes its place.
+    assert only("90 EUR is what Ben can spend [m0]", zone, names=names).seqs == (1,)
+
+
 def test_a_citation_on_a_line_of_its_own_belongs_to_the_line_before() -> None:
     assert [(line.text, line.places) for line in read("## Facts\nOne thing\n[m3]\nNone.")] == [
         ("## Facts", None),

@@ -15,6 +15,7 @@ from bench.reach.talks import made_up
 from compaction.extract.extractive import LATEST, extract
 from compaction.extract.talk import Manner, manner_of, statements, unopened
 from compaction.text.dates import reckoned, stamped, written
+from compaction.text.names import attributed, attribution, plain_name
 from tests.support.dialogues import DIALOGUES
 
 
@@ -51,6 +52,26 @@ def chat(rounds: int = 6) -> list[dict[str, Any]]:
         texts += [" ".join(chance.choices(CHATTER, k=3)) for _ in range(rounds)]
         texts.append(f"Oh wow, thanks! {fact} It was so nice, you know!")
     return said(*texts, *("Great, talk soon!", "Bye, take care!") * 4)
+
+
+def named(name: str, text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text, "name": name}
+
+
+def test_who_of_several_said_what_is_kept_also_by_the_extract_after_that() -> None:
+    first = [named("anna", "I can spend 40 EUR on dinner."), named("ben", "I can spend 90 EUR on dinner.")]
+    text = extract([*first, *chat()], max_chars=4_000)
+    for _ in range(3):
+        assert "(anna): I can spend 40 EUR on dinner." in text
+        assert "(ben): I can spend 90 EUR on dinner." in text
+        text = extract(chat(1), max_chars=4_000, previous=text)
+
+
+@given(st.text(max_size=100), st.sampled_from(["User", "U", "Assistant"]), st.text(max_size=30))
+def test_a_line_says_who_said_it_whatever_they_are_called(given_name: str, speaker: str, words: str) -> None:
+    name = plain_name(given_name)
+    assert plain_name(name) == name
+    assert attributed(attribution(speaker, name) + words) == (speaker, name, words)
 
 
 @pytest.mark.parametrize("fact", [fact.removesuffix(".") for fact in FACTS])

@@ -141,6 +141,16 @@ def test_times_stand_in_the_headings_of_messages() -> None:
     assert written[0].time == "2026-05-01T10:00:00Z"
 
 
+def test_who_wrote_a_message_stands_in_its_heading() -> None:
+    zone = view_of(("user", "40 EUR"), ("assistant", "Good."), ("user", "90 EUR"))
+    written = entries(zone, Policy(), times={0: "2026-05-01T10:00:00Z"}, names={0: "anna", 2: "Ben O'Neil"})
+    assert [entry.heading for entry in written] == [
+        "[0] user (anna) 2026-05-01T10:00:00Z",
+        "[1] assistant",
+        "[2] user (Ben O'Neil)",
+    ]
+
+
 # Content that is not plain text
 
 
