@@ -143,7 +143,12 @@ class Installation(Product):
                 else stack.enter_context(self.worker(kind, env=env))
                 for kind in kinds
             ]
-            eventually(lambda: {each.process.pid for each in started} <= self.alive(), START_SECONDS)
+            try:
+                eventually(lambda: {each.process.pid for each in started} <= self.alive(), START_SECONDS)
+            except AssertionError as error:
+                for each in started:
+                    error.add_note(f"{each.process.pid}, ended with {each.process.poll()}: {each.log.read_text()}")
+                raise
             yield started
 
     def alive(self) -> set[int]:

@@ -14,7 +14,7 @@ import kombu
 import pytest
 import redis
 
-from runtime.broker import CHECK_TASK, CHECKS, PREFIX, QUEUES, queue_keys
+from runtime.broker import CHECK_TASK, CHECKS, KEY_TYPES, PREFIX, QUEUES, queue_keys
 from tests.faults.installation import SETTLE_SECONDS, installed, once
 from tests.faults.test_broker import NOTHING_DUE, envelope, refusals, say
 from tests.support.eventually import eventually
@@ -168,6 +168,18 @@ def test_a_message_of_a_worker_that_died_comes_again_from_the_books(
     # No sweeper: nobody else would find it.
     with installation.running("checks", "summaries"):
         once(talk.end_state(runs=1))
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_worker_begins_where_every_key_is_of_another_type(
+    installation: Installation, stranger: redis.Redis, queue: str
+) -> None:
+    """Nobody else is there who would have thrown them away before."""
+    for key in KEY_TYPES:
+        stranger.set(PREFIX + key, "not what it was")
+    with installation.running(queue) as (worker,):
+        eventually(lambda: refusals(worker) > 0, SETTLE_SECONDS)
+        assert worker.end() == 0
 
 
 def test_keys_of_another_type_silence_nobody(installation: Installation, stranger: redis.Redis) -> None:

@@ -134,6 +134,22 @@ class _Wary(Channel):  # type: ignore[misc] # kombu ships no types
             self.throw_away_wrong_types(error)
         return True
 
+    def _size(self, queue: str) -> int:
+        """Return how many messages wait; asked as a worker begins, before it has read anything."""
+        try:
+            return int(super()._size(queue))
+        except ResponseError as error:
+            self.throw_away_wrong_types(error)
+            return 0
+
+    def _queue_bind(self, *args: Any) -> None:
+        """Note a queue where messages for it are looked up, as a worker begins."""
+        try:
+            super()._queue_bind(*args)
+        except ResponseError as error:
+            self.throw_away_wrong_types(error)
+            super()._queue_bind(*args)
+
     def throw_away_wrong_types(self, error: ResponseError) -> None:
         """Remove keys of the transport's own that are of another type than it made them; raise errors of other kinds.
 
