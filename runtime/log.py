@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import suppress
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -35,6 +36,8 @@ _NOT_LET_IN: Final = ("08", "22023", "28", "3D", "53", "57")
 """SQLSTATEs: connection, no such role, authorization, no such database, no resources, shut down."""
 _MOST_CHARACTERS: Final = 200
 """Of what is said of a connection."""
+_MOST_FRAMES: Final = 20
+"""Of a traceback, the innermost."""
 _DASHES: Final = 4
 """Of a UUID as the database writes it."""
 
@@ -65,6 +68,20 @@ def fault(error: BaseException) -> str:
     return kind if state is None else f"{kind}: {state}"
 
 
+def where_raised(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say of the exception in a library's event what it is and where it was raised, the innermost frame last.
+
+    What it says, and the values around it, may be content.
+    """
+    given = event.pop("exc_info", None)
+    error = given[1] if isinstance(given, tuple) else given
+    if isinstance(error, BaseException):
+        event["error"] = fault(error)
+        frames = [(frame.f_globals.get("__name__"), line) for frame, line in walk_tb(error.__traceback__)]
+        event["raised_at"] = [f"{module}:{line}" for module, line in frames[-_MOST_FRAMES:]]
+    return event
+
+
 def configure_logging(settings: Settings) -> None:
     """Send this process's events, and those of the libraries it uses, to stderr: JSON, or lines for a terminal."""
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
@@ -84,7 +101,7 @@ def configure_logging(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name, where_raised],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )

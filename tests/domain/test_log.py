@@ -62,3 +62,24 @@ def test_a_database_that_lets_nobody_in_is_told_apart_and_a_statement_is_not() -
     wrong.sqlstate = "23505"
     assert fault(DBAPIError(None, None, wrong)) == "DBAPIError: 23505"
     assert fault(ValueError("somebody's words")) == "ValueError"
+
+
+RAISES = """
+import logging
+from runtime.log import configure_logging
+from runtime.settings import Settings
+
+configure_logging(Settings())
+try:
+    {}["somebody's words"]
+except KeyError as error:
+    logging.getLogger("celery.worker").critical("Unrecoverable error", exc_info=True)
+    logging.getLogger("celery.worker").critical("Another", exc_info=error)
+"""
+
+
+def test_an_exception_of_a_library_is_told_by_its_type_and_its_place() -> None:
+    done = subprocess.run([sys.executable, "-c", RAISES], capture_output=True, text=True, check=True)
+    for line in map(json.loads, done.stderr.splitlines()):
+        assert (line["error"], line["raised_at"], "exc_info" in line) == ("KeyError", ["__main__:8"], False)
+    assert "somebody's words" not in done.stderr
