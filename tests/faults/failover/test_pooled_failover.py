@@ -118,6 +118,8 @@ def test_a_primary_behind_a_pgbouncer_that_takes_no_more_writes_is_left(
     installation = pair.installation
     with installation.api(), installation.running("checks,summaries", "sweeper"), load(installation) as clients:
         talk = asked(installation)
+        # What is asked for the first time after the promotion is answered as it is by then.
+        assert (told(pooled.primary), told(pooled.standby)) == ("off", "on")
         pair.take_no_writes()
         turn = refused(talk, installation.client)
         promoted = pair.promote()
