@@ -177,21 +177,32 @@ def without_summary(first: ViewMessage, summary: str) -> ViewMessage:
     return first
 
 
+def around(view: Sequence[ViewMessage], zone: Zone, previous: str | None) -> tuple[View, View]:
+    """Return the messages that stay before a summary of the zone, and those after it.
+
+    They are without the text of `previous`, the summary that it takes the place of. There is always one before it.
+    """
+    tail = tuple(view[zone.stop :])
+    if signed_summary(view) is not None:
+        return (view[0],), tail
+    preamble = preamble_length(view)
+    first = view[preamble] if preamble < zone.start else ViewMessage("user", OPENING)
+    if previous is not None:
+        first = without_summary(first, previous)
+    return (*view[:preamble], first), tail
+
+
 def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: str | None = None) -> View:
     """Return the view with the zone replaced by `summary`.
 
     An acknowledgement follows the summary only where two user messages would meet; the rest is unchanged. After a
     summary that the API signed it is in a message of its own: that block may not be touched.
     """
-    tail = view[zone.stop :]
+    before, tail = around(view, zone, previous)
     bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if not tail or tail[0].role == "user" else ()
     if signed_summary(view) is not None:
-        return (view[0], ViewMessage("user", framed(summary)), *bridge, *tail)
-    preamble = preamble_length(view)
-    first = view[preamble] if preamble < zone.start else ViewMessage("user", OPENING)
-    if previous is not None:
-        first = without_summary(first, previous)
-    return (*view[:preamble], with_summary(first, summary), *bridge, *tail)
+        return (*before, ViewMessage("user", framed(summary)), *bridge, *tail)
+    return (*before[:-1], with_summary(before[-1], summary), *bridge, *tail)
 
 
 def replace_prefix(view: Sequence[ViewMessage], zone: Zone, block: dict[str, Any]) -> View:

@@ -11,8 +11,9 @@ from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
 from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import UNREAD
+from compaction.summary.zone import around
 from compaction.tokens import CHARS_PER_TOKEN
-from compaction.view import view_tokens
+from compaction.view import WRITTEN, view_tokens
 from worker.claims.proving import proved
 from worker.runs.resources import StoppingError
 from worker.summarizers.base import SummaryError, SummaryRequest, chosen_by
@@ -232,7 +233,8 @@ def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
 def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: Origins) -> SummaryRequest:
     """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
-    earlier = tuple(message_text(message.content) for message in stage.view[: zone.start])
+    before, _ = around(stage.view, zone, stage.working.snapshot.summary)
+    earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
     return SummaryRequest(
         whole,
         stage.previous_summary,

@@ -233,6 +233,25 @@ None."""
     assert after["Contract KL-20417 is with Kestrel Lines."].seqs == (6, 7)
 
 
+def test_what_the_summary_before_it_said_has_to_stand_in_a_summary_too(asking: Chat, model: LoopbackModel) -> None:
+    conversation = summarized(asking, model, WELL)
+    model.default = ok(WELL.replace("Kestrel Lines is the carrier under contract KL-20417 [m6\u2013m7].\n", ""))
+    asking.append(conversation, exchanges(14, 200, start=20))
+    Workers(asking).settle(conversation)
+    assert asking.row(conversation).head_version == 2
+    assert "KL-20417" in asking.snapshot(conversation, 2).summary
+
+
+def test_what_nothing_bore_out_once_bears_nothing_out_later(asking: Chat, model: LoopbackModel) -> None:
+    conversation = summarized(asking, model, WELL.replace("raised to 6200 EUR", "raised to 9155 EUR"))
+    assert by_text(claims(asking, conversation))["The freight budget was raised to 9155 EUR."].support == "unsupported"
+    model.default = ok(WELL.replace("was raised to 6200 EUR", "is at 9155 EUR now"))
+    asking.append(conversation, exchanges(14, 200, start=20))
+    Workers(asking).settle(conversation)
+    assert asking.row(conversation).head_version == 2
+    assert by_text(claims(asking, conversation))["The freight budget is at 9155 EUR now."].support == "unsupported"
+
+
 @pytest.mark.parametrize("handles", [False, True])
 def test_an_extract_knows_its_sources_by_construction(chat: Chat, *, handles: bool) -> None:
     conversation = told(chat, {"recall_handles": handles})
