@@ -10,13 +10,13 @@ from compaction.claims.citations import with_citations
 from compaction.messages import blocks
 from compaction.pieces import newest
 from compaction.pins.left_out import with_note
-from compaction.pins.pinned import pin, without_pins
+from compaction.pins.pinned import message_text, pin, without_pins
 from compaction.recall.ranges import note
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.ladder import saves_enough
 from compaction.steps.snapshot import Original, Snapshot, build, left_out, load_view, settle
-from compaction.summary.zone import find_zone, rebuild
+from compaction.summary.zone import around, find_zone, rebuild
 from compaction.view import view_tokens
 from worker.claims.proving import proved
 from worker.summarizers.base import SummaryRequest
@@ -98,7 +98,16 @@ class Memory:
             return None
         previous = self.snapshot.summary
         replaced = bare[zone.start : zone.stop]
-        request = SummaryRequest(replaced, previous, policy, claims=self.snapshot.claims, in_pieces=self._in_pieces)
+        before, tail = around(bare, zone, previous)
+        request = SummaryRequest(
+            replaced,
+            previous,
+            policy,
+            other_texts=tuple(message_text(message.content) for message in before),
+            tail=tail,
+            claims=self.snapshot.claims,
+            in_pieces=self._in_pieces,
+        )
         summary = proved(summarizer.summarize(request), request)
         pinned = pin(rebuild(bare, zone, summary.text, previous=previous), pins, max_tokens=PINS_MAX_TOKENS)
         if not saves_enough(view_tokens(working.view), view_tokens(pinned.view), policy):

@@ -61,7 +61,7 @@ _CARRIED_WORTH: Final = 0.05
 _OPENING_CLAUSES: Final = 3
 """A message says what it is about in its first sentences; the rest of a long paste counts for a fifth."""
 _UNBOUND: Final = 0.4
-_CROWD_CHARS: Final = 1_000
+_CROWD_CHARS: Final = 2_000
 """Characters; one value of a longer tool output counts for less."""
 _TAKEN_BACK: Final = 0.1
 """What a statement still tells once a later one has taken it back, beside which it stands."""

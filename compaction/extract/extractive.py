@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from compaction.extract.draft import INITIALS, ROOMY_CHARS, SPEAKERS, Draft
@@ -14,7 +15,7 @@ from compaction.text.clauses import READ_CHARS, chars_in
 from compaction.text.dates import stamped
 from compaction.text.names import attributed
 from compaction.text.outline import read_share
-from compaction.text.salience import Source, clean, disarmed
+from compaction.text.salience import Source, clean, disarmed, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,15 +49,17 @@ def extract(
     max_chars: int,
     previous: str | None = None,
     places: Sequence[int] | None = None,
+    beside: Iterable[str] = (),
 ) -> str:
     """Return an extract of `messages` of at most `max_chars` characters.
 
     `messages` are in the Messages API's form and order, with the `name` of who wrote them if that is known. `previous`
     is the summary of what came before them, this function's own or a model's; its lines compete for room with the new
     ones. The same input gives the same output; "" says that there was nothing to keep. `places` are the messages'
-    numbers, ascending from 0, where several are pieces of one.
+    numbers, ascending from 0, where several are pieces of one. `beside` are texts that a reader has as well: a value in
+    them is worth as much here as one that is said again.
     """
-    return extract_placed(messages, max_chars=max_chars, previous=previous, places=places)[0]
+    return extract_placed(messages, max_chars=max_chars, previous=previous, places=places, beside=beside)[0]
 
 
 def extract_placed(
@@ -65,6 +68,7 @@ def extract_placed(
     max_chars: int,
     previous: str | None = None,
     places: Sequence[int] | None = None,
+    beside: Iterable[str] = (),
 ) -> tuple[str, list[tuple[int, ...]]]:
     """Return the same with the places that its lines are from, those that are from any, in order.
 
@@ -81,7 +85,7 @@ def extract_placed(
     if not draft.clauses:
         return "", []
     roomy = max_chars >= ROOMY_CHARS
-    selection = Selection(draft)
+    selection = Selection(draft, beside)
     text = _render(draft, roomy=roomy)
     spare = len(LATEST) + 1 if roomy else 0
     # What a clause adds is known only as an upper bound before it is placed, so the rest is offered again.
@@ -117,9 +121,9 @@ def _render(draft: Draft, *, roomy: bool) -> str:
 class Selection:
     """Chooses the clauses of a draft by what they add for each character they cost."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, beside: Iterable[str] = ()) -> None:
         self._draft = draft
-        self._covered: dict[str, int] = {}
+        self._covered = dict.fromkeys(chain.from_iterable(map(values, beside)), 1)
         self._heap: list[tuple[float, int]] = []
 
     def rate(self, clause: Clause) -> float:

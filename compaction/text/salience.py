@@ -111,7 +111,7 @@ _FIELD_RATE: Final = 0.1
 """Share of a field's values that speakers use, where nothing is known of the field."""
 _FIELD_PRIOR: Final = 6.0
 """How many values of a field weigh as much as knowing nothing of it."""
-_FIELD_FACTORS: Final = (0.4, 2.0)
+_FIELD_FACTORS: Final = (0.4, 2.5)
 """The least and the most that standing in a field changes a value's weight."""
 _PAUSE_MESSAGES: Final = 32
 """Messages; a value that nobody has named for longer matters as far as others of its field came back so late."""

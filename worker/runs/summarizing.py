@@ -233,7 +233,7 @@ def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
 def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: Origins) -> SummaryRequest:
     """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
-    before, _ = around(stage.view, zone, stage.working.snapshot.summary)
+    before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
     return SummaryRequest(
         whole,
@@ -245,6 +245,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: O
         pins=pinned,
         strip_fields=policy.private_result_fields,
         other_texts=(*earlier, *pinned),
+        tail=tail,
         claims=stage.working.snapshot.claims,
         withdrawn=stage.withdrawn,
         in_pieces=stage.working.in_pieces,

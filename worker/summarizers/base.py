@@ -38,6 +38,8 @@ class SummaryRequest(NamedTuple):
     """The word in the model's rules that a summary may not hold; known when a summary is checked."""
     other_texts: tuple[str, ...] = ()
     """Other texts of the context: what they hold, the summary does not have to."""
+    tail: Sequence[ViewMessage] = ()
+    """The messages after the zone, which stay as they are."""
     claims: tuple[Claim, ...] | None = None
     """What the lines of `previous` rest on; None where that is not known."""
     withdrawn: tuple[Pin, ...] = ()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from compaction.claims.citations import left_over, with_citations
 from compaction.claims.extracted import claims_of
 from compaction.extract.extractive import extract_placed
 from compaction.pieces import places
+from compaction.quality.evidence import mentions
 from compaction.steps.runs import RunReason
+from compaction.text.clauses import READ_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import WRITTEN, view_tokens
 from worker.summarizers.base import Spent, Summary, SummaryError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from worker.summarizers.base import SummaryRequest
 
-PROMPT_VERSION = "extract-5"
+PROMPT_VERSION = "extract-6"
 
 SHARE: Final = 8
 """An extract may fill this part of the threshold: a larger one would have the next summary due at once."""
@@ -48,9 +53,10 @@ class ExtractiveSummarizer:
             at.setdefault(place, []).append(message.seq)
         said = [{**message.as_message(), "name": request.names.get(message.seq, "")} for message in originals]
         previous = _borne_out(request)
+        shown = list(_staying(request))
         limit = room = most * CHARS_PER_TOKEN
         while True:
-            text, placed = extract_placed(said, max_chars=room, previous=previous, places=numbers)
+            text, placed = extract_placed(said, max_chars=room, previous=previous, places=numbers, beside=shown)
             claims = claims_of(text, placed, at, previous=previous, earlier=request.claims or ())
             over = len(with_citations(text, claims)) - limit if policy.recall_handles else 0
             # References count, too: what they take the wording has to give up.
@@ -60,6 +66,13 @@ class ExtractiveSummarizer:
         if not text.strip():
             raise SummaryError(RunReason.EMPTY_SUMMARY, "there was nothing to extract")
         return Summary(text, None, PROMPT_VERSION, Spent(), claims=claims)
+
+
+def _staying(request: SummaryRequest) -> Iterator[str]:
+    """Yield the texts after the zone, of tool results what a cut would leave of them: it may come before a summary."""
+    for mention in chain.from_iterable(map(mentions, request.tail)):
+        most = request.policy.tool_result_retention_chars if mention.source == "result" else READ_CHARS
+        yield mention.text[:most]
 
 
 def _borne_out(request: SummaryRequest) -> str | None:

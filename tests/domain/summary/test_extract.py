@@ -503,6 +503,34 @@ def test_an_extract_has_its_share_of_the_threshold_or_of_what_it_replaces(
     assert room * 0.7 < len(text) <= room
 
 
+@pytest.mark.parametrize(
+    "stays", [user("Book WH-71 to WH-75, then."), result("a", "WH-71 WH-72 WH-73 WH-74 WH-75 are free")]
+)
+def test_what_the_messages_after_it_say_leaves_room_for_other_values(stays: dict[str, Any]) -> None:
+    named = [
+        user("Which warehouses are there?"),
+        *(assistant(f"Warehouse WH-{n} has free space.") for n in range(60, 80)),
+    ]
+    request = request_for(named, summary_max_tokens=120)
+    before, after = (
+        ExtractiveSummarizer().summarize(request._replace(tail=tail)).text
+        for tail in ((), (ViewMessage(stays["role"], stays["content"], len(named)),))
+    )
+    assert "WH-75" in before
+    assert "WH-75" not in after
+    assert len(re.findall(r"WH-\d\d", after)) >= len(re.findall(r"WH-\d\d", before))
+
+
+def test_what_a_cut_would_take_from_the_results_after_it_is_said_all_the_same() -> None:
+    said = [user("Which warehouses are there?"), assistant("Warehouse WH-75 has free space.")]
+    request = request_for(
+        [*said, *[assistant(f"Shelf {n} is {n * 3} metres.") for n in range(40)]], summary_max_tokens=80
+    )
+    text = "\n".join(f"{n} metres" for n in range(200)) + " WH-75"
+    tail = (ViewMessage("user", [{"type": "tool_result", "tool_use_id": "a", "content": text}], 90),)
+    assert "WH-75" in ExtractiveSummarizer().summarize(request._replace(tail=tail)).text
+
+
 def test_a_short_zone_still_has_an_extract_however_low_the_threshold() -> None:
     request = request_for(TRIP[:2], compaction_threshold_tokens=1)
     assert "at least 2 bedrooms" in ExtractiveSummarizer().summarize(request).text
