@@ -7,6 +7,7 @@ import re
 import runpy
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from uuid import uuid4
@@ -284,10 +285,14 @@ class TestApi:
 
 def children_of(pid: int) -> list[int]:
     """Return the processes that serve, or work, of those that a process has started."""
-    items = []
+    children = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        items += [int(child) for child in path.read_text().split()]
-    return [child for child in items if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
+        for child in path.read_text().split():
+            # One that ends meanwhile is none.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes():
+                    children.append(int(child))
+    return children
 
 
 def eventually_two(pid: int) -> list[int]:
