@@ -50,9 +50,10 @@ def restore_version(
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
     policy = caller.principal.policy_for(row.policy, row.model)
     try:
-        or_not_found(branches.restore(connection, tenant_id, conversation_id, version, policy, caller.request_id))
+        restored = branches.restore(connection, tenant_id, conversation_id, version, policy, caller.request_id)
     except branches.SupersededError:
         raise superseded(pointer) from None
+    or_not_found(restored, pointer)
     return or_not_found(conversations.get(connection, tenant_id, conversation_id))
 
 
@@ -111,7 +112,7 @@ def _read_version(
         branches.check_shown(connection, conversation_id, version)
         material = snapshots.load(connection, tenant_id, conversation_id, base_version=version, lock="read")
     except NoResultFound:
-        raise not_found() from None
+        raise not_found("/version") from None
     return StoredVersion(version, material, row.carried_tokens, principal.policy_for(row.policy, row.model))
 
 

@@ -78,15 +78,18 @@ class ProblemError(Exception):
         self.extra = extra
 
 
-def not_found() -> ProblemError:
-    """Return the answer for what does not exist, and for what belongs to somebody else."""
-    return ProblemError(404, "not_found", "There is no such resource.")
+def not_found(pointer: str | None = None) -> ProblemError:
+    """Return the answer for what does not exist, and for what belongs to somebody else.
+
+    `pointer` leads to what names it in the body.
+    """
+    return ProblemError(404, "not_found", "There is no such resource.", pointer=pointer)
 
 
-def or_not_found(row: T | None) -> T:
+def or_not_found(row: T | None, pointer: str | None = None) -> T:
     """Return what was read; raise the problem that there is no such thing."""
     if row is None:
-        raise not_found()
+        raise not_found(pointer)
     return row
 
 

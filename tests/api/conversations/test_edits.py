@@ -163,7 +163,9 @@ def test_a_restore_shows_the_old_version_and_is_left_alone(service: Service, mod
     assert context(service, path)["messages"][: len(compacted["messages"])] == compacted["messages"]
     runs = service.client.get(f"{path}/runs").json()["data"]
     assert [run["trigger"] for run in runs] == ["restore", "restore", "check"]
-    assert service.client.post(f"{path}/restore", json={"version": 77}).status_code == 404
+    for dry_run in (False, True):
+        unknown = service.client.post(f"{path}/restore", json={"version": 77, "dry_run": dry_run})
+        assert (unknown.status_code, unknown.json()["pointer"]) == (404, "/version")
 
 
 def test_a_version_that_shows_replaced_messages_cannot_come_back(service: Service, module_settings: Settings) -> None:
