@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from api.actions.caller import Caller
     from api.schema.recall import RecallIn, UserRecallIn
     from api.services import Services
-    from compaction.recall.passages import Excerpt, Packed, Passage
+    from compaction.recall.passages import Excerpt, Packed, Passage, StoredText
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.material import SearchMaterial
-    from store.recall.originals import Searched, StoredText
+    from store.recall.originals import Searched
     from store.recall.requests import Kind, Origin
-    from store.tables import AnyRow
 
 SEARCH_SECONDS: Final = 2.0
 """Seconds after which a pattern is tried on no further message."""
@@ -187,7 +186,7 @@ def pattern_search(wanted: RecallIn | UserRecallIn) -> PatternSearch:
         raise invalid(str(error), "/pattern") from None
 
 
-def _match(place: Searched, rows: Sequence[AnyRow], search: PatternSearch, wanted: RecallIn) -> Recalled:
+def _match(place: Searched, rows: Sequence[StoredText], search: PatternSearch, wanted: RecallIn) -> Recalled:
     every = quoted(rows)
     hits, searched = [], 0
     for seq, original in reversed(every.items()):
@@ -255,7 +254,7 @@ def _near(seq: int) -> range:
 
 def _newest(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn
-) -> tuple[Searched, Sequence[AnyRow]] | None:
+) -> tuple[Searched, Sequence[StoredText]] | None:
     place = originals.place(connection, tenant_id, conversation_id)
     if place is None:
         return None
@@ -319,6 +318,7 @@ def part_of(excerpt: Excerpt) -> RecalledPart:
         text=excerpt.text,
         offset=excerpt.offset,
         characters=excerpt.characters,
+        name=excerpt.original.name or UNSET,
     )
 
 

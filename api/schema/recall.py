@@ -65,7 +65,8 @@ class UserRecallIn(Strict):
 class RecalledPart(Struct):
     """One block of an original: `text` stands at `offset` of its `characters`.
 
-    A context block has the kind `context_block`, and where it comes from as its `tool`.
+    A context block has the kind `context_block`, and where it comes from as its `tool`. `name` is that of who wrote the
+    message, where it says so.
     """
 
     ref: str
@@ -77,6 +78,7 @@ class RecalledPart(Struct):
     text: str
     offset: int
     characters: int
+    name: str | UnsetType = UNSET
 
 
 class RecalledPassage(Struct):

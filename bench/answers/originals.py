@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from api.actions.recall import hits_for
 from compaction.recall import references
 from compaction.recall.framing import framed
-from compaction.recall.passages import Packed, pack, quoted, read, segments_of
+from compaction.recall.passages import Packed, StoredText, pack, quoted, read, segments_of
 from compaction.recall.patterns import BadPatternError, PatternSearch
 from compaction.recall.ranking import Hit, rank
 from compaction.recall.words import NEUTRAL, places
@@ -30,19 +30,12 @@ _WHEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 ONCE: Final = "There is one recall for each question, and this one has had it."
 
 
-class _Row(NamedTuple):
-    seq: int
-    role: str
-    content: str
-    created_at: datetime
-
-
 class Originals:
     """The messages of a conversation, ready to be searched; by several threads at once."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = quoted(
-            _Row(seq, each["role"], msgspec.json.encode(each["content"]).decode(), _WHEN)
+            StoredText(seq, each["role"], msgspec.json.encode(each["content"]).decode(), _WHEN)
             for seq, each in enumerate(messages)
         )
         self._segments = segments_of(self._messages)

@@ -220,6 +220,7 @@ class RecalledPart(msgspec.Struct, frozen=True):
     characters: int = 0
     kind: str = "text"
     tool: str | None = None
+    name: str | None = None
 
 
 class RecalledPassage(msgspec.Struct, frozen=True):

@@ -50,9 +50,9 @@ def run_recall(service: Service, place: Place, asked: Mapping[str, Any], *, as_j
 
 
 def _line(part: RecalledPart) -> Text:
-    who = f" {datetime.fromisoformat(part.created_at):%Y-%m-%d %H:%M} {part.role}" + (
-        f" {part.tool}" if part.tool else ""
-    )
+    who = f" {datetime.fromisoformat(part.created_at):%Y-%m-%d %H:%M} {part.role}"
+    who += f" ({part.name})" if part.name else ""
+    who += f" {part.tool}" if part.tool else ""
     end = part.offset + len(part.text)
     left = f" [{part.offset:,}-{end:,} of {part.characters:,}]" if len(part.text) < part.characters else ""
     return Text.assemble("  ", (part.ref, "cyan"), (printable(who + left), "dim"), " ", printable(part.text))

@@ -67,8 +67,10 @@ def _frame(named: Sequence[str], note: str, content: Sequence[Sequence[str]] | s
 
 def _line(excerpt: Excerpt) -> str:
     original, part = excerpt.original, excerpt.part
-    # Clients choose names and sources: on one line, and no edge of the frame.
-    who = f"{original.role}, {part.kind} {' '.join(part.tool.split())}" if part.tool else original.role
+    who = f"{original.role} ({original.name})" if original.name else original.role
+    if part.tool:
+        # Clients choose names and sources: on one line, and no edge of the frame.
+        who += f", {part.kind} {' '.join(part.tool.split())}"
     left = ""
     if len(excerpt.text) < excerpt.characters:
         end = excerpt.offset + len(excerpt.text)

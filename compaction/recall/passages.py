@@ -40,6 +40,18 @@ _BOUNDARY_CHARS: Final = 60
 """Characters by which an excerpt is moved to begin where a line or a sentence does."""
 
 
+class StoredText(NamedTuple):
+    """A message as it is stored."""
+
+    seq: int
+    role: str
+    content: str
+    """As JSON."""
+    created_at: datetime
+    name: str = ""
+    """Of who wrote it, where it says so and that was asked for."""
+
+
 class QuotedMessage(NamedTuple):
     """A message with its parts, what recall does not give back left out."""
 
@@ -47,18 +59,17 @@ class QuotedMessage(NamedTuple):
     role: str
     created_at: datetime
     parts: list[QuotedPart]
+    name: str = ""
+    """Of who wrote it, "" where it does not say."""
 
 
-def quoted(rows: Iterable[Any]) -> dict[int, QuotedMessage]:
-    """Return messages by seq, in their order; results are named after the calls before them.
-
-    A row has seq, role, content as JSON text, and created_at.
-    """
+def quoted(rows: Iterable[StoredText]) -> dict[int, QuotedMessage]:
+    """Return messages by seq, in their order; results are named after the calls before them."""
     names: dict[str, str] = {}
     messages = {}
     for row in rows:
         content = msgspec.json.decode(row.content)
-        messages[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names))
+        messages[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names), row.name)
         if row.role == "assistant":
             names |= call_names(content)
     return messages

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Text, and_, case, cast, func, select
+from sqlalchemy import Connection, Uuid, bindparam, case, func, select, text
 
-from compaction.text.names import plain_name
 from store.bytes_held import MOST_READ_BYTES, announce, page_of_sizes
+from store.conversations.names import SENT_WITH_NAME, name_in
 from store.tables import messages
 
 if TYPE_CHECKING:
@@ -22,13 +21,10 @@ if TYPE_CHECKING:
 
 _m = messages.c
 _SENT = case((_m.shape.is_not(None), func.as_sent(_m.role, _m.content, _m.sent))).label("sent")
-_MOST_SENT_BYTES: Final = {"user": 8_192, "assistant": 512}
-"""Bytes, as they are stored, of a message that is looked through for a name: calls have names too, and may be large."""
-_MAY_HAVE_A_NAME: Final = and_(
-    _m.shape == "chat",
-    func.pg_column_size(_m.sent) <= case(_MOST_SENT_BYTES, value=_m.role),
-    cast(_m.sent, Text).like("%name%"),
-)
+_ORIGINS: Final = text(f"""
+    select m.seq, m.created_at, {SENT_WITH_NAME} as sent
+    from messages as m where m.conversation_id = :conversation and m.seq between :first and :last
+""").bindparams(bindparam("conversation", type_=Uuid))  # noqa: S608 - constants
 _ORIGINAL = (_m.seq, _m.role, _m.content, _m.tokens, _m.created_at, _m.superseded_at, _m.shape, _SENT)
 
 
@@ -37,11 +33,6 @@ class Origins(NamedTuple):
 
     times: Mapping[int, str] = MappingProxyType({})
     names: Mapping[int, str] = MappingProxyType({})
-
-
-class _Named(msgspec.Struct):
-    role: str
-    name: str | None = None
 
 
 def page(
@@ -63,25 +54,13 @@ def page(
 
 def origins(connection: Connection, conversation_id: UUID, first_seq: int, last_seq: int) -> Origins:
     """Return when messages came, and who wrote them where they say so."""
-    columns = (_m.seq, _m.created_at, case((_MAY_HAVE_A_NAME, _m.sent)).label("sent"))
-    rows = connection.execute(
-        select(*columns).where(_m.conversation_id == conversation_id, _m.seq.between(first_seq, last_seq))
-    ).all()
-    names = ((row.seq, _name_in(row.sent)) for row in rows if row.sent is not None)
+    values = {"conversation": conversation_id, "first": first_seq, "last": last_seq}
+    rows = connection.execute(_ORIGINS, values).all()
+    names = ((row.seq, name_in(row.sent)) for row in rows)
     return Origins(
         {row.seq: row.created_at.astimezone(UTC).isoformat(timespec="seconds") for row in rows},
         {seq: name for seq, name in names if name},
     )
-
-
-def _name_in(sent: str) -> str:
-    """Return the name of who wrote a message of Chat Completions, from what is stored beside its content."""
-    with suppress(msgspec.MsgspecError):
-        # What is stored around a text is an array of two: see `as_sent` in the schema.
-        whole = "null".join(msgspec.json.decode(sent, type=tuple[str, str])) if sent.startswith("[") else sent
-        message = msgspec.json.decode(whole, type=_Named)
-        return plain_name(message.name or "") if message.role in {"user", "assistant"} else ""
-    return ""
 
 
 def contents(connection: Connection, conversation_id: UUID, seqs: Sequence[int]) -> dict[int, Any]:

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.types import Uuid
 
 from compaction.coverage import Coverage
+from compaction.recall.passages import StoredText
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES, announce
-from store.recall.originals import Searched, StoredText
+from store.recall.originals import Searched
 from store.tables import snapshots
 
 if TYPE_CHECKING:

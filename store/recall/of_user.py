@@ -12,7 +12,8 @@ from sqlalchemy.types import Integer, Uuid
 
 from compaction.coverage import Coverage
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce
-from store.recall.originals import Searched
+from store.conversations.names import SENT_WITH_NAME
+from store.recall.originals import Searched, stored_text
 from store.tables import conversations, snapshots
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from store.tables import AnyRow
+    from compaction.recall.passages import StoredText
 
 MOST_CONVERSATIONS: Final = 200
 """Conversations of a user that are searched, the newest."""
@@ -56,7 +57,7 @@ class Read(NamedTuple):
 
     terms: dict[UUID, list[bytes]]
     superseded: dict[UUID, list[int]]
-    rows: dict[UUID, list[AnyRow]]
+    rows: dict[UUID, list[StoredText]]
     """Messages that are not prepared."""
 
 
@@ -93,7 +94,7 @@ def read(connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch]) -> 
     by_texts = [each for each in wanted if each.first_text is not None]
     terms: dict[UUID, list[bytes]] = defaultdict(list)
     superseded: dict[UUID, list[int]] = defaultdict(list)
-    rows: dict[UUID, list[AnyRow]] = defaultdict(list)
+    rows: dict[UUID, list[StoredText]] = defaultdict(list)
     own = [each.conversation_id for each in by_segments]
     values = {"tenant": tenant_id, "ids": own, "seqs": [each.first_segment for each in by_segments]}
     for row in connection.execute(_TERMS, values):
@@ -106,7 +107,7 @@ def read(connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch]) -> 
         "seqs": [each.first_text for each in by_texts],
     }
     for row in connection.execute(_TEXTS, values):
-        rows[row.conversation_id].append(row)
+        rows[row.conversation_id].append(stored_text(row))
     return Read(terms, superseded, rows)
 
 
@@ -126,7 +127,7 @@ def spans_of(
     ]
 
 
-def chosen(connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID, int]]) -> dict[UUID, list[AnyRow]]:
+def chosen(connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID, int]]) -> dict[UUID, list[StoredText]]:
     """Return messages by conversation and seq, in their order: as many as make PAGE_BYTES, the first ones first."""
     values = {"tenant": tenant_id, "ids": [each[0] for each in wanted], "seqs": [each[1] for each in wanted]}
     taken: list[tuple[UUID, int]] = []
@@ -136,10 +137,10 @@ def chosen(connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID,
             taken.append((row.conversation_id, row.seq))
             total += row.bytes
     announce(total)
-    by_conversation: dict[UUID, list[AnyRow]] = defaultdict(list)
+    by_conversation: dict[UUID, list[StoredText]] = defaultdict(list)
     values = {"tenant": tenant_id, "ids": [each[0] for each in taken], "seqs": [each[1] for each in taken]}
     for row in connection.execute(_CHOSEN, values):
-        by_conversation[row.conversation_id].append(row)
+        by_conversation[row.conversation_id].append(stored_text(row))
     return by_conversation
 
 
@@ -233,13 +234,13 @@ _SUPERSEDED: Final = _typed(
     "last",
 )
 _TEXTS: Final = _typed(
-    """
-    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at
+    f"""
+    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at, {SENT_WITH_NAME} as sent
     from unnest(:ids, :seqs) as w (id, seq) join messages as m
         on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq >= w.seq
     where m.superseded_at is null
     order by m.conversation_id, m.seq
-    """,
+    """,  # noqa: S608 - constants
     "seqs",
 )
 _SPANS: Final = _typed(
@@ -263,12 +264,12 @@ _SIZES: Final = _typed(
     "seqs",
 )
 _CHOSEN: Final = _typed(
-    """
-    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at
+    f"""
+    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at, {SENT_WITH_NAME} as sent
     from unnest(:ids, :seqs) as w (id, seq) join messages as m
         on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq = w.seq
     where m.superseded_at is null
     order by m.conversation_id, m.seq
-    """,
+    """,  # noqa: S608 - constants
     "seqs",
 )

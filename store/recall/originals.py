@@ -8,8 +8,10 @@ import msgspec
 from sqlalchemy import ARRAY, ColumnElement, Connection, Integer, Uuid, and_, bindparam, func, select, text
 
 from compaction.coverage import Coverage
+from compaction.recall.passages import StoredText
 from compaction.recall.segments import MOST_MESSAGES, WORTH_CHARS
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, UNASKED_BYTES, announce, page_of_sizes
+from store.conversations.names import SENT_WITH_NAME, name_in
 from store.tables import context_blocks, conversations, messages, snapshots
 
 if TYPE_CHECKING:
@@ -23,26 +25,24 @@ _b, _c, _m, _s = context_blocks.c, conversations.c, messages.c, snapshots.c
 _TEXT: Final = (_m.seq, _m.role, _m.content, _m.created_at)
 _ANY: Final = 2**62
 # As text: what SQLAlchemy would make of it each time takes as long as the question.
-_CHOSEN: Final = text("""
+_CHOSEN: Final = text(f"""
     select m.seq, m.bytes, m.role, m.created_at,
-           case when sum(m.bytes) over () <= :unasked then m.content::text end as content
+           case when sum(m.bytes) over () <= :unasked then m.content::text end as content,
+           {SENT_WITH_NAME} as sent
     from messages as m
     where m.tenant_id = :tenant and m.conversation_id = :conversation and m.superseded_at is null
         and m.seq = any(:seqs)
     order by m.seq
-""").bindparams(
+""").bindparams(  # noqa: S608 - constants
     bindparam("tenant", type_=Uuid), bindparam("conversation", type_=Uuid), bindparam("seqs", type_=ARRAY(Integer))
 )
-
-
-class StoredText(NamedTuple):
-    """A message as it is stored."""
-
-    seq: int
-    role: str
-    content: str
-    """As JSON."""
-    created_at: datetime
+_NEWEST: Final = text(f"""
+    select m.seq, m.role, m.content::text as content, m.created_at, {SENT_WITH_NAME} as sent
+    from messages as m
+    where m.tenant_id = :tenant and m.conversation_id = :conversation and m.superseded_at is null
+        and m.seq between :first and :last
+    order by m.seq
+""").bindparams(bindparam("tenant", type_=Uuid), bindparam("conversation", type_=Uuid))  # noqa: S608 - constants
 
 
 class Searched(NamedTuple):
@@ -70,7 +70,9 @@ def place(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Sea
     return Searched(row.next_seq, row.covers_through, msgspec.convert(coverage or (), Coverage), row.now)
 
 
-def newest(connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int) -> Sequence[AnyRow]:
+def newest(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int
+) -> Sequence[StoredText]:
     """Return the messages `first..last` in their order: the newest MOST_READ_BYTES of them."""
     own = _live(tenant_id, conversation_id)
     before = func.sum(_m.bytes).over(order_by=_m.seq.desc()) - _m.bytes
@@ -83,13 +85,13 @@ def newest(connection: Connection, tenant_id: UUID, conversation_id: UUID, first
     if row.first is None:
         return ()
     announce(row.bytes)
-    query = select(*_TEXT).where(*own, _m.seq.between(row.first, last)).order_by(_m.seq)
-    return connection.execute(query).all()
+    values = {"tenant": tenant_id, "conversation": conversation_id, "first": row.first, "last": last}
+    return [*map(stored_text, connection.execute(_NEWEST, values))]
 
 
 def following(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, after: int, last: int
-) -> Sequence[AnyRow]:
+) -> Sequence[StoredText]:
     """Return the messages from seq `after` to `last` in their order, as many as make PAGE_BYTES.
 
     None of them where they are too few for a segment: reading them would lead to nothing that is worth storing.
@@ -101,7 +103,7 @@ def following(
     if len(page) < MOST_MESSAGES and sum(row.bytes for row in page) < WORTH_CHARS:
         return ()
     query = select(*_TEXT).where(*own, _m.seq <= page[-1].seq).order_by(_m.seq)
-    return connection.execute(query).all()
+    return [StoredText(*row) for row in connection.execute(query)]
 
 
 def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[StoredText]:
@@ -119,7 +121,12 @@ def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs:
     if any(row.content is None for row in rows):
         rows = connection.execute(_CHOSEN, values | {"seqs": taken, "unasked": _ANY}).all()
     wanted = frozenset(taken)
-    return [StoredText(row.seq, row.role, row.content, row.created_at) for row in rows if row.seq in wanted]
+    return [stored_text(row) for row in rows if row.seq in wanted]
+
+
+def stored_text(row: AnyRow) -> StoredText:
+    """Return a message of a row with `sent`, as `SENT_WITH_NAME` has it."""
+    return StoredText(row.seq, row.role, row.content, row.created_at, name_in(row.sent))
 
 
 def context_block(

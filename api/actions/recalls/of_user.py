@@ -44,12 +44,11 @@ if TYPE_CHECKING:
 
     from api.actions.caller import Caller
     from api.schema.recall import UserRecallIn
-    from compaction.recall.passages import Packed, Passage, QuotedMessage
+    from compaction.recall.passages import Packed, Passage, QuotedMessage, StoredText
     from compaction.recall.patterns import PatternSearch
     from compaction.recall.segments import Segment
     from store.recall.of_user import Read, Stretch, Stretches
     from store.recall.originals import Searched
-    from store.tables import AnyRow
 
 WORTH_STORING: Final = 16
 """Messages from which on a segment is stored: a user has many short conversations, and each is searched every time."""
@@ -178,7 +177,7 @@ async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Rec
     near = dict.fromkeys(each for hit in hits for each in numbers.around(hit.seq, _BEFORE, NEIGHBOURS))
     places_wanted = [(own[numbers.conversation_of(each)], numbers.seq_of(each)) for each in near]
 
-    def texts(connection: Connection, tenant_id: UUID) -> tuple[dict[UUID, list[AnyRow]], Mapping[UUID, Searched]]:
+    def texts(connection: Connection, tenant_id: UUID) -> tuple[dict[UUID, list[StoredText]], Mapping[UUID, Searched]]:
         rows = of_user.chosen(connection, tenant_id, places_wanted)
         return rows, of_user.places(connection, tenant_id, list(rows))
 
@@ -237,7 +236,7 @@ def _rank(material: _Material, wanted: UserRecallIn) -> _Ranked:
 
 def _pack(
     hits: Sequence[Hit],
-    rows: Mapping[UUID, Sequence[AnyRow]],
+    rows: Mapping[UUID, Sequence[StoredText]],
     own: Sequence[UUID],
     ranked: _Ranked,
     wanted: UserRecallIn,
@@ -253,7 +252,7 @@ def _pack(
     return pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
 
 
-def _numbered(at: int, rows: Sequence[AnyRow]) -> dict[int, QuotedMessage]:
+def _numbered(at: int, rows: Sequence[StoredText]) -> dict[int, QuotedMessage]:
     return {
         (number := numbers.number(at, seq)): original._replace(seq=number) for seq, original in quoted(rows).items()
     }

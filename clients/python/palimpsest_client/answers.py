@@ -480,7 +480,8 @@ class RuleList(TypedDict):
 class RecalledPart(TypedDict):
     """One block of an original: `text` stands at `offset` of its `characters`.
 
-    A context block has the kind `context_block`, and where it comes from as its `tool`.
+    A context block has the kind `context_block`, and where it comes from as its `tool`. `name` is that of who wrote the
+    message, where it says so.
     """
 
     ref: str

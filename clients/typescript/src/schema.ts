@@ -335,6 +335,7 @@ export interface RecalledPart {
   characters: number;
   created_at: string;
   kind: string;
+  name?: string;
   offset: number;
   ref: string;
   role: string;

@@ -7,7 +7,6 @@ import re
 import sys
 from datetime import UTC, datetime
 from functools import cache, partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -142,7 +141,7 @@ def page(text: str) -> None:
 
 
 def recalled(text: str) -> None:
-    row = SimpleNamespace(seq=0, role="user", created_at=datetime(2031, 4, 2, tzinfo=UTC), content=json.dumps(text))
+    row = _passages.StoredText(0, "user", json.dumps(text), datetime(2031, 4, 2, tzinfo=UTC))
     originals = _passages.quoted([row])
     _framing.framed(_passages.read(list(originals.values()), block=None, offset=0, max_tokens=20_000))
 

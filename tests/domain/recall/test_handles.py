@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compaction.messages import blocks
 from compaction.policy import Policy
 from compaction.recall import references
-from compaction.recall.passages import quoted, read
+from compaction.recall.passages import StoredText, quoted, read
 from compaction.shorten.fitting import fit_history
 from compaction.shorten.pruning import prune
 from compaction.steps.snapshot import Original, Snapshot, build
@@ -35,13 +35,6 @@ HANDLE: Final = re.compile(
     r"(?: of this result are stored but not shown)?: recall (?P<ref>m\d+\.\d+)\](?:\[truncated[^\n]*\])?\Z",
     re.DOTALL,
 )
-
-
-class Row(NamedTuple):
-    seq: int
-    role: str
-    content: str
-    created_at: datetime
 
 
 def texts(block: Any) -> str:
@@ -180,16 +173,16 @@ PRUNES: Final[dict[str, Any]] = {
 }
 
 
-def original(rows: list[Row], ref: str) -> str:
+def original(rows: list[StoredText], ref: str) -> str:
     """Return all that recall gives back by a reference."""
     place = references.parse(ref)
     packed = read([quoted(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
     return "".join(excerpt.text for passage in packed.passages for excerpt in passage.excerpts)
 
 
-def rows_of(messages: list[dict[str, Any]]) -> list[Row]:
+def rows_of(messages: list[dict[str, Any]]) -> list[StoredText]:
     came = datetime(2026, 5, 3, tzinfo=UTC)
-    return [Row(seq, each["role"], json.dumps(each["content"]), came) for seq, each in enumerate(messages)]
+    return [StoredText(seq, each["role"], json.dumps(each["content"]), came) for seq, each in enumerate(messages)]
 
 
 def shown_texts(view: View) -> list[str]:
@@ -259,7 +252,10 @@ def test_every_gap_and_every_line_names_the_text_that_it_stands_in(
 @given(any_lives())
 def test_every_handle_gives_the_original_whose_cut_it_stands_in(life: Life) -> None:
     for event, conversation in lived(life):
-        rows = [Row(row.seq, row.role, row.content, datetime(2026, 5, 3, tzinfo=UTC)) for row in conversation.originals]
+        rows = [
+            StoredText(row.seq, row.role, row.content, datetime(2026, 5, 3, tzinfo=UTC))
+            for row in conversation.originals
+        ]
         for message in conversation.messages():
             for block in blocks(message["content"]):
                 if block.get("type") != "tool_result" or (noted := HANDLE.match(texts(block))) is None:
