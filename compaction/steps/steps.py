@@ -134,7 +134,8 @@ def covered(stage: Stage, zone: Zone, covers: int | None) -> Zone:
     """Return the part of a zone that a summary of its first `covers` messages covers; None is all of it."""
     if covers is None or covers >= zone.stop - zone.start:
         return zone
-    part = summaries.find_zone(stage.view, len(stage.view) - zone.start - covers)
+    tail = len(stage.view) - zone.start - covers
+    part = summaries.find_zone(stage.view, tail, in_pieces=stage.working.in_pieces)
     return part or zone._replace(stop=zone.start)
 
 

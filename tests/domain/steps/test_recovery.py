@@ -70,6 +70,17 @@ def test_a_summary_stands_for_what_it_covers_and_no_more() -> None:
     assert steps.covered(stage, zone, 0) == Zone(1, 1)
 
 
+def test_a_summary_of_a_part_of_a_zone_parts_no_pieces_of_an_answer() -> None:
+    answer = [Original(seq, "assistant", json_text("word " * 40)) for seq in range(3, 6)]
+    tail = [Original(0, "user", '"Hello"'), Original(1, "assistant", '"Yes?"'), Original(2, "user", '"Go on"'), *answer]
+    tail += [Original(seq, ("user", "assistant")[seq % 2], json_text("word " * 40)) for seq in range(6, 14)]
+    stage = Stage(build(Snapshot(), tail, POLICY, in_pieces=True))
+    zone = steps.find_zone(stage, POLICY)
+    assert zone == Zone(1, 8)
+    assert steps.covered(stage, zone, 3) == Zone(1, 3)
+    assert steps.covered(stage, zone, 5) == Zone(1, 6)
+
+
 def test_cut_are_those_that_the_snapshot_says_it_cut() -> None:
     coverage = (Span(0, 1, "kept"), Span(2, 2, "truncated", "r"), Span(3, 3, "summarized", "r"))
     zone = [ViewMessage("user", "text", seq) for seq in range(6)]
