@@ -81,6 +81,7 @@ class KeptSummarizer:
             return Summary(known[0], self.model, known[1], Spent(), known[2], tuple(known[3]), known[4], None, known[5])
         summary = self._summarizer.summarize(request)
         self._spend(summary.spent)
-        value = (summary.text, summary.prompt_version, summary.covers, summary.notes, summary.parts, summary.dropped)
+        through = summary.covers_through
+        value = (summary.text, summary.prompt_version, through, summary.notes, summary.parts, summary.dropped)
         self._kept.put(key, value)
         return summary

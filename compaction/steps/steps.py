@@ -130,11 +130,12 @@ def find_prefix(stage: Stage, policy: Policy) -> Zone | str:
     return zone
 
 
-def covered(stage: Stage, zone: Zone, covers: int | None) -> Zone:
-    """Return the part of a zone that a summary of its first `covers` messages covers; None is all of it."""
-    if covers is None or covers >= zone.stop - zone.start:
+def covered(stage: Stage, zone: Zone, through: int | None) -> Zone:
+    """Return the part of a zone that a summary of its messages up to the one with seq `through` covers; None is all."""
+    last = stage.view[zone.stop - 1].seq
+    if through is None or through >= last:
         return zone
-    tail = len(stage.view) - zone.start - covers
+    tail = next(n for n, message in enumerate(reversed(stage.view)) if message.seq <= through)
     part = summaries.find_zone(stage.view, tail, in_pieces=stage.working.in_pieces)
     return part or zone._replace(stop=zone.start)
 

@@ -104,7 +104,7 @@ class Answers:
             log.warning("batch.refused", batch_id=str(batch.id), reason=error.code, detail=error.detail)
             closing = self._closing(batch, "failed", error.code, error.detail)
             return self._journal.fail(record, error.code, error.detail, closing)
-        zone = steps.covered(stage, zone, summary.covers)
+        zone = steps.covered(stage, zone, summary.covers_through)
         outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims)
         if outcome.reason is not None:
             return self._journal.skip(record, outcome.reason, self._closing(batch, "discarded", outcome.reason))

@@ -199,17 +199,18 @@ class AnthropicBatches:
         `ends` are where the parts end in the zone. Nothing is merged by the model: that would be a second batch.
         """
         text, used = side_by_side(texts, answer_tokens)
-        covers = None if used == len(texts) else ends[used - 1]
-        notes = [] if covers is None else [f"partial: parts 1 to {used} of {len(texts)}; the rest found no room"]
+        is_partial = used < len(texts)
+        zone = request.zone[: ends[used - 1]] if is_partial else request.zone
+        notes = [f"partial: parts 1 to {used} of {len(texts)}; the rest found no room"] if is_partial else []
         if used > 1:
             notes.append("its parts stand side by side")
-        accepted = self._staged.accept(text, request._replace(zone=request.zone[:covers]))
+        accepted = self._staged.accept(text, request._replace(zone=zone))
         return Summary(
             finished(accepted.text, notes),
             self._model.model,
             PROMPT_VERSION,
             Spent(),
-            covers=covers,
+            covers_through=zone[-1].seq if is_partial else None,
             notes=tuple(notes),
             parts=used,
             dropped=accepted.dropped,

@@ -37,7 +37,9 @@ def proved(summary: Summary, request: SummaryRequest) -> Summary:
     """
     claims, text = summary.claims, summary.text
     if claims is None:
-        proof = _proof(text, request._replace(zone=request.zone[: summary.covers]))
+        through = summary.covers_through
+        zone = [message for message in request.zone if through is None or message.seq <= through]
+        proof = _proof(text, request._replace(zone=zone))
         if request.policy.unsupported_claims == "refuse" and proof.refusable:
             detail = f"unsupported_claims: {proof.refusable} of {len(proof.claims)} lines"
             raise SummaryError(RunReason.SUMMARY_REJECTED, detail, summary.spent)

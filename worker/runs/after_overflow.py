@@ -58,7 +58,7 @@ class Recovery:
             self._journal.skip(record, zone)
         else:
             summary = self._summarizing.ask(stage, zone, policy, record)
-            zone = steps.covered(stage, zone, summary.covers)
+            zone = steps.covered(stage, zone, summary.covers_through)
             record = spend(record, summary.spent)._replace(prompt_version=summary.prompt_version)
             run_id = str(self._lease.run_id)
             recovered = recovery.recover(

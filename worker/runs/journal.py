@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import structlog
 from sqlalchemy.exc import NoResultFound
 
-from compaction.originals import cut_in, with_originals
+from compaction.originals import cut_in, with_originals, with_unplaced
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, cut_threshold, growth_margin, over_by_fixed
 from compaction.steps.runs import RunKind, RunReason, RunState, StepState
 from compaction.steps.steps import detail_of
@@ -319,12 +319,13 @@ class Journal:
 
 
 def read_originals(connection: Connection, conversation_id: UUID, stage: Stage, zone: View) -> tuple[View, Origins]:
-    """Return a zone with its tool results as they came, and when and from whom its messages came."""
+    """Return a zone with its tool results as they came, also those without a call, and when and from whom it came."""
     seqs = [message.seq for message in zone if message.seq != WRITTEN]
     if not seqs:
         return zone, Origins()
     cut = cut_in(zone, stage.working.snapshot.coverage)
     whole = with_originals(zone, messages.contents(connection, conversation_id, cut) if cut else {})
+    whole = with_unplaced(whole, stage.view, stage.working.unrepaired)
     return whole, messages.origins(connection, conversation_id, min(seqs), max(seqs))
 
 

@@ -94,7 +94,7 @@ class Summarizing:
             return self.journal.skip(record, zone)
         summary = self.ask(stage, zone, policy, record)
         outcome = steps.summarize(
-            stage, steps.covered(stage, zone, summary.covers), summary.text, policy, summary.claims
+            stage, steps.covered(stage, zone, summary.covers_through), summary.text, policy, summary.claims
         )
         outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
         if outcome.reason is not None and self.purse.is_spent:
@@ -115,7 +115,7 @@ class Summarizing:
             return None
         summary = self.ask(stage, zone, policy, known)
         outcome = steps.summarize(
-            stage, steps.covered(stage, zone, summary.covers), summary.text, policy, summary.claims
+            stage, steps.covered(stage, zone, summary.covers_through), summary.text, policy, summary.claims
         )
         known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
         after = stage.estimate(outcome.view)

@@ -72,8 +72,8 @@ class Summary(NamedTuple):
     model: str | None
     prompt_version: str
     spent: Spent
-    covers: int | None = None
-    """How many messages of the zone it covers, counted from the first; None for all."""
+    covers_through: int | None = None
+    """Seq of the last message of the zone that it covers; None for all of them."""
     notes: tuple[str, ...] = ()
     """What a reader has to know of it: that it is partial, which messages were too large."""
     parts: int = 1

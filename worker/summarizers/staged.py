@@ -194,7 +194,7 @@ class _Work:
 
     def _finish(self, staged: Plan, merged: _Merged, texts: Sequence[_Done], failed: SummaryError | None) -> Summary:
         used = staged.parts[: merged.parts]
-        covers = None if failed is None else used[-1].stop
+        zone = self._request.zone if failed is None else self._request.zone[: used[-1].stop]
         notes = []
         if failed is not None:
             here, whole = staged.place(0, merged.parts), staged.place(0, len(staged.parts))
@@ -205,14 +205,14 @@ class _Work:
         notes += [f"left out for its size: {name}" for name in large[:NAMED]]
         if len(large) > NAMED:
             notes.append(f"left out for their size: {len(large) - NAMED:,} more messages")
-        request = self._request._replace(zone=self._request.zone[:covers], canary=staged.secret)
+        request = self._request._replace(zone=zone, canary=staged.secret)
         accepted = self._accepted(staged, merged.done, request)
         return Summary(
             finished(accepted.text, notes),
             self._model.model,
             PROMPT_VERSION,
             self._writer.spent,
-            covers=covers,
+            covers_through=None if failed is None else zone[-1].seq,
             notes=tuple(notes),
             parts=merged.parts,
             dropped=accepted.dropped,

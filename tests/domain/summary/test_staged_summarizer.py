@@ -132,7 +132,7 @@ def test_what_fits_is_asked_for_once() -> None:
         PROMPT_VERSION,
         Spent(1, 100, 10, Decimal("0.01")),
     )
-    assert (summary.covers, summary.notes, summary.parts) == (None, (), 1)
+    assert (summary.covers_through, summary.notes, summary.parts) == (None, (), 1)
     assert (StagedSummarizer(model).name, StagedSummarizer(model).model) == ("scripted", "scripted-1")
 
 
@@ -203,7 +203,7 @@ def test_parts_are_merged_in_order() -> None:
     # The earlier summary is material of the first part and of the merge, and of nothing else.
     assert ["what was before" in prompt for prompt in [*parts, merge]] == [True, False, False, False, False, True]
     assert summary.spent == Spent(6, 600, 60, Decimal("0.06"))
-    assert (summary.parts, summary.covers, summary.notes) == (5, None, ())
+    assert (summary.parts, summary.covers_through, summary.notes) == (5, None, ())
     assert len(set(model.systems)) == 1
 
 
@@ -231,7 +231,7 @@ def test_texts_too_long_to_merge_at_once_are_merged_in_levels() -> None:
     held = [[name for name, _ in merge.frames] for merge in merges]
     assert [("earlier-summary" in names) for names in held] == [False] * (len(held) - 1) + [True]
     assert summary.parts > 10
-    assert summary.covers is None
+    assert summary.covers_through is None
 
 
 # What fails
@@ -257,7 +257,7 @@ def test_too_long_a_request_is_divided_and_not_tried_again() -> None:
     assert refused
     assert len(set(model.prompts)) == len(model.prompts)
     assert all(smaller < 0.6 * larger for larger, smaller in itertools.pairwise(refused))
-    assert summary.covers is None
+    assert summary.covers_through is None
     assert summary.parts >= 2
     assert sorted({seq for prompt in model.prompts for seq in seqs(prompt)}) == list(range(1, 21))
 
@@ -288,7 +288,7 @@ def test_what_stays_too_long_is_summarized_without_its_largest_messages() -> Non
     assert f"Note: left out for its size: {name}." in summary.text
     named = [heard.seq for heard in messages_of(model) if any("left out for its size" in note for note in heard.notes)]
     assert named == [5]
-    assert summary.covers is None
+    assert summary.covers_through is None
 
 
 def test_a_part_that_fails_is_asked_for_without_its_largest_messages() -> None:
@@ -298,7 +298,7 @@ def test_a_part_that_fails_is_asked_for_without_its_largest_messages() -> None:
     assert len(model.prompts) == 2
     assert summary.notes == ("left out for its size: message 5 (user, about 15,003 tokens)",)
     assert body(summary) == f"{SECTIONS[0]}\n1 to 6"
-    assert (summary.covers, summary.parts) == (None, 1)
+    assert (summary.covers_through, summary.parts) == (None, 1)
 
 
 def test_many_messages_left_out_are_counted() -> None:
@@ -314,11 +314,11 @@ def test_many_messages_left_out_are_counted() -> None:
 def test_a_part_that_fails_for_good_leaves_a_partial_summary(code: str) -> None:
     model = Scripted(lambda prompt, _: error(code) if 70 in seqs(prompt) else told(prompt))
     summary = StagedSummarizer(model).summarize(asked(previous="what was before"))
-    assert summary.covers is not None
-    assert 40 < summary.covers < 70
+    assert summary.covers_through is not None
+    assert 40 < summary.covers_through < 70
     assert summary.parts == 2
     # It tells of nothing after what it covers.
-    last = LONG[summary.covers - 1].seq
+    last = summary.covers_through
     assert summary.notes == (
         f"partial: it covers messages 1\u2013{last} of messages 1\u2013120; the rest could not be summarized ({code})",
     )
@@ -331,7 +331,7 @@ def test_one_part_of_many_needs_no_merge() -> None:
     model = Scripted(lambda prompt, _: told(prompt) if 1 in seqs(prompt) else error("model_timeout"))
     summary = StagedSummarizer(model).summarize(asked())
     assert summary.parts == 1
-    assert summary.covers is not None
+    assert summary.covers_through is not None
     assert not any(is_merge(prompt) for prompt in model.prompts)
 
 
@@ -340,9 +340,9 @@ def test_a_partial_summary_never_parts_a_call_from_its_result() -> None:
     zone = zone_of(rounds)
     model = Scripted(lambda prompt, _: error("model_error") if 61 in seqs(prompt) else told(prompt))
     summary = StagedSummarizer(model).summarize(asked(zone, policy={"summary_input_max_chars": 20_000}))
-    assert summary.covers is not None
-    assert summary.covers % 2 == 0
-    assert 0 < summary.covers < 61
+    assert summary.covers_through is not None
+    assert summary.covers_through % 2 == 0
+    assert 0 < summary.covers_through < 61
 
 
 def test_no_part_at_all_is_an_error() -> None:
@@ -364,7 +364,7 @@ def test_nothing_is_begun_behind_a_failure() -> None:
 def test_a_merge_that_fails_leaves_the_parts_side_by_side() -> None:
     model = Scripted(lambda prompt, _: error("model_refused") if is_merge(prompt) else told(prompt))
     summary = StagedSummarizer(model).summarize(asked())
-    assert summary.covers is None
+    assert summary.covers_through is None
     assert summary.notes == ("its parts stand side by side, as they could not be merged (model_refused)",)
     lines = body(summary).split("\n")
     assert [line for line in lines if line.startswith("## ")] == list(SECTIONS)
@@ -377,7 +377,7 @@ def test_parts_too_long_to_stand_side_by_side_make_it_partial() -> None:
 
     summary = StagedSummarizer(Scripted(reply)).summarize(asked())
     assert summary.parts == 2
-    assert summary.covers is not None
+    assert summary.covers_through is not None
     assert summary.notes[0].startswith("partial: ")
     assert summary.notes[1].startswith("its parts stand side by side")
     assert text_weight(body(summary)) <= 4_096 * 4
@@ -391,7 +391,7 @@ def test_a_merge_too_long_for_the_model_is_divided() -> None:
 
     model = Scripted(reply)
     summary = StagedSummarizer(model).summarize(asked())
-    assert (summary.covers, summary.parts, summary.notes) == (None, 5, ())
+    assert (summary.covers_through, summary.parts, summary.notes) == (None, 5, ())
     assert len([prompt for prompt in model.prompts if is_merge(prompt)]) > 2
     assert len([prompt for prompt in model.prompts if not is_merge(prompt)]) == 5
 
@@ -490,8 +490,8 @@ def test_a_check_sees_the_text_its_zone_and_its_canary() -> None:
     summary = StagedSummarizer(model, guard).summarize(asked())
     ((text, request_),) = guard.seen
     assert text == body(summary)
-    assert summary.covers is not None
-    assert request_.zone == LONG[: summary.covers]
+    assert summary.covers_through is not None
+    assert request_.zone == LONG[: summary.covers_through]
     assert request_.canary is not None
     assert all(request_.canary in system for system in model.systems)
 
@@ -595,7 +595,7 @@ def test_a_server_gets_whole_requests_with_nothing_to_call(server: LoopbackModel
 def test_a_smaller_window_than_was_known_is_found_out() -> None:
     with LoopbackModel(default=ok("short"), context_tokens=9_000) as small:
         summary = staged(small).summarize(asked(zone_of(exchanges(20, 1_000))))
-        assert summary.covers is None
+        assert summary.covers_through is None
         assert summary.parts > 4
         assert summary.spent.calls == len(small.requests)
 

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from compaction.extract.extractive import TITLE
 from compaction.summary.transcript import SECTIONS
 from compaction.summary.zone import CLOSES, OPENS
+from tests.support.blocks import call, result, user
 from tests.support.messages_api import alternates
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.servers.loopback_steps import longer_than_input, ok, status
@@ -67,6 +68,25 @@ def test_the_extractive_summary_says_what_it_is_in_snapshot_and_run(chat: Chat) 
     assert served[-6:] == sent[-6:]
     assert alternates(served)
     assert check_state(chat, conversation) is None
+
+
+def test_a_result_without_a_place_is_read_by_the_summary_of_what_is_around_it(chat: Chat) -> None:
+    conversation = chat.begin({"summary_max_tokens": 1_000})
+    asked = [user("Ask Kestrel for a permit and for a crane."), call("toolu_permit", "ask", what="permit")]
+    crane = [call("toolu_crane", "ask", what="crane"), result("toolu_crane", "Pending.")]
+    chat.append(conversation, [*asked, user("And the crane?"), *crane, answer("I did."), *exchanges(12, 200)])
+    workers = Workers(chat)
+    workers.settle(conversation)
+    assert chat.row(conversation).head_version == 1
+
+    late = [result("toolu_permit", "Permit KL-20417 is granted."), answer("Good.")]
+    again = [user("Any news?"), result("toolu_crane", "Crane QX-5512 comes on Monday."), answer("Yes.")]
+    chat.append(conversation, [*late, *again, *exchanges(14, 200, start=20)])
+    workers.settle(conversation)
+    summary = chat.snapshot(conversation, 2).summary
+    assert "KL-20417" in summary
+    assert "QX-5512" in summary
+    chat.valid_context(conversation)
 
 
 @pytest.mark.requirement("S3", "S12")
