@@ -217,8 +217,8 @@ def test_promtool_takes_the_rules() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def fires(alert: str, series: dict[str, int], tmp_path: Path, **labels: str) -> bool:
-    """Tell whether an alert is raised after 50 minutes in which series grow by so much a minute."""
+def fires(alert: str, series: dict[str, int | str], tmp_path: Path, **labels: str) -> bool:
+    """Tell whether an alert is raised after 50 minutes in which series grow by so much a minute, or are as given."""
     (rule,) = (each for each in RULES if each.get("alert") == alert)
     summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda name: labels[name[1]], rule["annotations"]["summary"])
     raised = {"exp_labels": rule["labels"] | labels, "exp_annotations": {"summary": summary}}
@@ -226,7 +226,10 @@ def fires(alert: str, series: dict[str, int], tmp_path: Path, **labels: str) -> 
     for expected in ([raised], []):
         case = {
             "interval": "1m",
-            "input_series": [{"series": name, "values": f"0+{step}x60"} for name, step in series.items()],
+            "input_series": [
+                {"series": name, "values": step if isinstance(step, str) else f"0+{step}x60"}
+                for name, step in series.items()
+            ],
             "alert_rule_test": [{"eval_time": "50m", "alertname": alert, "exp_alerts": expected}],
         }
         written = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [case]}
@@ -242,7 +245,7 @@ def test_summaries_of_no_use_raise_an_alert_that_an_outage_does_not(
     reason: str, tmp_path: Path, *, expected: bool
 ) -> None:
     steps = 'palimpsest_run_steps_total{step="%s",state="%s",reason="%s"}'
-    series = {
+    series: dict[str, int | str] = {
         steps % ("summary", "failed", reason): 3,
         steps % ("summary", "committed", ""): 2,
         steps % ("extract", "committed", ""): 9,
@@ -254,11 +257,17 @@ def test_summaries_of_no_use_raise_an_alert_that_an_outage_does_not(
 def test_a_provider_that_fails_now_and_then_calls_nobody(
     unanswered: int, answered: int, tmp_path: Path, *, expected: bool
 ) -> None:
-    series = {
+    series: dict[str, int | str] = {
         'palimpsest_gateway_refused_total{door="messages",status="502"}': unanswered,
         'palimpsest_gateway_requests_total{door="messages",outcome="unchanged"}': answered,
     }
     assert fires("PalimpsestGatewayProviderAway", series, tmp_path, door="messages") is expected
+
+
+@pytest.mark.parametrize(("values", "expected"), [("0x40 _x20", True), ("0x60", False), (None, False)])
+def test_a_gateway_is_missed_by_whoever_had_one(values: str | None, tmp_path: Path, *, expected: bool) -> None:
+    gateways = 'palimpsest_gateway_answers_under_way{instance="gateway:8081"}'
+    assert fires("PalimpsestNoGateway", {} if values is None else {gateways: values}, tmp_path) is expected
 
 
 @pytest.mark.timeout(300)
