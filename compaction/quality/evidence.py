@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.extract.draft import SPEAKERS
@@ -53,6 +54,10 @@ class Mention(NamedTuple):
     text: str
     tool: str = ""
     input: Any = None
+    name: str = ""
+    """Of who said it, where that is known."""
+    place: int = 0
+    """Number of its message in the zone; lines of the earlier summary count up to -1."""
 
     def clauses(self, most: int = READ_CHARS) -> Iterator[str]:
         """Yield what was said, clause by clause, as far as `most` characters go."""
@@ -61,7 +66,7 @@ class Mention(NamedTuple):
                 yield from (one_line(clean(record.lead + clause)) for clause in record.clauses)
         else:
             for record in prose(clean(clipped(self.text, most))):
-                yield from (attribution(SPEAKERS.get(self.source, "")) + clause for clause in record.clauses)
+                yield from (attribution(SPEAKERS.get(self.source, ""), self.name) + clause for clause in record.clauses)
 
     def window(self, value: str) -> str:
         """Return the text near `value`: a clause may end inside it, or leave it out of a long field."""
@@ -109,15 +114,18 @@ class Evidence:
         """Every value that may be asked for, in lower case."""
         return [value for _, value in sorted((-self._rate(value), value) for value in self._mentions if kind_of(value))]
 
-    def around(self, value: str) -> Iterator[str]:
-        """Yield texts in which `value` occurs as it did, the most telling first, each shorter than the one before."""
+    def around(self, value: str) -> Iterator[tuple[int, str]]:
+        """Yield texts in which `value` occurs as it did, with their places.
+
+        The most telling comes first, and each is shorter than the one before.
+        """
         mentions = [mention for mention in reversed(self._mentions.get(value.lower(), ())) if value in mention.text]
-        clauses = [clause for mention in mentions for clause in self._clauses_of(mention) if value in clause]
-        clauses += [mention.window(value) for mention in mentions]
+        clauses = [(each.place, clause) for each in mentions for clause in self._clauses_of(each) if value in clause]
+        clauses += [(mention.place, mention.window(value)) for mention in mentions]
         if not clauses:
             return
-        best = next((clause for clause in clauses if content_words(clause) > BOUND_WORDS), clauses[0])
-        yield best
+        place, best = next((each for each in clauses if content_words(each[1]) > BOUND_WORDS), clauses[0])
+        yield place, best
         at = best.index(value)
         start = at - _SHORT_CHARS
         start = 0 if start <= 0 else best.find(" ", start, at) + 1 or at
@@ -125,7 +133,7 @@ class Evidence:
         end = len(best) if end >= len(best) else max(best.rfind(" ", 0, end), at + len(value))
         short = best[start:end].strip()
         if len(short) < len(best):
-            yield f"{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
+            yield place, f"{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
 
     def _clauses_of(self, mention: Mention) -> tuple[str, ...]:
         """Return the clauses of a mention, cut once: a summary may lack many values of one text."""
@@ -139,15 +147,15 @@ class Evidence:
         assert kind is not None  # noqa: S101 - the caller leaves out the others
         return self._weights[value] * self._crowds[value] * _KIND_FACTORS.get(kind, 1.0)
 
-    def note(self, mention: Mention, place: int) -> None:
-        """Add what was said in message number `place`."""
+    def note(self, mention: Mention) -> None:
+        """Add what was said in a message."""
         self._texts.append(mention.text)
         mentioned = set(values(clipped(mention.text, self._max_read)))
         spoken = mention.source != "result"
         strength = 1.0 if spoken else min(1.0, math.sqrt(_CROWD_CHARS / (1 + len(mention.text))))
         crowd = min(1.0, math.sqrt(_CROWD_VALUES / max(1, len(mentioned))))
         for value in mentioned:
-            self._weights.mention(value, mention.source, place, strength)
+            self._weights.mention(value, mention.source, mention.place, strength)
             if spoken:
                 mentions = self._mentions.setdefault(value, [])
                 mentions.append(mention)
@@ -159,9 +167,16 @@ class Evidence:
         self._texts.append(text)
 
 
-def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, other_texts: Iterable[str] = ()) -> Evidence:
+def gather(
+    zone: Sequence[ViewMessage],
+    previous: str | None = None,
+    *,
+    other_texts: Iterable[str] = (),
+    names: Mapping[int, str] = MappingProxyType({}),
+) -> Evidence:
     """Read the messages that a summary replaces, and the summary that stood before them.
 
+    `names` are those of who wrote messages, by seq, where they say so.
     `other_texts` are what the summarizer was given besides, such as the first message: the summary may speak of them.
     What compaction wrote itself is not evidence, nor is thinking, which no summarizer sees.
     """
@@ -169,13 +184,13 @@ def gather(zone: Sequence[ViewMessage], previous: str | None = None, *, other_te
     evidence = Evidence(len(zone), read_share(lengths, READ_CHARS))
     lines = [line for line in (previous or "").split("\n") if line.strip()]
     for number, line in enumerate(lines):
-        evidence.note(Mention("note", line), number - len(lines))
+        evidence.note(Mention("note", line, place=number - len(lines)))
     evidence.weight += text_weight(previous or "")
     for place, message in enumerate(zone):
         if message.seq == WRITTEN:
             continue
         for mention in mentions(message):
-            evidence.note(mention, place)
+            evidence.note(mention._replace(name=names.get(message.seq, ""), place=place))
         evidence.weight += content_weight(message.content)
         if is_request(message.role, message.content):
             evidence.request = spoken_text(message.content) or evidence.request

@@ -21,7 +21,7 @@ from compaction.text.salience import disarmed, values
 from compaction.tokens import text_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Evidence", "Reason", "Verdict", "gather", "judge", "mend"]
 
@@ -190,9 +190,9 @@ def required_values(evidence: Evidence, max_chars: int | None = None) -> tuple[s
 def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) -> str:
     """Return `summary` with what `verdict` found missing, word for word under the heading `KEPT`.
 
-    Each value is given in the words that were around it; markers become plain words, headings that are missing are
-    added. What does not fit into `max_chars` characters stays out, so judge the result again. Mending twice is mending
-    once. A verdict that is final changes nothing.
+    Each value is given in the words that were around it, in the order of the conversation: what was said last holds.
+    Markers become plain words, headings that are missing are added. What does not fit into `max_chars` characters stays
+    out, so judge the result again. Mending twice is mending once. A verdict that is final changes nothing.
     """
     if verdict.severity != "mendable":
         return summary
@@ -205,15 +205,16 @@ def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) 
         text = _with_room(text, f"{text.rstrip()}\n\n## {section.lstrip('# ')}\n{NOTHING_NOTED}", max_chars)
     if verdict.request and not _reflects(terms(text), Text(text), verdict.request):
         text = _with_room(text, _kept(text, f"{LATEST_REQUEST}{verdict.request}"), max_chars)
+    places: dict[str, int] = {}
     for value in verdict.missing:
         if Text(text).holds(value):
             continue
-        for words in evidence.around(value):
+        for place, words in evidence.around(value):
             longer = _kept(text, words)
             if len(longer) <= max_chars:
-                text = longer
+                text, places[_kept_line(words)] = longer, place
                 break
-    return text
+    return _in_order(text, places)
 
 
 def _with_room(text: str, longer: str, max_chars: int) -> str:
@@ -222,14 +223,30 @@ def _with_room(text: str, longer: str, max_chars: int) -> str:
 
 def _kept(text: str, words: str) -> str:
     """Return `text` with one more line under the heading `KEPT`."""
-    line = _disarmed(f"- {words}")
     lines = text.rstrip().split("\n")
     if KEPT not in lines:
-        return "\n".join([*lines, "", KEPT, line])
-    end = lines.index(KEPT) + 1
-    while end < len(lines) and lines[end].startswith("- "):
-        end += 1
-    return "\n".join([*lines[:end], line, *lines[end:]])
+        return "\n".join([*lines, "", KEPT, _kept_line(words)])
+    end = _end_of_kept(lines)
+    return "\n".join([*lines[:end], _kept_line(words), *lines[end:]])
+
+
+def _kept_line(words: str) -> str:
+    return _disarmed(f"- {words}")
+
+
+def _end_of_kept(lines: Sequence[str]) -> int:
+    after = lines.index(KEPT) + 1
+    return next((at for at in range(after, len(lines)) if not lines[at].startswith("- ")), len(lines))
+
+
+def _in_order(text: str, places: Mapping[str, int]) -> str:
+    """Return `text` with the lines that were added last under `KEPT` in the order of their places."""
+    if not places:
+        return text
+    lines = text.split("\n")
+    end = _end_of_kept(lines)
+    start = end - len(places)
+    return "\n".join([*lines[:start], *sorted(lines[start:end], key=places.__getitem__), *lines[end:]])
 
 
 def _disarmed(text: str) -> str:

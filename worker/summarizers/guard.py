@@ -26,7 +26,7 @@ class QualityGuard:
 
     def __init__(self, request: SummaryRequest) -> None:
         self._request = request
-        self._evidence = gather(request.zone, request.previous, other_texts=request.other_texts)
+        self._evidence = gather(request.zone, request.previous, other_texts=request.other_texts, names=request.names)
         self._max_chars = int(request.policy.summary_max_tokens * CHARS_PER_TOKEN * ROOM)
 
     def of(self, text: str) -> Verdict:

@@ -61,7 +61,7 @@ def summary(source: Source) -> Summary:
     policy = in_force(source.run.policy).policy
     zone = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
     other_texts = (*source.pins, *([] if source.opening is None else [message_text(source.opening)]))
-    evidence = gather(zone, source.previous, other_texts=other_texts)
+    evidence = gather(zone, source.previous, other_texts=other_texts, names=source.origins.names)
     most = policy.summary_max_tokens * CHARS_PER_TOKEN
     first, whole = (
         judge(each, evidence, sections=SECTIONS, max_chars=most, other_texts=other_texts) for each in (answer, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -329,6 +330,22 @@ def test_missing_values_are_added_in_the_words_that_stood_around_them() -> None:
     assert "- transfer: amount: 3700, reference: DEP-88213" in kept
     assert any(line.startswith("- User: ") and "write to ana.reis@flats.example" in line for line in kept)
     assert judge(text, EVIDENCE, max_chars=8_000).accepted
+
+
+def test_what_is_added_stands_in_the_order_of_the_conversation_with_who_said_it() -> None:
+    told = [user(f"Book WH-{n} {'at last' * (n == 73)}, please.") for n in (71, 72, 73)]
+    again = [assistant("Noted."), user("Once more: WH-72, really WH-72, and only WH-72."), assistant("WH-72 it is.")]
+    evidence = gather(
+        view([*told, *again, assistant("They spoke of rivers, hills and weather. " * 200), *TRIP]),
+        f"{KEPT}\n- User: WH-70 is full, WH-70 is not to be had.",
+        names={1: "anna", 3: "ben"},
+    )
+    text = mend(GOOD, judge(GOOD, evidence, max_chars=16_000), evidence, max_chars=16_000)
+    kept = [line for line in text.split(f"\n{KEPT}\n")[1].split("\n") if "WH-7" in line]
+    assert [re.findall(r"WH-7\d", line)[0] for line in kept] == ["WH-70", "WH-71", "WH-73", "WH-72"]
+    assert kept[1].startswith("- User (anna): ")
+    assert kept[2].startswith("- User (ben): ")
+    assert kept[3].startswith(("- User: ", "- Assistant: "))
 
 
 def test_mending_twice_is_mending_once_and_adds_to_its_own_heading() -> None:
