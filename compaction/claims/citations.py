@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE
-from compaction.quality.verdict import NOTHING_NOTED
-from compaction.summary.zone import REFERENCE
+from compaction.summary.zone import SAYS_NOTHING
 from compaction.text.dates import is_day_alone
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ _HEADING: Final = re.compile(r"(#{1,6})\s")
 _INTRODUCES: Final = 7
 """Level of a line that introduces a list: below every heading."""
 _END: Final = re.compile(r"[\s.,;:!?)*_]*")
-_NOTHING: Final = frozenset({"none", "none.", "n/a", "- none", "- none.", NOTHING_NOTED.lower(), REFERENCE.lower()})
 
 
 class CitedSpan(NamedTuple):
@@ -201,7 +199,7 @@ def line_text(line: str) -> str:
 def says_something(line: str) -> bool:
     """Tell whether a line says something of the conversation."""
     text = line.strip()
-    if not any(char.isalnum() for char in text) or text.lower().strip("*_") in _NOTHING:
+    if not any(char.isalnum() for char in text) or text.lower().strip("*_") in SAYS_NOTHING:
         return False
     if text.startswith(("#", TITLE, SHORT_HEADER, "Note: ")) or text == LATEST or is_day_alone(text):
         return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from compaction.extract.draft import INITIALS, ROOMY_CHARS, SPEAKERS, Draft
 from compaction.extract.talk import manner_of
 from compaction.messages import THINKING, blocks
+from compaction.summary.zone import SAYS_NOTHING
 from compaction.text.clauses import READ_CHARS, chars_in
 from compaction.text.dates import stamped
 from compaction.text.names import attributed
@@ -28,6 +29,7 @@ TALK_HEADER: Final = f"{TITLE}: original wording in order; U: user, A: assistant
 SHORT_HEADER: Final = "Extract (no model):"
 LATEST: Final = "Latest:"
 _SOURCES: Final = {speaker: source for names in (SPEAKERS, INITIALS) for source, speaker in names.items()}
+_HEADING: Final = re.compile(rf"#{{1,6}} |{re.escape(TITLE)}|{re.escape(SHORT_HEADER)}")
 _LATEST_MESSAGES: Final = 4
 _CALL_LINE: Final = re.compile(r"Called ([^\s(]{1,200})(?:\((.*?)\))?(?: \u2192 (.*))?")
 _AGAIN: Final = 0.03
@@ -193,9 +195,13 @@ def _share(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def previous_lines(previous: str) -> list[str]:
-    """Return the lines of an earlier summary that compete with new ones."""
+    """Return the lines of an earlier summary that compete with new ones: what a model headed them with is left out."""
     lines = [line.strip() for line in clean(previous).split("\n")]
-    return [line for line in lines if line and line != LATEST and not line.startswith((TITLE, SHORT_HEADER))]
+    return [
+        line
+        for line in lines
+        if line and line != LATEST and line.lower() not in SAYS_NOTHING and not _HEADING.match(line)
+    ]
 
 
 def _read_previous(draft: Draft, lines: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from compaction.pins.standing import standing_instructions
 from compaction.quality.evidence import Evidence, essence, gather, terms
 from compaction.quality.misfires import carries_on, echoes, is_error, loops, refuses
 from compaction.summary.frames import names_frame, unmarked
+from compaction.summary.zone import NOTHING_NOTED
 from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of, spelled
 from compaction.text.invisible import SPACE, SPACES, UNSEEN, spread
 from compaction.text.salience import disarmed, values
@@ -28,8 +29,6 @@ __all__ = ["Evidence", "Reason", "Verdict", "gather", "judge", "mend"]
 KEPT: Final = "## Kept verbatim"
 """Heads what `mend` adds."""
 LATEST_REQUEST: Final = "Latest request: "
-NOTHING_NOTED: Final = "Nothing was noted."
-"""Stands under a heading that the summarizer left out."""
 
 
 class Reason(StrEnum):

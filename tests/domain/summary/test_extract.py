@@ -19,6 +19,7 @@ from bench.fidelity.strategies import strategies
 from compaction.extract.draft import reads_as_error
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE, extract
 from compaction.policy import merge
+from compaction.summary.zone import REFERENCE
 from compaction.text.clauses import CLAUSE_CHARS, pieces
 from compaction.text.salience import Weights
 from compaction.view import ViewMessage, view_tokens
@@ -262,9 +263,11 @@ def test_an_extract_of_nothing_new_is_the_earlier_one(max_chars: int) -> None:
 
 def test_a_model_written_summary_is_folded_in() -> None:
     summary = (
-        "## Request\nThe user wants flat LX-40417.\n\n## Decisions\n- Viewing moved to 2031-06-16 because of no slot."
+        f"{REFERENCE}\n\n## Request\nThe user wants flat LX-40417.\n\n## Facts\nNone.\n\n## Kept verbatim\n"
+        "- Viewing moved to 2031-06-16 because of no slot."
     )
     text = extract(TRIP[4:], max_chars=3000, previous=summary)
+    assert not re.search("Request|Facts|None|Kept|A record of", text)
     assert "The user wants flat LX-40417." in text
     assert "Viewing moved to 2031-06-16 because of no slot." in text
     assert text.index("The user wants") < text.index("Never contact")

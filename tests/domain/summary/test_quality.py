@@ -16,14 +16,13 @@ from compaction.quality.verdict import (
     KEPT,
     LATEST_REQUEST,
     MOST_REQUIRED,
-    NOTHING_NOTED,
     Reason,
     gather,
     judge,
     mend,
     required_values,
 )
-from compaction.summary.zone import CLOSES, OPENS
+from compaction.summary.zone import CLOSES, NOTHING_NOTED, OPENS
 from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of
 from compaction.text.salience import disarmed
 from compaction.view import ACKNOWLEDGEMENT, ViewMessage
