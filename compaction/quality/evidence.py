@@ -91,6 +91,7 @@ class Evidence:
         """Characters, those of dense scripts counted as four each."""
         self.request = ""
         """The newest thing that the user asked, "" where there is none."""
+        self.request_place = 0
 
     @cached_property
     def text(self) -> Text:
@@ -192,8 +193,8 @@ def gather(
         for mention in mentions(message):
             evidence.note(mention._replace(name=names.get(message.seq, ""), place=place))
         evidence.weight += content_weight(message.content)
-        if is_request(message.role, message.content):
-            evidence.request = spoken_text(message.content) or evidence.request
+        if is_request(message.role, message.content) and (asked := spoken_text(message.content)):
+            evidence.request, evidence.request_place = asked, place
     for text in other_texts:
         evidence.know(text)
     return evidence

@@ -28,7 +28,9 @@ __all__ = ["Evidence", "Reason", "Verdict", "gather", "judge", "mend"]
 
 KEPT: Final = "## Kept verbatim"
 """Heads what `mend` adds."""
-LATEST_REQUEST: Final = "Latest request: "
+USER_ASKED: Final = "User asked: "
+"""Begins a request that is added; it is carried on when later ones have come, so it does not say that it is the latest.
+"""
 
 
 class Reason(StrEnum):
@@ -202,9 +204,12 @@ def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) 
         text = _with_room(text, f"{first}\n{text.lstrip()}", max_chars)
     for section in _absent_sections(text, verdict.missing_sections):
         text = _with_room(text, f"{text.rstrip()}\n\n## {section.lstrip('# ')}\n{NOTHING_NOTED}", max_chars)
-    if verdict.request and not _reflects(terms(text), Text(text), verdict.request):
-        text = _with_room(text, _kept(text, f"{LATEST_REQUEST}{verdict.request}"), max_chars)
     places: dict[str, int] = {}
+    if verdict.request and not _reflects(terms(text), Text(text), verdict.request):
+        asked = f"{USER_ASKED}{verdict.request}"
+        longer = _kept(text, asked)
+        if len(longer) <= max_chars:
+            text, places[_kept_line(asked)] = longer, evidence.request_place
     for value in verdict.missing:
         if Text(text).holds(value):
             continue

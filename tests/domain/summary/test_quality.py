@@ -14,8 +14,8 @@ from compaction.extract.extractive import extract
 from compaction.quality.evidence import Evidence, essence, terms
 from compaction.quality.verdict import (
     KEPT,
-    LATEST_REQUEST,
     MOST_REQUIRED,
+    USER_ASKED,
     Reason,
     gather,
     judge,
@@ -375,7 +375,7 @@ def test_a_request_that_is_not_reflected_is_added() -> None:
     assert verdict.reasons == (Reason.REQUEST_NOT_REFLECTED,)
     assert "sandwiches" in verdict.detail
     text = mend(GOOD, verdict, evidence, max_chars=8_000)
-    assert f"- {LATEST_REQUEST}{asked['content']}" in text
+    assert f"- {USER_ASKED}{asked['content']}" in text
     assert judge(text, evidence).accepted
     assert mend(text, verdict, evidence, max_chars=8_000) == text
 
