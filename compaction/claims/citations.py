@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE
-from compaction.summary.zone import SAYS_NOTHING
+from compaction.summary.zone import SAYS_NOTHING, without_reference
 from compaction.text.dates import is_day_alone
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ def with_citations(summary: str, claims: Sequence[Claim]) -> str:
         seqs = (same.pop(0) if len(same) > 1 else same[0]).seqs if same else ()
         lines.append(f"{line.rstrip()} [{named(seqs)}]" if seqs else line)
     return "\n".join(lines)
+
+
+def as_read(previous: str, claims: Sequence[Claim]) -> str:
+    """Return an earlier summary as a model reads it: its lines name the originals that they rest on."""
+    return with_citations(without_reference(previous), claims)
 
 
 def cited_as(summary: str, draft: str) -> str:

@@ -11,13 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from compaction.claims.citations import cited_as, with_citations, without_citations
+from compaction.claims.citations import as_read, cited_as, without_citations
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunReason
 from compaction.summary.prompts import corrected
 from compaction.summary.staging import WindowTooSmallError, joined, plan
 from compaction.summary.transcript import PROMPT_VERSION
-from compaction.summary.zone import REFERENCE, without_reference
+from compaction.summary.zone import REFERENCE
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.claims.proving import borne_out, objections_to
 from worker.summarizers.base import Summary, SummaryError, SummaryRequest, chosen_by
@@ -224,7 +224,7 @@ class _Work:
         try:
             staged = plan(
                 request.zone,
-                None if request.previous is None else _cited(request.previous, request),
+                None if request.previous is None else as_read(request.previous, request.claims or ()),
                 request.policy,
                 window,
                 times=request.times,
@@ -320,11 +320,6 @@ class _Work:
             if error.code in FATAL:
                 raise
             return None
-
-
-def _cited(previous: str, request: SummaryRequest) -> str:
-    """Return the earlier summary as a model reads it: its lines name the originals that they rest on."""
-    return with_citations(without_reference(previous), request.claims or ())
 
 
 def _mended(judge: Judge, text: str, verdict: Verdict) -> str:

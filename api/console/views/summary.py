@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.console.views.content import SHOWN_CHARS
-from compaction.claims.citations import with_citations, without_citations
+from compaction.claims.citations import as_read, without_citations
 from compaction.overrides import in_force
 from compaction.pins.pinned import message_text
 from compaction.quality.verdict import KEPT, gather, judge
 from compaction.summary.staging import WindowTooSmallError, plan
 from compaction.summary.transcript import SECTIONS
-from compaction.summary.zone import without_reference
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage
 from compaction.windows import UNKNOWN_SUMMARIZER_WINDOW, window_of
@@ -82,7 +81,7 @@ def _asked(source: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], in
     try:
         planned = plan(
             zone,
-            None if source.previous is None else with_citations(without_reference(source.previous), source.earlier),
+            None if source.previous is None else as_read(source.previous, source.earlier),
             policy,
             window_of(step.model, UNKNOWN_SUMMARIZER_WINDOW),
             times=source.origins.times,
