@@ -64,7 +64,8 @@ def prove(
     kept: list[str | None] = []
     claims: list[Claim] = []
     cited = reattributed = unsupported = dropped = refusable = 0
-    for line in read(in_form(summary, sources.seqs)):
+    numbered = sources.seqs | {seq for source in sources.earlier for seq in source.seqs}
+    for line in read(in_form(summary, numbered)):
         if line.places is None:
             kept.append(line.text)
             continue

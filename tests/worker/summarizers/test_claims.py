@@ -233,6 +233,17 @@ None."""
     assert after["Contract KL-20417 is with Kestrel Lines."].seqs == (6, 7)
 
 
+def test_numbers_alone_name_originals_of_earlier_summaries_too(asking: Chat, model: LoopbackModel) -> None:
+    bare = WELL.replace("[m2-9]", "[2-9]").replace("[m4, m5]", "[4, 5]").replace("[m6\u2013m7]", "[6\u20137]")
+    conversation = summarized(asking, model, bare)
+    before = claims(asking, conversation)
+    asking.append(conversation, exchanges(14, 200, start=20))
+    Workers(asking).settle(conversation)
+    assert asking.row(conversation).head_version == 2
+    assert claims(asking, conversation) == before
+    assert "[4" not in asking.snapshot(conversation, 2).summary
+
+
 def test_what_the_summary_before_it_said_has_to_stand_in_a_summary_too(asking: Chat, model: LoopbackModel) -> None:
     conversation = summarized(asking, model, WELL)
     model.default = ok(WELL.replace("Kestrel Lines is the carrier under contract KL-20417 [m6\u2013m7].\n", ""))
