@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from compaction.claims.citations import cited_as, left_over, says_something, with_citations
+from compaction.claims.citations import cited_as, in_form, left_over, says_something, with_citations
 from compaction.claims.claim import counted
 from compaction.claims.proof import prove
 from compaction.pins.agreement import without_stated
@@ -103,8 +103,11 @@ def borne_out(text: str, request: SummaryRequest) -> BorneOut:
     """Return a text without the lines that nothing bears out, where the policy drops them."""
     if request.policy.unsupported_claims != "drop":
         return BorneOut(text)
-    proof = _proof(text, request)
-    return BorneOut(cited_as(proof.text, text), proof.counts.dropped)
+    # The lines that stay are found again by their words: what the proof reads as a citation may not count as such.
+    seqs = {message.seq for message in request.zone}.union(*(claim.seqs for claim in request.claims or ()))
+    draft = in_form(text, seqs)
+    proof = _proof(draft, request)
+    return BorneOut(cited_as(proof.text, draft), proof.counts.dropped)
 
 
 def objections_to(text: str, request: SummaryRequest) -> list[str]:

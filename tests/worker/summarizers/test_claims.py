@@ -244,6 +244,19 @@ def test_numbers_alone_name_originals_of_earlier_summaries_too(asking: Chat, mod
     assert "[4" not in asking.snapshot(conversation, 2).summary
 
 
+@pytest.mark.parametrize("cites", ["m4", "4"])
+def test_where_lines_are_dropped_citations_stay_however_they_are_written(
+    asking: Chat, model: LoopbackModel, cites: str
+) -> None:
+    conversation = asking.begin({"min_savings_tokens": 100, "unsupported_claims": "drop"})
+    talk = [message for asked, replied in FACTS for message in (request(asked), answer(replied))]
+    again = [request("So the freight budget is 6200 EUR, is it?"), answer("It is.")]
+    asking.append(conversation, [*exchanges(1, 20), *talk, *exchanges(3, 100), *again, *exchanges(12, 200)])
+    model.default = ok(WELL.replace("was raised to 6200 EUR [m4, m5]", f"was set at 6200 EUR [{cites}]"))
+    Workers(asking).settle(conversation)
+    assert by_text(claims(asking, conversation))["The freight budget was set at 6200 EUR."].seqs == (4,)
+
+
 def test_what_the_summary_before_it_said_has_to_stand_in_a_summary_too(asking: Chat, model: LoopbackModel) -> None:
     conversation = summarized(asking, model, WELL)
     model.default = ok(WELL.replace("Kestrel Lines is the carrier under contract KL-20417 [m6\u2013m7].\n", ""))
