@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE
-from compaction.summary.zone import SAYS_NOTHING, without_reference
+from compaction.summary.zone import NOTE, SAYS_NOTHING, carried_over
 from compaction.text.dates import is_day_alone
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def with_citations(summary: str, claims: Sequence[Claim]) -> str:
 
 def as_read(previous: str, claims: Sequence[Claim]) -> str:
     """Return an earlier summary as a model reads it: its lines name the originals that they rest on."""
-    return with_citations(without_reference(previous), claims)
+    return with_citations(carried_over(previous), claims)
 
 
 def cited_as(summary: str, draft: str) -> str:
@@ -206,7 +206,7 @@ def says_something(line: str) -> bool:
     text = line.strip()
     if not any(char.isalnum() for char in text) or text.lower().strip("*_") in SAYS_NOTHING:
         return False
-    if text.startswith(("#", TITLE, SHORT_HEADER, "Note: ")) or text == LATEST or is_day_alone(text):
+    if text.startswith(("#", TITLE, SHORT_HEADER, NOTE)) or text == LATEST or is_day_alone(text):
         return False
     # A line that introduces a list says nothing itself.
     return not (text.rstrip("*_").endswith(":") and not any(char.isdigit() for char in text))

@@ -215,7 +215,7 @@ def _read_previous(draft: Draft, lines: Sequence[str]) -> None:
             name, arguments, outcome = match.groups(default="")
             draft.carried_call(name, arguments, outcome, place)
             continue
-        speaker, name, said = attributed(text)
+        speaker, name, said = attributed(text.removeprefix("- "))
         source = _SOURCES.get(speaker)
         if source is None:
             draft.speech("note", text, place)

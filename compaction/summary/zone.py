@@ -23,6 +23,10 @@ NOTHING_NOTED: Final = "Nothing was noted."
 """Stands under a heading that the summarizer left out."""
 SAYS_NOTHING: Final = frozenset({"none", "none.", "n/a", "- none", "- none.", NOTHING_NOTED.lower(), REFERENCE.lower()})
 """Lines of summaries, in lower case, that say nothing of the conversation."""
+NOTE: Final = "Note: "
+PARTIAL: Final = "partial: "
+SIDE_BY_SIDE: Final = "its parts stand side by side"
+"""Begin a summary's notes, and those that tell how it was made itself."""
 MINIMUM_ZONE: Final = 2
 """Messages; a smaller zone is not worth a model call (requirement S3)."""
 
@@ -158,6 +162,12 @@ def neutralize(summary: str) -> str:
 def without_reference(summary: str) -> str:
     """Return a summary without the line that marks it as one."""
     return summary.removeprefix(REFERENCE).lstrip("\n")
+
+
+def carried_over(summary: str) -> str:
+    """Return a summary as the next one takes it over: without what marks it as one, and what tells how it was made."""
+    made = (f"{NOTE}{PARTIAL}", f"{NOTE}{SIDE_BY_SIDE}")
+    return "\n".join(line for line in without_reference(summary).split("\n") if not line.startswith(made)).rstrip("\n")
 
 
 def framed(summary: str) -> str:

@@ -15,6 +15,7 @@ from anthropic.types.messages import MessageBatch
 
 from compaction.steps.runs import RunReason
 from compaction.summary.transcript import PROMPT_VERSION
+from compaction.summary.zone import PARTIAL, SIDE_BY_SIDE
 from worker.batches.ahead import side_by_side
 from worker.summarizers.anthropic import answer_of, trouble_of
 from worker.summarizers.api_errors import failure
@@ -201,9 +202,9 @@ class AnthropicBatches:
         text, used = side_by_side(texts, answer_tokens)
         is_partial = used < len(texts)
         zone = request.zone[: ends[used - 1]] if is_partial else request.zone
-        notes = [f"partial: parts 1 to {used} of {len(texts)}; the rest found no room"] if is_partial else []
+        notes = [f"{PARTIAL}parts 1 to {used} of {len(texts)}; the rest found no room"] if is_partial else []
         if used > 1:
-            notes.append("its parts stand side by side")
+            notes.append(SIDE_BY_SIDE)
         accepted = self._staged.accept(text, request._replace(zone=zone))
         return Summary(
             finished(accepted.text, notes),

@@ -11,7 +11,7 @@ from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
 from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import UNREAD
-from compaction.summary.zone import around
+from compaction.summary.zone import around, carried_over
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import WRITTEN, view_tokens
 from worker.claims.proving import proved
@@ -232,12 +232,13 @@ def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
 
 def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: Origins) -> SummaryRequest:
     """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
+    previous = stage.previous_summary
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
     return SummaryRequest(
         whole,
-        stage.previous_summary,
+        None if previous is None else carried_over(previous),
         policy,
         instructions=policy.summary_instructions or None,
         times=origins.times,

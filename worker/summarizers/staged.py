@@ -17,7 +17,7 @@ from compaction.steps.runs import RunReason
 from compaction.summary.prompts import corrected
 from compaction.summary.staging import WindowTooSmallError, joined, plan
 from compaction.summary.transcript import PROMPT_VERSION
-from compaction.summary.zone import REFERENCE
+from compaction.summary.zone import NOTE, PARTIAL, REFERENCE, SIDE_BY_SIDE
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.claims.proving import borne_out, objections_to
 from worker.summarizers.base import Summary, SummaryError, SummaryRequest, chosen_by
@@ -198,9 +198,9 @@ class _Work:
         notes = []
         if failed is not None:
             here, whole = staged.place(0, merged.parts), staged.place(0, len(staged.parts))
-            notes.append(f"partial: it covers {here} of {whole}; the rest could not be summarized ({failed.code})")
+            notes.append(f"{PARTIAL}it covers {here} of {whole}; the rest could not be summarized ({failed.code})")
         if merged.trouble is not None and merged.done.prompt is None:
-            notes.append(f"its parts stand side by side, as they could not be merged ({merged.trouble.code})")
+            notes.append(f"{SIDE_BY_SIDE}, as they could not be merged ({merged.trouble.code})")
         large = [each.name for text in texts[: merged.parts] for each in text.left_out]
         notes += [f"left out for its size: {name}" for name in large[:NAMED]]
         if len(large) > NAMED:
@@ -353,4 +353,4 @@ def _side_by_side(staged: Plan, level: Sequence[_Level], trouble: SummaryError) 
 
 def finished(text: str, notes: Sequence[str]) -> str:
     """Return a summary marked as reference, with its notes at the end."""
-    return "\n\n".join([REFERENCE, text, *(["\n".join(f"Note: {note}." for note in notes)] if notes else [])])
+    return "\n\n".join([REFERENCE, text, *(["\n".join(f"{NOTE}{note}." for note in notes)] if notes else [])])

@@ -14,8 +14,11 @@ from compaction.summary.zone import (
     CLOSES,
     MINIMUM_ZONE,
     OPENS,
+    PARTIAL,
     REFERENCE,
+    SIDE_BY_SIDE,
     Zone,
+    carried_over,
     find_zone,
     framed,
     neutralize,
@@ -28,6 +31,7 @@ from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
 from tests.support.blocks import image_block, text_block
 from tests.support.messages_api import problems
 from tests.support.strategies import any_conversations
+from worker.summarizers.staged import finished
 
 TAILS = st.integers(1, 8)
 SUMMARIES = st.text(min_size=1, max_size=60) | st.lists(
@@ -214,6 +218,14 @@ def test_the_line_that_marks_a_summary_comes_off_again(summary: str) -> None:
     assert without_reference(f"{REFERENCE}\n\n{summary}") == summary.lstrip("\n")
     if not summary.startswith(REFERENCE):
         assert without_reference(summary).strip() == summary.strip()
+
+
+def test_what_tells_how_a_summary_was_made_is_not_taken_over_into_the_next() -> None:
+    notes = (f"{PARTIAL}it covers 1 of 2", "left out for its size: message 12", f"{SIDE_BY_SIDE}, as they are long")
+    summary = finished("## Facts\nThe depot is in Rotterdam.", notes)
+    taken = "## Facts\nThe depot is in Rotterdam.\n\nNote: left out for its size: message 12."
+    assert carried_over(summary) == taken
+    assert carried_over(taken) == taken
 
 
 FIRSTS = st.text(min_size=1, max_size=30) | st.lists(

@@ -12,6 +12,7 @@ from compaction.claims.citations import read
 from compaction.claims.claim import Claim
 from compaction.coverage import find_span
 from compaction.policy import merge
+from compaction.summary.zone import REFERENCE
 from compaction.view import ViewMessage
 from store.conversations import branches, conversations, snapshots
 from tests.support.servers.loopback_steps import ok
@@ -313,6 +314,22 @@ def test_a_fork_and_a_restore_keep_the_claims(asking: Chat, model: LoopbackModel
     assert asking.query("select claims from snapshots where conversation_id = :c and version = 2", c=conversation) == [
         (None,)
     ]
+
+
+def test_headings_of_the_summary_before_it_are_no_claims_of_an_extract(asking: Chat, model: LoopbackModel) -> None:
+    conversation = summarized(asking, model, WELL)
+    before = claims(asking, conversation)
+    model.default = ok("I'm sorry, I cannot help with that.")
+    for version, start in ((2, 20), (3, 40)):
+        asking.append(conversation, exchanges(14, 200, start=start))
+        Workers(asking).settle(conversation)
+        row = asking.snapshot(conversation, version)
+        assert row.step == "extract"
+        carried = [claim for claim in claims(asking, conversation) if claim.text in by_text(before)]
+        assert tuple(carried) == before
+        assert all(claim.support != "unsupported" for claim in claims(asking, conversation))
+        assert "Facts" not in row.summary
+        assert REFERENCE not in row.summary
 
 
 @pytest.mark.parametrize(("handling", "keeps"), [("mark", True), ("drop", False)])
