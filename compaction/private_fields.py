@@ -8,11 +8,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.messages import CALLS, INSTRUCTION, THINKING, blocks
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from compaction.messages import Block, Content
+
 LEFT_OUT: Final = "[... the rest is left out: it may hold fields that are not for a model ...]"
 
+_SPOKEN: Final = CALLS | THINKING | {"text", INSTRUCTION}
+_RESULTS: Final = frozenset({"tool_result", "mcp_tool_result"})
 _KEY: Final = re.compile(r'\\{0,8}"([^"\n]{1,300}?)\\{0,8}"\s{0,20}:')
 _BLANK: Final = "\ufeff \t\r\n"
 _MAX_NESTING: Final = 6
@@ -43,6 +49,21 @@ def without_keys(value: Any, fields: Collection[str]) -> Any:
         return _scrub(value, fields, 0) if fields else value
     except RecursionError:
         return None
+
+
+def without_private(content: Content, fields: Collection[str]) -> Content:
+    """Return a message's content without `fields` in what tools and files say; what was said and called stays."""
+    if not fields or isinstance(content, str):
+        return content
+    return [dict(block) if block.get("type") in _SPOKEN else _said_by_tool(block, fields) for block in blocks(content)]
+
+
+def _said_by_tool(block: Block, fields: Collection[str]) -> dict[str, Any]:
+    # The keys of a block, and of the parts of a result, are the API's own.
+    if block.get("type") in _RESULTS and isinstance(parts := block.get("content"), list):
+        kept = [{key: without_keys(value, fields) for key, value in part.items()} for part in blocks(parts)]
+        return {**block, "content": kept}
+    return {key: without_keys(value, fields) for key, value in block.items()}
 
 
 def _without(text: str, fields: Collection[str], depth: int) -> str:

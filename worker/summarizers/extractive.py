@@ -9,6 +9,7 @@ from compaction.claims.citations import left_over, with_citations
 from compaction.claims.extracted import claims_of
 from compaction.extract.extractive import extract_placed
 from compaction.pieces import places
+from compaction.private_fields import without_private
 from compaction.quality.evidence import mentions
 from compaction.steps.runs import RunReason
 from compaction.text.clauses import READ_CHARS
@@ -51,7 +52,14 @@ class ExtractiveSummarizer:
         at: dict[int, list[int]] = {}
         for place, message in zip(numbers, originals, strict=True):
             at.setdefault(place, []).append(message.seq)
-        said = [{**message.as_message(), "name": request.names.get(message.seq, "")} for message in originals]
+        said = [
+            {
+                "role": message.role,
+                "content": without_private(message.content, request.strip_fields),
+                "name": request.names.get(message.seq, ""),
+            }
+            for message in originals
+        ]
         previous = _borne_out(request)
         shown = list(_staying(request))
         limit = room = most * CHARS_PER_TOKEN

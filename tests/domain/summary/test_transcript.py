@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.policy import Policy
-from compaction.private_fields import LEFT_OUT, without_fields
+from compaction.private_fields import LEFT_OUT, without_fields, without_private
 from compaction.summary.attachments import CITATIONS
 from compaction.summary.frames import cut_lines, fitted, quoted
 from compaction.summary.transcript import (
@@ -355,6 +355,13 @@ def test_fields_that_are_not_for_a_model_never_reach_it(text: str) -> None:
         entry_text = entries(view_of(("user", [result(content=content)])), policy, strip_fields=("details",))[0].text
         assert SECRET not in entry_text
         assert "ok" in entry_text or LEFT_OUT in entry_text
+        for block in (result(content=content), {"type": "mcp_tool_result", "tool_use_id": "m", "content": content}):
+            (bare,) = without_private([block], ("details", "content", "type"))
+            assert SECRET not in str(bare)
+            assert bare["content"]
+            assert bare["type"] == block["type"]
+    said = [text_block(text), {"type": "tool_use", "id": "a", "name": "set", "input": {"details": "given"}}]
+    assert without_private(said, ("details",)) == said
     kept = entries(view_of(("user", [result(content=text)])), policy)[0].text
     assert SECRET in kept
 

@@ -377,6 +377,25 @@ def test_a_summary_inside_a_running_exchange_keeps_its_pairs(chat: Chat) -> None
     assert head(chat, conversation).covers_through == 24
 
 
+def test_an_extract_tells_the_next_summarizer_nothing_private(asking: Chat, model: LoopbackModel) -> None:
+    conversation = asking.begin({"private_result_fields": ["margin_note"]})
+    talk = [request("Help me with orders."), answer("Gladly.")]
+    for number in range(6):
+        order = {"order": f"OR-{number}4711", "margin_note": f"SECRET-{number}9931"}
+        looked_up = call(f"toolu_{number}", "orders", number=number), result(f"toolu_{number}", json.dumps(order))
+        talk += [request(f"order {number}"), *looked_up, answer("Shipped.")]
+    asking.append(conversation, [*talk, *exchanges(12, 200)])
+    model.default = ok("I'm sorry, I cannot help with that.")
+    Workers(asking).settle(conversation)
+    extract = asking.snapshot(conversation, 1)
+    assert (extract.step, "OR-24711" in extract.summary) == ("extract", True)
+    asking.append(conversation, exchanges(14, 200, start=20))
+    asked = len(model.requests)
+    Workers(asking).settle(conversation)
+    assert "OR-24711" in model.requests[asked].prompt
+    assert all("SECRET" not in each.prompt for each in model.requests)
+
+
 def test_after_an_outage_a_summary_is_made_from_the_originals_and_once(asking: Chat, model: LoopbackModel) -> None:
     port = int(model.url.rpartition(":")[2])
     conversation = long_talk(asking)
