@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from compaction.private_fields import without_fields
 from compaction.summary.frames import WORDS, cut_lines, fitted, quoted
 from compaction.summary.prompts import MARGIN, Place, Prompt, Wishes, merge_prompt, part_prompt
 from compaction.summary.transcript import (
@@ -214,7 +215,9 @@ def plan(
     """
     secret = canary(transcript_hash(zone, previous))
     answer = min(policy.summary_max_tokens, window // ANSWER_SHARE)
-    wishes = Wishes(_encoded(instructions or "", _WISHES_CHARS, window), _encoded("\n".join(pins), _PINS_CHARS, window))
+    # A result may be pinned as well.
+    kept = "\n".join(without_fields(text, strip_fields) for text in pins)
+    wishes = Wishes(_encoded(instructions or "", _WISHES_CHARS, window), _encoded(kept, _PINS_CHARS, window))
     fixed = _fixed_weight(secret, wishes, answer)
     available = _available(window, answer, fixed, policy.summary_input_max_chars)
     earlier = available.half().fit(quoted(previous or "", WORDS)) or None

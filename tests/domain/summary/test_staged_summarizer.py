@@ -169,13 +169,13 @@ def test_wishes_times_pins_and_fields_reach_the_request() -> None:
             zone_of(messages_),
             instructions="stress the dates",
             times={1: "2026-05-01T10:00:00Z"},
-            pins=("no refunds",),
+            pins=("no refunds", '{"ok":1,"details":"K"}'),
             strip_fields=("details",),
         )
     )
     taken = request(model.prompts[0])
     assert unmarked(taken.body("wishes")) == "stress the dates"
-    assert unmarked(taken.body("kept-verbatim")) == "no refunds"
+    assert unmarked(taken.body("kept-verbatim")) == 'no refunds\n{"ok": 1}'
     assert taken.messages[0].time == "2026-05-01T10:00:00Z"
     assert taken.messages[1].data == ['{"ok": 1}']
 
