@@ -8,12 +8,13 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from compaction.claims.citations import without_citations
-from compaction.coverage import Coverage
+from compaction.coverage import Coverage, find_span
 from compaction.pins.pinned import Pin
 from store.conversations import conversations, messages, snapshots
 from store.conversations.messages import Origins
 from store.runs import runs
 from store.tables import messages as stored
+from store.tables import snapshots as snapshots_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from compaction.claims.claim import Claim
     from store.tables import AnyRow
+
+_s = snapshots_view.c
 
 MOST_BYTES: Final = 4_000_000
 """Bytes of originals that are read; a larger zone is mentioned, not shown."""
@@ -61,8 +64,9 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
     snapshot = None if version is None else snapshots.get(connection, tenant_id, run.conversation_id, version)
     if snapshot is None:
         return Source(run, steps, None, None, (), (), None, Origins(), ())
-    before = snapshots.get(connection, tenant_id, run.conversation_id, snapshot.parent_version)
     seqs = _summarized_by(msgspec.convert(snapshot.coverage, Coverage), str(run_id))
+    base = _made_from(connection, run.conversation_id, snapshot.parent_version, seqs)
+    before = snapshots.get(connection, tenant_id, run.conversation_id, base)
     own = (stored.c.tenant_id == tenant_id, stored.c.conversation_id == run.conversation_id, stored.c.seq.in_(seqs))
     size = connection.scalar(select(func.coalesce(func.sum(stored.c.bytes), 0)).where(*own)) or 0
     zone = None
@@ -79,6 +83,20 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
         claims = snapshots.claims_of(before)
         previous, earlier = before.summary if claims is None else without_citations(before.summary), claims or ()
     return Source(run, steps, snapshot, previous, earlier, zone, opening, origins, pins)
+
+
+def _made_from(connection: Connection, conversation_id: UUID, version: int, seqs: Sequence[int]) -> int:
+    """Return the newest of a version and those before it that shows messages: extracts or an overflow may have not."""
+    while version:
+        columns = (_s.parent_version, _s.coverage)
+        own = (_s.conversation_id == conversation_id, _s.version == version)
+        row = connection.execute(select(*columns).where(*own)).one_or_none()
+        coverage = () if row is None else msgspec.convert(row.coverage, Coverage)
+        spans = (find_span(coverage, seq) for seq in seqs)
+        if row is None or not any(span is not None and span.fate in {"summarized", "dropped"} for span in spans):
+            break
+        version = row.parent_version
+    return version
 
 
 def _summarized_by(coverage: Coverage, run_id: str) -> list[int]:

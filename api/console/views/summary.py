@@ -15,6 +15,7 @@ from compaction.pins.pinned import message_text
 from compaction.quality.verdict import KEPT, gather, judge
 from compaction.summary.staging import WindowTooSmallError, plan
 from compaction.summary.transcript import SECTIONS
+from compaction.summary.zone import carried_over
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage
 from compaction.windows import UNKNOWN_SUMMARIZER_WINDOW, window_of
@@ -60,7 +61,8 @@ def summary(source: Source) -> Summary:
     policy = in_force(source.run.policy).policy
     zone = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
     other_texts = (*source.pins, *([] if source.opening is None else [message_text(source.opening)]))
-    evidence = gather(zone, source.previous, other_texts=other_texts, names=source.origins.names)
+    previous = None if source.previous is None else carried_over(source.previous)
+    evidence = gather(zone, previous, other_texts=other_texts, names=source.origins.names)
     most = policy.summary_max_tokens * CHARS_PER_TOKEN
     first, whole = (
         judge(each, evidence, sections=SECTIONS, max_chars=most, other_texts=other_texts) for each in (answer, text)
