@@ -47,6 +47,6 @@ async def compare_versions(request: Request[Principal, Any, Any], conversation_i
     },
 )
 async def bisect_text(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> BisectOut:
-    """Find the first snapshot in which a text or value did not stand any more, and which step of which run made it."""
+    """Find the snapshot from which on a text or value did not stand any more, and which step of which run made it."""
     wanted = await read_body(request, BisectIn)
     return await caller_of(request).run_in(id_or_not_found("conv", conversation_id), bisect, wanted.text)

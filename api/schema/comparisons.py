@@ -82,7 +82,7 @@ class FateOut(Struct):
 
 
 class LossOut(Struct, kw_only=True):
-    """The first snapshot in which the text did not stand any more, the run and the step that made it, and why."""
+    """The snapshot from which on the text did not stand any more, the last of several; what made it, and why."""
 
     version: int
     parent_version: int

@@ -253,7 +253,7 @@ class TextFate(msgspec.Struct, frozen=True):
 
 
 class TextLoss(msgspec.Struct, frozen=True):
-    """The first snapshot in which a text did not stand any more, and the run and the step that made it."""
+    """The snapshot from which on a text did not stand any more, the last of several, and what made it."""
 
     version: int
     parent_version: int

@@ -125,7 +125,7 @@ def bisect(
     key: Key = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """Find the first snapshot in which a text did not stand any more, and which step of which run took it out.
+    """Find the snapshot from which on a text did not stand any more, and which step of which run took it out.
 
     Example: palimpsest bisect conv_0197f2c08d1e7b1fa3c5d2e4f6a80911 --text "QX-48213"
     """

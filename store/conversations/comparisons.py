@@ -63,7 +63,7 @@ def token_ratio(connection: Connection, conversation_id: UUID) -> float:
 
 
 class Loss(NamedTuple):
-    """The first snapshot in which a text did not stand any more, and what made it."""
+    """The snapshot from which on a text did not stand any more, the last of several, and what made it."""
 
     version: int
     parent_version: int
@@ -86,7 +86,7 @@ class Traced(NamedTuple):
 
 
 def trace(connection: Connection, tenant_id: UUID, conversation_id: UUID, text: str) -> Traced:
-    """Follow a text through the snapshots that the head came from, the oldest first, up to where it is lost and back.
+    """Follow a text through the snapshots that the head came from, the oldest first, to where it was lost last.
 
     A text stands in a version if it stands in the snapshot, or in a message after it that had come when it was made.
     """
@@ -96,16 +96,15 @@ def trace(connection: Connection, tenant_id: UUID, conversation_id: UUID, text: 
     back_in: int | None = None
     chain = _chain(connection, tenant_id, conversation_id) if said else ()
     for row in chain:
-        if row.covers_through < said[0].seq:
+        if lost is None and row.covers_through < said[0].seq:
             continue
         looked_in.append(row.version)
         stands = any(each.seq > row.covers_through and each.created_at <= row.created_at for each in said)
         stands = stands or _is_in(connection, tenant_id, conversation_id, row.version, text)
-        if lost is None and not stands:
-            lost = row
-        elif lost is not None and stands:
+        if not stands and (lost is None or back_in is not None):
+            lost, back_in = row, None
+        elif lost is not None and stands and back_in is None:
             back_in = row.version
-            break
     covers = chain[-1].covers_through if chain else -1
     in_tail = any(each.seq > covers for each in said)
     seqs = [each.seq for each in said]

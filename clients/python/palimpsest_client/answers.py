@@ -391,7 +391,7 @@ class FateOfOriginal(TypedDict):
 
 
 class Loss(TypedDict):
-    """The first snapshot in which the text did not stand any more, the run and the step that made it, and why."""
+    """The snapshot from which on the text did not stand any more, the last of several; what made it, and why."""
 
     version: int
     parent_version: int

@@ -348,7 +348,7 @@ class Operations(Flows):
         return self.call("POST", path_of("conversations", conversation_id, "comparisons"), Comparison, body=body)
 
     def bisect(self, conversation_id: str, text: str) -> Flow[Bisected]:
-        """Find the first snapshot in which a text or value did not stand any more, and the step that took it out."""
+        """Find the snapshot from which on a text or value did not stand any more, and the step that took it out."""
         return self.call("POST", path_of("conversations", conversation_id, "bisect"), Bisected, body=given(text=text))
 
     def _page(self, path: str, _item: type[T], query: Mapping[str, Any]) -> Flow[Page[T]]:

@@ -310,7 +310,7 @@ export class Client {
     return this.#call("POST /v1/conversations/{conversation_id}/comparisons", [conversationId], { body });
   }
 
-  /** Find the first snapshot in which a text or value did not stand any more, and the step that took it out. */
+  /** Find the snapshot from which on a text or value did not stand any more, and the step that took it out. */
   bisect(conversationId: string, text: string) {
     return this.#call("POST /v1/conversations/{conversation_id}/bisect", [conversationId], { body: { text } });
   }

@@ -120,6 +120,20 @@ def test_what_was_said_again_later_is_in_the_context(talk: Talk) -> None:
     assert len(told["seqs"]) == 2
 
 
+def test_of_what_was_lost_again_the_last_loss_is_found(talk: Talk) -> None:
+    first = asked(talk, "bisect", text=VALUE)["loss"]["version"]
+    assert talk.service.client.post(f"{talk.path}/restore", json={"version": 0}).status_code == 200
+    restored = talk.head()["version"]
+    told = asked(talk, "bisect", text=VALUE)
+    assert (told["in_context"], told["loss"]["version"], told["loss"]["back_in"]) == (True, first, restored)
+    talk.say(*exchanges(20, 200, start=12))
+    talk.compact()
+    told = asked(talk, "bisect", text=VALUE)
+    assert (told["in_context"], told["loss"]["back_in"]) == (False, None)
+    assert told["loss"]["version"] > restored
+    assert (told["loss"]["step"], told["loss"]["messages"]) == ("fallback", [{"seq": 2, "fate": "dropped"}])
+
+
 def test_text_that_json_escapes_is_followed(service: Service) -> None:
     talk = Talk(service, {"compaction_enabled": False, "max_conversation_messages": 6})
     said = 'Das "Gr\u00fcne" \u2014 um 9\u00bd\nUhr'
