@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from compaction.claims.claim import Claim
     from compaction.cost.swap import Bounds
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot
@@ -129,6 +130,11 @@ class Journal:
         """Return a zone as it came; see `read_originals`."""
         with self._transaction(self._lease.tenant_id) as connection:
             return read_originals(connection, self._lease.conversation_id, stage, zone)
+
+    def claims_of_summary(self, summary: str) -> tuple[Claim, ...] | None:
+        """Return what the lines of a summary that this conversation has had rest on; None where that is not known."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            return snapshots.claims_of_summary(connection, self._lease.conversation_id, summary)
 
     def record(self, outcome: StepOutcome, stage: Stage) -> StepRecord:
         """Return what there is to say of a step once it is made."""

@@ -6,6 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from compaction.steps import steps
+from compaction.summary.zone import is_signed_alone
+from compaction.view import signed_summary
 from worker.claims.proving import attributed
 from worker.summarizers.base import Summary
 from worker.summarizers.paying import pay
@@ -46,6 +48,11 @@ class NativeStep:
         tokens = (stage.estimate(beginning) + stage.fixed_tokens, most)
 
         request = summarizing.request(stage, zone, policy)
+        block = signed_summary(stage.view)
+        if block is not None and request.claims is not None and not is_signed_alone(stage.view):
+            # The snapshot's claims are those of the summary by text after it.
+            own = journal.claims_of_summary(str(block["content"]))
+            request = request._replace(claims=(*(own or ()), *request.claims))
 
         def sign() -> SignedSummary:
             return native.sign(beginning, model, sent.system, sent.tools, max_tokens=most, wishes=wishes)

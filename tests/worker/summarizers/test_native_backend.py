@@ -536,6 +536,28 @@ def test_lines_of_the_block_are_attributed_as_those_without_citations(native: Ch
     assert [claim.seqs for claim in again] == [(0,), ()], "by the claims of the block before"
 
 
+def test_lines_of_a_block_with_an_extract_after_it_are_attributed_by_the_claims_of_both(
+    native: Chat, model: LoopbackModel
+) -> None:
+    conversation = begin(native, unsupported_claims="refuse")
+    said = "The freight of Kestrel Lines under contract KL-20417 weighs 731 kilograms."
+    native.append(conversation, [{"role": "user", "content": said}, {"role": "assistant", "content": "Noted."}])
+    native.append(conversation, exchanges(12, 200))
+    written = "- Kestrel Lines carries 731 kilograms of freight under KL-20417"
+    later = "The depot in Rotterdam closes on Friday, says order RD-5521."
+    model.then(compacted(written), status(403), compacted(f"{written}\n- {later}"))
+    workers = Workers(native)
+    workers.settle(conversation)
+    native.append(conversation, [{"role": "user", "content": later}, {"role": "assistant", "content": "Noted."}])
+    native.append(conversation, exchanges(12, 200, start=20))
+    workers.settle(conversation)
+    assert [native.snapshot(conversation, version).step for version in (1, 2)] == ["summary", "extract"]
+    native.append(conversation, exchanges(12, 200, start=40))
+    workers.settle(conversation)
+    row = native.snapshot(conversation, 3)
+    assert (row.step, [claim.seqs for claim in snapshots.claims_of(row) or ()]) == ("summary", [(0,), (26,)])
+
+
 def block_of_context(chat: Chat, conversation: UUID) -> dict[str, Any]:
     found: dict[str, Any] = chat.valid_context(conversation)[0]["content"][0]
     return found
