@@ -347,3 +347,7 @@ def test_an_extract_drops_what_the_summary_before_it_had_marked(handling: str, k
     assert any("Osaka" in claim.text for claim in summary.claims or ()) is keeps
     assert "KL-20417" in summary.text
     assert next(claim.seqs for claim in summary.claims or () if claim.text == depot) == (2,)
+    # A block that the API signed stays where it is, whatever was marked in it.
+    beside = asked._replace(previous=None)
+    assert ", 0 dropped" in proved(ExtractiveSummarizer().summarize(beside), beside).notes[0]
+    assert "gone" not in proved(ExtractiveSummarizer().summarize(beside), beside).notes[0]
