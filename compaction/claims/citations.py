@@ -187,6 +187,13 @@ def left_over(lines: Sequence[str | None]) -> list[str]:
     return [line for at, line in enumerate(lines) if line is not None and at not in gone]
 
 
+def without_unsupported(summary: str, claims: Sequence[Claim]) -> str:
+    """Return a summary without citations and without the lines that nothing bore out, nor headings of nothing else."""
+    unsupported = {claim.text for claim in claims if claim.support == "unsupported"}
+    lines = summary.split("\n")
+    return "\n".join(left_over([None if line.strip() in unsupported else line for line in lines]))
+
+
 def _level(line: str) -> int | None:
     """Return how high a line stands as a heading, 1 the highest; None for one that is none."""
     text = line.strip()

@@ -92,8 +92,8 @@ def _in_force(
 
 
 def _gone(claims: Sequence[Claim], request: SummaryRequest) -> int:
-    """Return how many lines that were marked before are not there any more, because the policy drops them now."""
-    if request.policy.unsupported_claims != "drop" or request.previous is None:
+    """Return how many lines that were marked before are not there any more, as the policy has none of them now."""
+    if request.policy.unsupported_claims == "mark" or request.previous is None:
         return 0
     kept = {claim.text for claim in claims}
     return sum(claim.support == "unsupported" and claim.text not in kept for claim in request.claims or ())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
+from compaction.claims.citations import without_unsupported
 from compaction.pins.pinned import message_text
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
@@ -232,13 +233,18 @@ def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
 
 def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: Origins) -> SummaryRequest:
     """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
-    previous = stage.previous_summary
+    previous, claims = stage.previous_summary, stage.working.snapshot.claims
+    if previous is not None:
+        previous = carried_over(previous)
+    if previous is not None and policy.unsupported_claims != "mark":
+        # Whoever reads such a line takes it over, and it would have to be dropped, or all refused, each time.
+        previous = without_unsupported(previous, claims or ())
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
     return SummaryRequest(
         whole,
-        None if previous is None else carried_over(previous),
+        previous,
         policy,
         instructions=policy.summary_instructions or None,
         times=origins.times,
@@ -247,7 +253,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: O
         strip_fields=policy.private_result_fields,
         other_texts=(*earlier, *pinned),
         tail=tail,
-        claims=stage.working.snapshot.claims,
+        claims=claims,
         withdrawn=stage.withdrawn,
         in_pieces=stage.working.in_pieces,
     )

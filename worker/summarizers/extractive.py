@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from compaction.claims.citations import left_over, with_citations
+from compaction.claims.citations import with_citations
 from compaction.claims.extracted import claims_of
 from compaction.extract.extractive import extract_placed
 from compaction.pieces import places
@@ -60,12 +60,11 @@ class ExtractiveSummarizer:
             }
             for message in originals
         ]
-        previous = _borne_out(request)
         shown = list(_staying(request))
         limit = room = most * CHARS_PER_TOKEN
         while True:
-            text, placed = extract_placed(said, max_chars=room, previous=previous, places=numbers, beside=shown)
-            claims = claims_of(text, placed, at, previous=previous, earlier=request.claims or ())
+            text, placed = extract_placed(said, max_chars=room, previous=request.previous, places=numbers, beside=shown)
+            claims = claims_of(text, placed, at, previous=request.previous, earlier=request.claims or ())
             over = len(with_citations(text, claims)) - limit if policy.recall_handles else 0
             # References count, too: what they take the wording has to give up.
             if over <= 0 or room < limit // 2:
@@ -81,12 +80,3 @@ def _staying(request: SummaryRequest) -> Iterator[str]:
     for mention in chain.from_iterable(map(mentions, request.tail)):
         most = request.policy.tool_result_retention_chars if mention.source == "result" else READ_CHARS
         yield mention.text[:most]
-
-
-def _borne_out(request: SummaryRequest) -> str | None:
-    """Return the summary before without the lines that nothing bore out, where the policy drops them."""
-    unsupported = {claim.text for claim in request.claims or () if claim.support == "unsupported"}
-    if request.previous is None or request.policy.unsupported_claims != "drop" or not unsupported:
-        return request.previous
-    lines = request.previous.split("\n")
-    return "\n".join(left_over([None if line.strip() in unsupported else line for line in lines]))

@@ -332,22 +332,33 @@ def test_headings_of_the_summary_before_it_are_no_claims_of_an_extract(asking: C
         assert REFERENCE not in row.summary
 
 
-@pytest.mark.parametrize(("handling", "keeps"), [("mark", True), ("drop", False)])
-def test_an_extract_drops_what_the_summary_before_it_had_marked(handling: str, keeps: bool) -> None:
-    grave, depot = "A warehouse in Osaka was rented for 48 months.", "The depot in Rotterdam closes on Friday."
+@pytest.mark.parametrize("handling", ["mark", "drop", "refuse"])
+@pytest.mark.parametrize("is_asked", [True, False], ids=["model", "extract"])
+def test_what_was_marked_is_not_given_on_where_there_is_to_be_no_such_line(
+    asking: Chat, model: LoopbackModel, handling: str, *, is_asked: bool
+) -> None:
+    conversation = summarized(asking, model, WELL.replace("## Results", f"{GRAVE}\n## Results"))
+    with asking.database.transaction(asking.tenant_id) as connection:
+        policy = asking.row(conversation).policy | {"unsupported_claims": handling}
+        conversations.change(connection, asking.tenant_id, conversation, {"policy": policy})
+    model.default = ok(WELL if is_asked else "I'm sorry, I cannot help with that.")
+    asked = len(model.requests)
+    asking.append(conversation, exchanges(14, 200, start=20))
+    Workers(asking).settle(conversation)
+    assert ("Osaka" in model.requests[asked].prompt) is (handling == "mark")
+    row = asking.snapshot(conversation, 2)
+    assert (row.step, len(model.requests) - asked) == (("summary", 1) if is_asked else ("extract", 2))
+    assert ("Osaka" in row.summary) is (handling == "mark" and not is_asked)
+    assert "KL-20417" in row.summary
+    carried = by_text(claims(asking, conversation))
+    assert carried["The depot in Rotterdam closes on Friday."].seqs == (2,)
+    gone = ", 1 marked before are gone"
+    details = [step.detail or "" for run in asking.runs(conversation) for step in asking.steps(run.id)]
+    assert any(gone in each for each in details) is (handling != "mark")
+
+
+def test_what_is_marked_in_a_block_is_not_gone_with_an_extract_after_it() -> None:
     zone = tuple(ViewMessage("user" if seq % 2 else "assistant", text, seq) for seq, text in enumerate(sum(FACTS, ())))
-    asked = SummaryRequest(
-        zone,
-        f"{grave}\n{depot}",
-        merge({"unsupported_claims": handling}),
-        claims=(Claim(grave), Claim(depot, (2,), "verbatim")),
-    )
-    summary = proved(ExtractiveSummarizer().summarize(asked), asked)
-    assert ("Osaka" in summary.text) is keeps
-    assert any("Osaka" in claim.text for claim in summary.claims or ()) is keeps
-    assert "KL-20417" in summary.text
-    assert next(claim.seqs for claim in summary.claims or () if claim.text == depot) == (2,)
-    # A block that the API signed stays where it is, whatever was marked in it.
-    beside = asked._replace(previous=None)
-    assert ", 0 dropped" in proved(ExtractiveSummarizer().summarize(beside), beside).notes[0]
-    assert "gone" not in proved(ExtractiveSummarizer().summarize(beside), beside).notes[0]
+    asked = SummaryRequest(zone, None, merge({"unsupported_claims": "drop"}), claims=(Claim(GRAVE),))
+    (note,) = proved(ExtractiveSummarizer().summarize(asked), asked).notes
+    assert note.endswith("0 unsupported, 0 dropped")
