@@ -187,10 +187,14 @@ def left_over(lines: Sequence[str | None]) -> list[str]:
     return [line for at, line in enumerate(lines) if line is not None and at not in gone]
 
 
-def without_unsupported(summary: str, claims: Sequence[Claim]) -> str:
-    """Return a summary without citations and without the lines that nothing bore out, nor headings of nothing else."""
-    unsupported = {claim.text for claim in claims if claim.support == "unsupported"}
-    lines = summary.split("\n")
+def given_on(summary: str, claims: Sequence[Claim], *, marks: bool) -> str:
+    """Return a summary without citations as the next one is made from it; `marks` is whether lines may lack support.
+
+    Whoever reads a line that nothing bore out takes it over: where there are to be none, it is left out, and a heading
+    of nothing else with it.
+    """
+    lines = carried_over(summary).split("\n")
+    unsupported = {claim.text for claim in claims if claim.support == "unsupported" and not marks}
     return "\n".join(left_over([None if line.strip() in unsupported else line for line in lines]))
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
-from compaction.claims.citations import without_unsupported
+from compaction.claims.citations import given_on
 from compaction.pins.pinned import message_text
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
 from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import UNREAD
-from compaction.summary.zone import around, carried_over
+from compaction.summary.zone import around
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import WRITTEN, view_tokens
 from worker.claims.proving import proved
@@ -235,10 +235,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: O
     """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
     previous, claims = stage.previous_summary, stage.working.snapshot.claims
     if previous is not None:
-        previous = carried_over(previous)
-    if previous is not None and policy.unsupported_claims != "mark":
-        # Whoever reads such a line takes it over, and it would have to be dropped, or all refused, each time.
-        previous = without_unsupported(previous, claims or ())
+        previous = given_on(previous, claims or (), marks=policy.unsupported_claims == "mark")
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)

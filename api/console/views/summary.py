@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.console.views.content import SHOWN_CHARS
-from compaction.claims.citations import as_read, without_citations
+from compaction.claims.citations import as_read, given_on, without_citations
 from compaction.overrides import in_force
 from compaction.pins.pinned import message_text
 from compaction.quality.verdict import KEPT, gather, judge
 from compaction.summary.staging import WindowTooSmallError, plan
 from compaction.summary.transcript import SECTIONS
-from compaction.summary.zone import carried_over
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage
 from compaction.windows import UNKNOWN_SUMMARIZER_WINDOW, window_of
@@ -61,20 +60,21 @@ def summary(source: Source) -> Summary:
     policy = in_force(source.run.policy).policy
     zone = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
     other_texts = (*source.pins, *([] if source.opening is None else [message_text(source.opening)]))
-    previous = None if source.previous is None else carried_over(source.previous)
+    marks = policy.unsupported_claims == "mark"
+    previous = None if source.previous is None else given_on(source.previous, source.earlier, marks=marks)
     evidence = gather(zone, previous, other_texts=other_texts, names=source.origins.names)
     most = policy.summary_max_tokens * CHARS_PER_TOKEN
     first, whole = (
         judge(each, evidence, sections=SECTIONS, max_chars=most, other_texts=other_texts) for each in (answer, text)
     )
-    asked, parts = _asked(source, zone)
+    asked, parts = _asked(source, zone, previous)
     return Summary(
         asked, parts, answer.strip(), added.strip(), first.missing, whole.missing, whole.invented, len(zone),
         is_too_large=False,
     )  # fmt: skip
 
 
-def _asked(source: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], int]:
+def _asked(source: Source, zone: Sequence[ViewMessage], previous: str | None) -> tuple[list[Asked], int]:
     step = next((each for each in source.steps if each.model is not None), None)
     if step is None:
         return [], 0
@@ -83,7 +83,7 @@ def _asked(source: Source, zone: Sequence[ViewMessage]) -> tuple[list[Asked], in
     try:
         planned = plan(
             zone,
-            None if source.previous is None else as_read(source.previous, source.earlier),
+            None if previous is None else as_read(previous, source.earlier),
             policy,
             window_of(step.model, UNKNOWN_SUMMARIZER_WINDOW),
             times=source.origins.times,
