@@ -187,17 +187,6 @@ def left_over(lines: Sequence[str | None]) -> list[str]:
     return [line for at, line in enumerate(lines) if line is not None and at not in gone]
 
 
-def given_on(summary: str, claims: Sequence[Claim], *, marks: bool) -> str:
-    """Return a summary without citations as the next one is made from it; `marks` is whether lines may lack support.
-
-    Whoever reads a line that nothing bore out takes it over: where there are to be none, it is left out, and a heading
-    of nothing else with it.
-    """
-    lines = carried_over(summary).split("\n")
-    unsupported = {claim.text for claim in claims if claim.support == "unsupported" and not marks}
-    return "\n".join(left_over([None if line.strip() in unsupported else line for line in lines]))
-
-
 def _level(line: str) -> int | None:
     """Return how high a line stands as a heading, 1 the highest; None for one that is none."""
     text = line.strip()

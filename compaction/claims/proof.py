@@ -46,8 +46,8 @@ def prove(
     summary: str,
     zone: Sequence[ViewMessage],
     *,
-    earlier: Sequence[Claim] | None = (),
-    previous: str | None = None,
+    earlier: Sequence[Claim] = (),
+    unsourced: str | None = None,
     times: Mapping[int, str] | None = None,
     names: Mapping[int, str] | None = None,
     beside: Sequence[str] = (),
@@ -55,12 +55,12 @@ def prove(
 ) -> Proved:
     """Return a summary without its citations, and what each of its lines rests on in `zone` or by `earlier` claims.
 
-    `earlier` is None where the summary before it, `previous`, named no sources: what comes from there cannot have any,
-    and stays. With `drop` other lines without support are left out; `refuse` leaves the refusal to the caller.
+    `unsourced` is an earlier summary that named no sources: what comes from there cannot have any, and stays. With
+    `drop` other lines without support are left out; `refuse` leaves the refusal to the caller.
     """
-    sources = Sources(zone, earlier=earlier or (), times=times, names=names, beside=beside)
-    proof = _Proof(sources, earlier or ())
-    inherited = ClaimSource(previous, ()) if previous and earlier is None else None
+    sources = Sources(zone, earlier=earlier, times=times, names=names, beside=beside)
+    proof = _Proof(sources, earlier)
+    inherited = ClaimSource(unsourced or "", ())
     kept: list[str | None] = []
     claims: list[Claim] = []
     cited = reattributed = unsupported = dropped = refusable = 0
@@ -75,7 +75,7 @@ def prove(
             reattributed += not by_itself
             claims.append(Claim(line.text.strip(), borne.seqs, borne.support))
         else:
-            is_new = inherited is None or not _bears(facts_of(line.text), [inherited], lambda _: False)
+            is_new = not bears_out(inherited, line.text)
             if is_new and handling == "drop":
                 dropped += 1
                 kept.append(None)
@@ -197,6 +197,11 @@ def _joined(stretches: Sequence[range]) -> list[range]:
         else:
             joined.append(stretch)
     return joined
+
+
+def bears_out(source: ClaimSource, line: str) -> bool:
+    """Tell whether a source has by itself what a line says."""
+    return _bears(facts_of(line), [source], lambda _: False)
 
 
 def _quoted(facts: LineFacts, sources: Sequence[ClaimSource]) -> bool:

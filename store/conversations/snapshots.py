@@ -421,6 +421,13 @@ def claims_of_summary(connection: Connection, conversation_id: UUID, summary: st
     return None if row is None else claims_of(row)
 
 
+def unsourced_summary(connection: Connection, conversation_id: UUID) -> str | None:
+    """Return the newest summary of which no claims are known, None for none."""
+    own = (_s.conversation_id == conversation_id, _s.claims.is_(None), _s.summary.is_not(None))
+    summary: str | None = connection.scalar(select(_s.summary).where(*own).order_by(_s.version.desc()).limit(1))
+    return summary
+
+
 def move_head(connection: Connection, conversation_id: UUID, version: int) -> None:
     """Make a snapshot the head; see the database function move_head."""
     connection.execute(

@@ -308,6 +308,7 @@ class Lifecycle:
             if not isinstance(zone, str):
                 replaced = stage.view[zone.start : zone.stop]
                 whole, origins = read_originals(connection, batch.conversation_id, stage, replaced)
+                unsourced = snapshots.unsourced_summary(connection, batch.conversation_id)
         if material.pending_version is not None:
             self._postpone(batch, batch.wait_seconds)
             return None
@@ -316,7 +317,7 @@ class Lifecycle:
                 close(connection, batch, "discarded", zone, policy=policy)
             log.info("batch.not_needed", reason=zone)
             return None
-        return _Reading(policy, material, zone, request_of(stage, zone, policy, whole, origins))
+        return _Reading(policy, material, zone, request_of(stage, zone, policy, whole, origins, unsourced))
 
     def _policy(self, batch: Batch) -> Policy:
         with self._database.transaction(batch.tenant_id) as connection:

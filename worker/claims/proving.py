@@ -122,11 +122,12 @@ def objections_to(text: str, request: SummaryRequest) -> list[str]:
 
 
 def _proof(text: str, request: SummaryRequest) -> Proved:
+    named_none = request.claims is None and request.previous is not None
     return prove(
         text,
         request.zone,
-        earlier=request.claims if request.previous is not None else (),
-        previous=request.previous,
+        earlier=(request.claims if request.previous is not None else None) or (),
+        unsourced=request.previous if named_none else request.unsourced,
         times=request.times,
         names=request.names,
         beside=request.other_texts,

@@ -136,6 +136,11 @@ class Journal:
         with self._transaction(self._lease.tenant_id) as connection:
             return snapshots.claims_of_summary(connection, self._lease.conversation_id, summary)
 
+    def unsourced_summary(self) -> str | None:
+        """Return the newest summary that named no sources, None where all did."""
+        with self._transaction(self._lease.tenant_id) as connection:
+            return snapshots.unsourced_summary(connection, self._lease.conversation_id)
+
     def record(self, outcome: StepOutcome, stage: Stage) -> StepRecord:
         """Return what there is to say of a step once it is made."""
         return runs.StepRecord(

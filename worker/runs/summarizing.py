@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
-from compaction.claims.citations import given_on
+from compaction.claims.handing_on import given_on
 from compaction.pins.pinned import message_text
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
@@ -190,7 +190,8 @@ class Summarizing:
     def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
         """Return what is asked of a summarizer about a zone."""
         whole, origins = self.journal.originals(stage, stage.view[zone.start : zone.stop])
-        return request_of(stage, zone, policy, whole, origins)._replace(instructions=self.wishes)
+        unsourced = self.journal.unsourced_summary()
+        return request_of(stage, zone, policy, whole, origins, unsourced)._replace(instructions=self.wishes)
 
     @property
     def wishes(self) -> str | None:
@@ -231,11 +232,17 @@ def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
     return None
 
 
-def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: Origins) -> SummaryRequest:
-    """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`."""
+def request_of(
+    stage: Stage, zone: Zone, policy: Policy, whole: View, origins: Origins, unsourced: str | None
+) -> SummaryRequest:
+    """Return what is asked of a summarizer about a zone, whose messages as they came are `whole`.
+
+    `unsourced` is the newest summary that named no sources, None where all did.
+    """
     previous, claims = stage.previous_summary, stage.working.snapshot.claims
     if previous is not None:
-        previous = given_on(previous, claims or (), marks=policy.unsupported_claims == "mark")
+        marks = policy.unsupported_claims == "mark"
+        previous = given_on(previous, claims or (), marks=marks, unsourced=unsourced)
     pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
@@ -251,6 +258,7 @@ def request_of(stage: Stage, zone: Zone, policy: Policy, whole: View, origins: O
         other_texts=(*earlier, *pinned),
         tail=tail,
         claims=claims,
+        unsourced=unsourced,
         withdrawn=stage.withdrawn,
         in_pieces=stage.working.in_pieces,
     )

@@ -42,6 +42,8 @@ class SummaryRequest(NamedTuple):
     """The messages after the zone, which stay as they are."""
     claims: tuple[Claim, ...] | None = None
     """What the lines of `previous` rest on; None where that is not known."""
+    unsourced: str | None = None
+    """An earlier summary that named no sources: what comes from it cannot have any."""
     withdrawn: tuple[Pin, ...] = ()
     """Rules that are not in force any more, which a summary does not state."""
     in_pieces: bool = False

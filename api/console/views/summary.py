@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.console.views.content import SHOWN_CHARS
-from compaction.claims.citations import as_read, given_on, without_citations
+from compaction.claims.citations import as_read, without_citations
+from compaction.claims.handing_on import given_on
 from compaction.overrides import in_force
 from compaction.pins.pinned import message_text
 from compaction.quality.verdict import KEPT, gather, judge

@@ -157,7 +157,7 @@ def test_lines_of_an_earlier_summary_rest_on_its_originals() -> None:
 def test_what_a_summary_without_sources_said_is_marked_and_never_dropped() -> None:
     previous = "The gate code is 4471-B, says Marco."
     for handling in ("drop", "refuse"):
-        proved = prove(previous, ZONE, earlier=None, previous=previous, handling=handling)
+        proved = prove(previous, ZONE, unsourced=previous, handling=handling)
         assert (proved.text, proved.counts.unsupported, proved.refusable) == (previous, 1, 0)
 
 

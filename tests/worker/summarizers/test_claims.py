@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import insert, select
 
 from api.schema.runs import run_out
 from compaction.claims.citations import read
@@ -15,6 +16,7 @@ from compaction.policy import merge
 from compaction.summary.zone import REFERENCE
 from compaction.view import ViewMessage
 from store.conversations import branches, conversations, snapshots
+from store.tables import snapshots as stored
 from tests.support.servers.loopback_steps import ok
 from tests.support.service.in_process import Chat, Workers
 from tests.support.talk import answer, exchanges, request
@@ -362,3 +364,20 @@ def test_what_is_marked_in_a_block_is_not_gone_with_an_extract_after_it() -> Non
     asked = SummaryRequest(zone, None, merge({"unsupported_claims": "drop"}), claims=(Claim(GRAVE),))
     (note,) = proved(ExtractiveSummarizer().summarize(asked), asked).notes
     assert note.endswith("0 unsupported, 0 dropped")
+
+
+@pytest.mark.parametrize("handling", ["drop", "refuse"])
+def test_what_a_summary_from_before_claims_said_is_kept_however_often_it_is_taken_over(
+    asking: Chat, model: LoopbackModel, handling: str
+) -> None:
+    conversation = summarized(asking, model, WELL, {"unsupported_claims": handling})
+    with asking.database.transaction(asking.tenant_id) as connection:
+        row = connection.execute(select(stored).where(stored.c.conversation_id == conversation)).mappings().one()
+        connection.execute(insert(stored).values({**row, "version": 2, "parent_version": 1, "claims": None}))
+        snapshots.move_head(connection, conversation, 2)
+    for version, start in ((3, 20), (4, 40), (5, 60)):
+        asking.append(conversation, exchanges(14, 200, start=start))
+        Workers(asking).settle(conversation)
+        row = asking.snapshot(conversation, version)
+        assert (row.step, "KL-20417" in row.summary, "6200 EUR" in row.summary) == ("summary", True, True)
+        assert all(claim.support == "unsupported" for claim in claims(asking, conversation))
