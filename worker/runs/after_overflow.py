@@ -59,7 +59,8 @@ class Recovery:
         else:
             summary = self._summarizing.ask(stage, zone, policy, record)
             zone = steps.covered(stage, zone, summary.covers_through)
-            record = spend(record, summary.spent)._replace(prompt_version=summary.prompt_version)
+            detail = "; ".join([record.detail or "", *summary.notes])
+            record = spend(record, summary.spent)._replace(prompt_version=summary.prompt_version, detail=detail)
             run_id = str(self._lease.run_id)
             recovered = recovery.recover(
                 stage, zone, summary.text, policy, claims=summary.claims, target_tokens=self._target, run_id=run_id

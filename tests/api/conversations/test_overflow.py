@@ -333,6 +333,7 @@ class TestSummaryOfWhatWasLeftOut:
         assert [message.seq for message in asked.zone] == list(range(1, 34))  # also what was left out
         run = talk.runs()[-1]
         assert (run["state"], run["snapshot_version"]) == ("committed", 2)
+        assert (run["unsupported_lines"], run["dropped_lines"]) == (1, 0)
         (step,) = run["steps"]
         assert (step["tokens_before"], step["tokens_after"]) == (
             left["tokens"]["context"],
