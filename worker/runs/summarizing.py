@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import structlog
 
 from compaction.claims.handing_on import given_on
-from compaction.pins.pinned import message_text
+from compaction.pins.pinned import message_text, pin
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
 from compaction.steps.runs import RunReason
@@ -243,8 +243,11 @@ def request_of(
     if previous is not None:
         marks = policy.unsupported_claims == "mark"
         previous = given_on(previous, claims or (), marks=marks, unsourced=unsourced)
-    pinned = tuple(pin.text for pin in stage.working.pins if pin.source == "pinned")
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
+    # What finds no room in the frame is for the summary to tell.
+    beside = pin((*before, *tail), stage.working.pins, max_tokens=policy.pinned_max_tokens)
+    kept = (each for each in stage.working.pins if each.source == "pinned" and each not in beside.dropped)
+    pinned = tuple(each.text for each in kept)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
     return SummaryRequest(
         whole,

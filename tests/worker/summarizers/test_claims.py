@@ -15,7 +15,7 @@ from compaction.coverage import find_span
 from compaction.policy import merge
 from compaction.summary.zone import REFERENCE
 from compaction.view import ViewMessage
-from store.conversations import branches, conversations, snapshots
+from store.conversations import branches, conversations, pins, snapshots
 from store.tables import snapshots as stored
 from tests.support.servers.loopback_steps import ok
 from tests.support.service.in_process import Chat, Workers
@@ -277,6 +277,20 @@ def test_what_nothing_bore_out_once_bears_nothing_out_later(asking: Chat, model:
     Workers(asking).settle(conversation)
     assert asking.row(conversation).head_version == 2
     assert by_text(claims(asking, conversation))["The freight budget is at 9155 EUR now."].support == "unsupported"
+
+
+def test_what_is_pinned_and_finds_no_room_has_to_stand_in_the_summary(asking: Chat, model: LoopbackModel) -> None:
+    model.default = ok(WELL.replace("Kestrel Lines is the carrier under contract KL-20417 [m6\u2013m7].\n", ""))
+    conversation = told(asking, {"pinned_max_tokens": 70})
+    with asking.database.transaction(asking.tenant_id) as connection:
+        for seq, (said, _) in ((6, FACTS[2]), (8, FACTS[3])):
+            pins.add(connection, asking.tenant_id, conversation, seq, said, uuid4())
+    Workers(asking).settle(conversation)
+    row = asking.snapshot(conversation, 1)
+    assert [text for _, _, text, source in row.pins if source == "pinned"] == [FACTS[3][0]]
+    kept = model.requests[0].prompt.partition("<kept-verbatim")[2]
+    assert (FACTS[2][0] in kept, FACTS[3][0] in kept) == (False, True)
+    assert "KL-20417" in row.summary
 
 
 @pytest.mark.parametrize("handles", [False, True])
