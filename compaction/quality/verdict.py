@@ -19,7 +19,7 @@ from compaction.summary.zone import NOTHING_NOTED
 from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of, spelled
 from compaction.text.invisible import SPACE, SPACES, UNSEEN, spread
 from compaction.text.salience import disarmed, values
-from compaction.tokens import text_weight
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +56,9 @@ MENDABLE: Final = frozenset(
 )
 """Reasons that `mend` can remove."""
 
+_ROOM: Final = 1.5
+"""A summary may have this many times the characters that its tokens are taken for: some tokens are longer than four
+characters, and what is mended needs room."""
 MOST_REQUIRED: Final = 24
 LEAST_REQUIRED: Final = 4
 _CHARS_A_VALUE: Final = 200
@@ -180,6 +183,11 @@ def judge(
     if not MENDABLE.issuperset(reasons):
         severity = "final"
     return Verdict(reasons, missing, absent, invented, invented_rules, request, severity)
+
+
+def most_chars(max_tokens: int) -> int:
+    """Return the characters that a summary of at most `max_tokens` tokens may have."""
+    return int(max_tokens * CHARS_PER_TOKEN * _ROOM)
 
 
 def required_values(evidence: Evidence, max_chars: int | None = None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from compaction.claims.citations import without_citations
-from compaction.coverage import Coverage, find_span
+from compaction.coverage import Coverage, find_span, shown_seqs
 from compaction.pins.pinned import Pin
 from store.conversations import conversations, messages, snapshots
 from store.conversations.messages import Origins
@@ -45,8 +45,8 @@ class Source(NamedTuple):
     """What its lines rest on, as far as that is known."""
     zone: Sequence[tuple[int, str, Any]] | None
     """Seq, role and content."""
-    opening: Any
-    """Content of the first message, which stays where it is."""
+    opening: Sequence[Any]
+    """Contents of the messages that stay before it: instructions, and the first of the user."""
     origins: Origins
     pins: Sequence[str]
     """Pinned texts, which are next to the summary."""
@@ -63,8 +63,9 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
     version = next((step.snapshot_version for step in reversed(steps) if step.snapshot_version is not None), None)
     snapshot = None if version is None else snapshots.get(connection, tenant_id, run.conversation_id, version)
     if snapshot is None:
-        return Source(run, steps, None, None, (), (), None, Origins(), ())
-    seqs = _summarized_by(msgspec.convert(snapshot.coverage, Coverage), str(run_id))
+        return Source(run, steps, None, None, (), (), (), Origins(), ())
+    coverage = msgspec.convert(snapshot.coverage, Coverage)
+    seqs = _summarized_by(coverage, str(run_id))
     base = _made_from(connection, run.conversation_id, snapshot.parent_version, seqs)
     before = snapshots.get(connection, tenant_id, run.conversation_id, base)
     own = (stored.c.tenant_id == tenant_id, stored.c.conversation_id == run.conversation_id, stored.c.seq.in_(seqs))
@@ -74,7 +75,8 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
         roles = {row.seq: row.role for row in connection.execute(select(stored.c.seq, stored.c.role).where(*own))}
         contents = messages.contents(connection, run.conversation_id, seqs)
         zone = [(seq, roles[seq], contents[seq]) for seq in seqs if seq in contents]
-    opening = messages.contents(connection, run.conversation_id, [0]).get(0)
+    before_it = [seq for seq in shown_seqs(coverage) if seqs and seq < seqs[0]]
+    opening = list(messages.contents(connection, run.conversation_id, before_it).values())
     origins = messages.origins(connection, run.conversation_id, seqs[0], seqs[-1]) if seqs else Origins()
     pins = [pin.text for pin in msgspec.convert(snapshot.pins or [], list[Pin]) if pin.source == "pinned"]
     previous: str | None = None

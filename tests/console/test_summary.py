@@ -144,6 +144,26 @@ def test_what_the_guard_missed_and_what_it_added(service: Service, told: Told) -
     assert f"{ORDER}-0" in missed.partition("Still missing")[0]
 
 
+def test_what_stays_before_a_summary_was_not_missed(service: Service) -> None:
+    path = service.conversation(policy=POLICY)
+    opening = [
+        {"role": "system", "content": "You look after parcels."},
+        {"role": "user", "content": f"I am customer {ORDER}-7, by the way."},
+        {"role": "assistant", "content": f"Noted, you are {ORDER}-7."},
+        {"role": "user", "content": f"And what of {ORDER}-8?"},
+        {"role": "assistant", "content": f"{ORDER}-8 is on its way."},
+    ]
+    service.append(path, *opening, *talk.exchanges(12, 200), shape="chat")
+    with Chat(service.settings, service.tenant_id) as chat:
+        Workers(chat, StagedSummarizer(Model(), QualityGuard)).settle(conversation_at(path))
+        run = external("run", chat.run(conversation_at(path)).id)
+    with signed_in(service) as client:
+        guard = text_of(client.get(f"/console/runs/{run}/summary").text).rpartition("Exact values")[2]
+    missed = guard.partition("Missed by the answer, and wanted by the guard")[2].partition("In the summary")[0]
+    assert f"{ORDER}-8" in missed
+    assert f"{ORDER}-7" not in missed
+
+
 def test_where_an_extract_stands_in_its_prompt_is_shown_and_its_failure_told(service: Service, told: Told) -> None:
     with signed_in(service) as client:
         page = client.get(f"/console/runs/{told.runs[2]}/summary").text

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from compaction.quality.verdict import gather, judge, mend
+from compaction.quality.verdict import gather, judge, mend, most_chars
 from compaction.summary.frames import FRAMES
 from compaction.summary.transcript import SECTIONS, SYSTEM_PROMPT
-from compaction.tokens import CHARS_PER_TOKEN
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
     from compaction.quality.verdict import Verdict
     from worker.summarizers.base import SummaryRequest
-
-ROOM: Final = 1.5
-"""A summary may have this many times the characters that its tokens are taken for: some tokens are longer than four
-characters, and what is mended needs room."""
 
 _TAGS: Final = tuple(f"{opening}{name}-" for name in FRAMES for opening in ("<", "</"))
 
@@ -27,7 +22,7 @@ class QualityGuard:
     def __init__(self, request: SummaryRequest) -> None:
         self._request = request
         self._evidence = gather(request.zone, request.previous, other_texts=request.other_texts, names=request.names)
-        self._max_chars = int(request.policy.summary_max_tokens * CHARS_PER_TOKEN * ROOM)
+        self._max_chars = most_chars(request.policy.summary_max_tokens)
 
     def of(self, text: str) -> Verdict:
         """Return what is wrong with a summary."""

@@ -13,10 +13,9 @@ from compaction.claims.citations import as_read, without_citations
 from compaction.claims.handing_on import given_on
 from compaction.overrides import in_force
 from compaction.pins.pinned import message_text
-from compaction.quality.verdict import KEPT, gather, judge
+from compaction.quality.verdict import KEPT, gather, judge, most_chars
 from compaction.summary.staging import WindowTooSmallError, plan
 from compaction.summary.transcript import SECTIONS
-from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage
 from compaction.windows import UNKNOWN_SUMMARIZER_WINDOW, window_of
 
@@ -60,11 +59,11 @@ def summary(source: Source) -> Summary:
         return Summary((), 0, answer, added, (), (), (), 0, is_too_large=source.zone is None)
     policy = in_force(source.run.policy).policy
     zone = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
-    other_texts = (*source.pins, *([] if source.opening is None else [message_text(source.opening)]))
+    other_texts = (*source.pins, *map(message_text, source.opening))
     marks = policy.unsupported_claims == "mark"
     previous = None if source.previous is None else given_on(source.previous, source.earlier, marks=marks)
     evidence = gather(zone, previous, other_texts=other_texts, names=source.origins.names)
-    most = policy.summary_max_tokens * CHARS_PER_TOKEN
+    most = most_chars(policy.summary_max_tokens)
     first, whole = (
         judge(each, evidence, sections=SECTIONS, max_chars=most, other_texts=other_texts) for each in (answer, text)
     )
