@@ -54,7 +54,8 @@ class Changes:
 
     def taken_back(self, text: str, place: int) -> Clause | None:
         """Return the newest earlier statement that `text`, said in message number `place`, changes; None for none."""
-        if not CHANGE.search(text) or BEFORE in text:
+        # What ends in a colon only leads to what follows it.
+        if not CHANGE.search(text) or BEFORE in text or text.endswith(":"):
             return None
         subjects = _subjects(text)
         kinds = [(form, _of_kind(form, text)) for form in _KINDS]

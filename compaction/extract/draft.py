@@ -185,7 +185,8 @@ class Draft:
         if earlier is None:
             return text
         earlier.telling *= _TAKEN_BACK
-        return changed(text, earlier.text)
+        # What is carried over has said so when it came: cut anew, it may have lost sight of that.
+        return text if line.place < 0 else changed(text, earlier.text)
 
     def call(self, name: str, arguments: Any, place: int) -> Line:
         """Append a tool call whose outcome is not known yet."""

@@ -126,6 +126,27 @@ def test_what_is_about_something_else_takes_nothing_back(later: str) -> None:
     assert "(before:" not in extract(talk, max_chars=900)
 
 
+@pytest.mark.parametrize("later", ["Actually, we take the boat to Lisbon on Sunday!", "Actually, I changed my mind:"])
+def test_what_changed_is_said_once_however_often_it_is_carried_over(later: str) -> None:
+    talk = said("We take the boat to Lisbon on Friday.", "Nice.", *chat_about(0), f"{later} Anna has to work.", "Fine.")
+    first = extract(talk, max_chars=3_000)
+    text = first
+    for number in range(1, 4):
+        text = extract(said(*chat_about(number)), max_chars=3_000, previous=text)
+    at_first, at_last = ([line for line in each.split("\n") if later in line] for each in (first, text))
+    assert at_last == at_first
+    assert first.count("(before:") <= 1
+
+
+def chat_about(number: int) -> list[str]:
+    return [
+        f"My sister sings in choir {number} in Porto, we went to see her and I cried a little.",
+        "That is so sweet, I love choirs and I miss mine.",
+        f"I painted kitchen {number} yellow, it makes me happy. Actually, I changed my mind: it is green.",
+        "Yellow is my favourite, my mother had a yellow kitchen too.",
+    ]
+
+
 def test_an_extract_of_talk_is_read_as_itself() -> None:
     first = extract(chat(), max_chars=1_600)
     again = extract([], max_chars=1_600, previous=first)
