@@ -81,6 +81,8 @@ class _Reading(NamedTuple):
     policy: Policy
     material: Material
     zone: Zone
+    previous: str | None
+    """The summary before it, by which it is found again: the request has what of it is given on."""
     request: SummaryRequest
 
 
@@ -317,7 +319,8 @@ class Lifecycle:
                 close(connection, batch, "discarded", zone, policy=policy)
             log.info("batch.not_needed", reason=zone)
             return None
-        return _Reading(policy, material, zone, request_of(stage, zone, policy, whole, origins, unsourced))
+        request = request_of(stage, zone, policy, whole, origins, unsourced)
+        return _Reading(policy, material, zone, stage.previous_summary, request)
 
     def _policy(self, batch: Batch) -> Policy:
         with self._database.transaction(batch.tenant_id) as connection:
@@ -369,7 +372,7 @@ def _outline(reading: _Reading, plan: Plan, api: AnthropicBatches) -> batches.Ou
         last_seq=max(seqs),
         zone_messages=len(zone),
         part_ends=tuple(part.stop for part in plan.parts),
-        fingerprint=fingerprint(zone, reading.request.previous),
+        fingerprint=fingerprint(zone, reading.previous),
         canary=plan.secret,
         model=api.model,
         prompt_version=api.prompt_version,
