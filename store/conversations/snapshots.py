@@ -413,21 +413,6 @@ def claims_of(row: AnyRow) -> tuple[Claim, ...] | None:
     return None if row.claims is None or row.summary is None else unpacked(row.claims, row.summary)
 
 
-def claims_of_summary(connection: Connection, conversation_id: UUID, summary: str) -> tuple[Claim, ...] | None:
-    """Return what the lines of a summary rest on, by the newest snapshot that has it; None where that is not known."""
-    own = (_s.conversation_id == conversation_id, _s.summary == summary)
-    newest = select(_s.claims, _s.summary).where(*own).order_by(_s.version.desc()).limit(1)
-    row = connection.execute(newest).one_or_none()
-    return None if row is None else claims_of(row)
-
-
-def unsourced_summary(connection: Connection, conversation_id: UUID) -> str | None:
-    """Return the newest summary of which no claims are known, None for none."""
-    own = (_s.conversation_id == conversation_id, _s.claims.is_(None), _s.summary.is_not(None))
-    summary: str | None = connection.scalar(select(_s.summary).where(*own).order_by(_s.version.desc()).limit(1))
-    return summary
-
-
 def move_head(connection: Connection, conversation_id: UUID, version: int) -> None:
     """Make a snapshot the head; see the database function move_head."""
     connection.execute(

@@ -19,7 +19,7 @@ from compaction.steps.runs import RunKind, RunReason, RunTrigger
 from compaction.view import WRITTEN
 from runtime import ids
 from runtime.fault_points import pause_for_test
-from store.conversations import conversations, snapshots
+from store.conversations import claims, conversations, snapshots
 from store.runs import batches, runs
 from store.tenants import budgets, tenants
 from worker.batches.ahead import fingerprint
@@ -310,7 +310,7 @@ class Lifecycle:
             if not isinstance(zone, str):
                 replaced = stage.view[zone.start : zone.stop]
                 whole, origins = read_originals(connection, batch.conversation_id, stage, replaced)
-                unsourced = snapshots.unsourced_summary(connection, batch.conversation_id)
+                unsourced = claims.unsourced_summary(connection, batch.conversation_id)
         if material.pending_version is not None:
             self._postpone(batch, batch.wait_seconds)
             return None

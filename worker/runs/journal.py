@@ -17,7 +17,7 @@ from compaction.steps.runs import RunKind, RunReason, RunState, StepState
 from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
 from runtime.fault_points import pause_for_test
-from store.conversations import conversations, messages, snapshots
+from store.conversations import claims, conversations, messages, snapshots
 from store.conversations.messages import Origins
 from store.runs import outages, runs, waiting_summaries
 from worker.metrics import METRICS
@@ -134,12 +134,12 @@ class Journal:
     def claims_of_summary(self, summary: str) -> tuple[Claim, ...] | None:
         """Return what the lines of a summary that this conversation has had rest on; None where that is not known."""
         with self._transaction(self._lease.tenant_id) as connection:
-            return snapshots.claims_of_summary(connection, self._lease.conversation_id, summary)
+            return claims.claims_of_summary(connection, self._lease.conversation_id, summary)
 
     def unsourced_summary(self) -> str | None:
         """Return the newest summary that named no sources, None where all did."""
         with self._transaction(self._lease.tenant_id) as connection:
-            return snapshots.unsourced_summary(connection, self._lease.conversation_id)
+            return claims.unsourced_summary(connection, self._lease.conversation_id)
 
     def record(self, outcome: StepOutcome, stage: Stage) -> StepRecord:
         """Return what there is to say of a step once it is made."""
