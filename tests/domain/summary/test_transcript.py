@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.messages import blocks
 from compaction.policy import Policy
 from compaction.private_fields import LEFT_OUT, without_fields, without_private
 from compaction.summary.attachments import CITATIONS
@@ -356,7 +357,7 @@ def test_fields_that_are_not_for_a_model_never_reach_it(text: str) -> None:
         assert SECRET not in entry_text
         assert "ok" in entry_text or LEFT_OUT in entry_text
         for block in (result(content=content), {"type": "mcp_tool_result", "tool_use_id": "m", "content": content}):
-            (bare,) = without_private([block], ("details", "content", "type"))
+            (bare,) = blocks(without_private([block], ("details", "content", "type")))
             assert SECRET not in str(bare)
             assert bare["content"]
             assert bare["type"] == block["type"]

@@ -386,8 +386,8 @@ def test_what_a_summary_from_before_claims_said_is_kept_however_often_it_is_take
 ) -> None:
     conversation = summarized(asking, model, WELL, {"unsupported_claims": handling})
     with asking.database.transaction(asking.tenant_id) as connection:
-        row = connection.execute(select(stored).where(stored.c.conversation_id == conversation)).mappings().one()
-        connection.execute(insert(stored).values({**row, "version": 2, "parent_version": 1, "claims": None}))
+        first = connection.execute(select(stored).where(stored.c.conversation_id == conversation)).mappings().one()
+        connection.execute(insert(stored).values({**first, "version": 2, "parent_version": 1, "claims": None}))
         snapshots.move_head(connection, conversation, 2)
     for version, start in ((3, 20), (4, 40), (5, 60)):
         asking.append(conversation, exchanges(14, 200, start=start))
