@@ -53,8 +53,9 @@ def restore_version(
         restored = branches.restore(connection, tenant_id, conversation_id, version, policy, caller.request_id)
     except branches.SupersededError:
         raise superseded(pointer) from None
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
     or_not_found(restored, pointer)
-    return or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    return row
 
 
 async def fork(caller: Caller, conversation_id: UUID, wanted: ForkIn) -> AnyRow:

@@ -136,6 +136,7 @@ PROMETHEUS_ALONE: Final = (
     "OverBudget",
     "Overflows",
     "SweepsFail",
+    "NoGateway",
     "GatewayProviderAway",
     "GatewayFailsOpen",
     "GatewayTurnsLost",

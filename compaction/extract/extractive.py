@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from compaction.extract.draft import INITIALS, ROOMY_CHARS, SPEAKERS, Draft
@@ -51,15 +50,15 @@ def extract(
     max_chars: int,
     previous: str | None = None,
     places: Sequence[int] | None = None,
-    beside: Iterable[str] = (),
+    beside: Iterable[tuple[Source, str]] = (),
 ) -> str:
     """Return an extract of `messages` of at most `max_chars` characters.
 
     `messages` are in the Messages API's form and order, with the `name` of who wrote them if that is known. `previous`
     is the summary of what came before them, this function's own or a model's; its lines compete for room with the new
     ones. The same input gives the same output; "" says that there was nothing to keep. `places` are the messages'
-    numbers, ascending from 0, where several are pieces of one. `beside` are texts that a reader has as well: a value in
-    them is worth as much here as one that is said again.
+    numbers, ascending from 0, where several are pieces of one. `beside` are texts that a reader has too, with who said
+    them: a value in them is worth as much here as one that is said again.
     """
     return extract_placed(messages, max_chars=max_chars, previous=previous, places=places, beside=beside)[0]
 
@@ -70,7 +69,7 @@ def extract_placed(
     max_chars: int,
     previous: str | None = None,
     places: Sequence[int] | None = None,
-    beside: Iterable[str] = (),
+    beside: Iterable[tuple[Source, str]] = (),
 ) -> tuple[str, list[tuple[int, ...]]]:
     """Return the same with the places that its lines are from, those that are from any, in order.
 
@@ -123,9 +122,15 @@ def _render(draft: Draft, *, roomy: bool) -> str:
 class Selection:
     """Chooses the clauses of a draft by what they add for each character they cost."""
 
-    def __init__(self, draft: Draft, beside: Iterable[str] = ()) -> None:
+    def __init__(self, draft: Draft, beside: Iterable[tuple[Source, str]] = ()) -> None:
         self._draft = draft
-        self._covered = dict.fromkeys(chain.from_iterable(map(values, beside)), 1)
+        # That somebody spoke a value may stand here alone, and is what it is kept for when a tool's output goes.
+        self._covered = {
+            value: 1
+            for source, text in beside
+            for value in values(text)
+            if source != "result" or not draft.weights.is_spoken(value)
+        }
         self._heap: list[tuple[float, int]] = []
 
     def rate(self, clause: Clause) -> float:

@@ -160,6 +160,11 @@ class Weights:
         seen.field = seen.field or name
         seen.regions.add(place // _REGION_MESSAGES)
 
+    def is_spoken(self, value: str) -> bool:
+        """Tell whether anybody used a value, rather than tools alone."""
+        seen = self._mentions.get(value)
+        return seen is not None and seen.spoken > 0
+
     def __getitem__(self, value: str) -> float:
         """Return the weight of `value`, about 0 to 1, once every mention is noted."""
         weight = self._known.get(value)

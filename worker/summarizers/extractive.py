@@ -20,6 +20,7 @@ from worker.summarizers.base import Spent, Summary, SummaryError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compaction.text.salience import Source
     from worker.summarizers.base import SummaryRequest
 
 PROMPT_VERSION = "extract-6"
@@ -75,8 +76,8 @@ class ExtractiveSummarizer:
         return Summary(text, None, PROMPT_VERSION, Spent(), claims=claims)
 
 
-def _staying(request: SummaryRequest) -> Iterator[str]:
+def _staying(request: SummaryRequest) -> Iterator[tuple[Source, str]]:
     """Yield the texts after the zone, of tool results what a cut would leave of them: it may come before a summary."""
     for mention in chain.from_iterable(map(mentions, request.tail)):
         most = request.policy.tool_result_retention_chars if mention.source == "result" else READ_CHARS
-        yield mention.text[:most]
+        yield mention.source, mention.text[:most]

@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,9 @@ from tests.support.dialogues import DIALOGUES
 from tests.support.places import ROOT
 from worker.summarizers import SummaryError, SummaryRequest
 from worker.summarizers.extractive import ExtractiveSummarizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TRIP = [
     user("Please find me a flat in Lisbon for June. It must have at least 2 bedrooms and cost no more than EUR 1,850."),
@@ -507,12 +511,20 @@ def test_an_extract_has_its_share_of_the_threshold_or_of_what_it_replaces(
 
 
 @pytest.mark.parametrize(
-    "stays", [user("Book WH-71 to WH-75, then."), result("a", "WH-71 WH-72 WH-73 WH-74 WH-75 are free")]
+    ("speaker", "stays", "leaves_room"),
+    [
+        (assistant, user("Book WH-71 to WH-75, then."), True),
+        (assistant, result("b", "WH-71 WH-72 WH-73 WH-74 WH-75 are free"), False),
+        (partial(result, "a"), result("b", "WH-71 WH-72 WH-73 WH-74 WH-75 are free"), True),
+    ],
+    ids=["said", "said by a tool after somebody", "said by tools"],
 )
-def test_what_the_messages_after_it_say_leaves_room_for_other_values(stays: dict[str, Any]) -> None:
+def test_what_the_messages_after_it_say_leaves_room_for_other_values(
+    speaker: Callable[[str], dict[str, Any]], stays: dict[str, Any], *, leaves_room: bool
+) -> None:
     named = [
         user("Which warehouses are there?"),
-        *(assistant(f"Warehouse WH-{n} has free space.") for n in range(60, 80)),
+        *(speaker(f"Warehouse WH-{n} has free space.") for n in range(60, 80)),
     ]
     request = request_for(named, summary_max_tokens=120)
     before, after = (
@@ -520,7 +532,7 @@ def test_what_the_messages_after_it_say_leaves_room_for_other_values(stays: dict
         for tail in ((), (ViewMessage(stays["role"], stays["content"], len(named)),))
     )
     assert "WH-75" in before
-    assert "WH-75" not in after
+    assert ("WH-75" not in after) is leaves_room
     assert len(re.findall(r"WH-\d\d", after)) >= len(re.findall(r"WH-\d\d", before))
 
 
