@@ -11,10 +11,11 @@ from sqlalchemy.exc import NoResultFound
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
 from api.schema.types import RestorePlanOut
 from compaction.payload.assembly import drop_warnings
+from compaction.pins.pinned import rules_in
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.steps.snapshot import build
 from compaction.view import view_tokens
-from store.conversations import branches, conversations, snapshots
+from store.conversations import branches, conversations, repinning, snapshots
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -53,9 +54,11 @@ def restore_version(
         restored = branches.restore(connection, tenant_id, conversation_id, version, policy, caller.request_id)
     except branches.SupersededError:
         raise superseded(pointer) from None
-    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
-    or_not_found(restored, pointer)
-    return row
+    if restored is None:
+        or_not_found(conversations.get(connection, tenant_id, conversation_id))
+        raise not_found(pointer)
+    repinning.keep_up(connection, tenant_id, conversation_id, policy=policy, request_id=caller.request_id)
+    return or_not_found(conversations.get(connection, tenant_id, conversation_id))
 
 
 async def fork(caller: Caller, conversation_id: UUID, wanted: ForkIn) -> AnyRow:
@@ -73,17 +76,19 @@ def _fork(
     row = conversations.get(connection, tenant_id, conversation_id)
     if row is None:
         return None
+    policy = caller.principal.policy_for(row.policy, row.model)
     fork_id = branches.fork(
         connection,
         tenant_id,
         conversation_id,
         wanted.through_seq,
         wanted.external_id,
-        caller.principal.policy_for(row.policy, row.model),
+        policy,
         caller.request_id,
     )
     if fork_id is None:
         raise invalid("There is no message with this seq, or another has replaced it.", "/through_seq")
+    repinning.keep_up(connection, tenant_id, fork_id, policy=policy, request_id=caller.request_id)
     return conversations.get(connection, tenant_id, fork_id)
 
 
@@ -111,38 +116,53 @@ def _read_version(
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
     try:
         branches.check_shown(connection, conversation_id, version)
-        material = snapshots.load(connection, tenant_id, conversation_id, base_version=version, lock="read")
+        policy = principal.policy_for(row.policy, row.model)
+        material = snapshots.load(
+            connection,
+            tenant_id,
+            conversation_id,
+            base_version=version,
+            lock="read",
+            dated=policy.recall_handles,
+        )
     except NoResultFound:
         raise not_found("/version") from None
-    return StoredVersion(version, material, row.carried_tokens, principal.policy_for(row.policy, row.model))
+    return StoredVersion(version, material, row.carried_tokens, policy)
 
 
 def _plan(stored: StoredVersion) -> RestorePlanOut:
     """Return what `GET …/context` would answer after a restore, in numbers; it computes for a while."""
     material, policy = stored.material, stored.policy
     ratio = material.token_ratio
+    last = len(material.tail) and material.tail[-1].seq
     working = build(
         material.snapshot,
         material.tail,
         policy,
-        strip_thinking_through=len(material.tail) and material.tail[-1].seq,
+        strip_thinking_through=last,
         other_model_through=material.other_model_through,
     )
+    view, framed = working.view, material.snapshot.pins
+    if material.pinned or framed:
+        stage = material._replace(strip_thinking_through=last).stage(policy)
+        pinned = stage.pinned(stage.view, policy)
+        if rules_in(pinned.framed) != rules_in(framed):
+            view, framed = pinned.view, pinned.framed
     fixed = math.ceil((material.fixed_tokens - stored.carried_tokens) * ratio)
     fitted = fit_history(
-        working.view,
+        view,
         policy.context_limit_tokens - fixed,
         lambda message: message.tokens * ratio,
-        carries_summary=material.snapshot.summary is not None or bool(material.snapshot.pins),
+        carries_summary=material.snapshot.summary is not None or bool(framed),
         handles=working.handles,
     )
-    exchanges = count_exchanges(working.view)
+    exchanges = count_exchanges(view)
     return RestorePlanOut(
         version=stored.version,
-        tokens=fixed + math.ceil(view_tokens(working.view) * ratio),
+        tokens=fixed + math.ceil(view_tokens(view) * ratio),
         tokens_served=fixed + fitted.tokens,
         budget=policy.context_limit_tokens,
-        messages=len(working.view),
+        messages=len(view),
         messages_served=len(fitted.view),
         held_tokens=policy.min_savings_tokens * branches.HOLD_FACTOR,
         warnings=drop_warnings(fitted, exchanges),

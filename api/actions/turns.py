@@ -15,12 +15,14 @@ from compaction.payload.context_blocks import prepare
 from compaction.pins.ledger import turn_entries
 from runtime.fault_points import pause_for_test
 from store import hot_path
-from store.conversations import conversations
+from store.conversations import conversations, repinning
 from store.conversations.context_blocks import new_blocks
 from store.conversations.usages import UsageRecord
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from sqlalchemy import Connection
 
     from api.actions.caller import Caller
     from api.http.turn_bodies import Turn
@@ -94,7 +96,7 @@ async def store_turn(
     begun[conversation] = None
     if len(begun) > _MOST_BEGUN:
         del begun[next(iter(begun))]
-    return await hot_path.append_turn(
+    appended = await hot_path.append_turn(
         caller.services.pool,
         tenant_id=caller.tenant_id,
         conversation_id=conversation,
@@ -113,6 +115,16 @@ async def store_turn(
         sent=turn.sent,
         entries=entries,
     )
+    if turn.replace_from is not None and appended.outcome in {"appended", "replayed"}:
+        await caller.run(_keep_up, conversation, caller)
+    return appended
+
+
+def _keep_up(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller) -> None:
+    """Have the rules of now in the head that an edit has gone back to."""
+    if (row := conversations.get(connection, tenant_id, conversation_id)) is not None:
+        policy = caller.principal.policy_for(row.policy, row.model)
+        repinning.keep_up(connection, tenant_id, conversation_id, policy=policy, request_id=caller.request_id)
 
 
 async def _new_blocks(caller: Caller, conversation: UUID, turn: Turn) -> NewBlocks:

@@ -24,7 +24,7 @@ from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PinSource = Literal["pinned", "standing_instruction", "latest_request", "left_out"]
 """`left_out` is the note of the messages that are not shown, which has a place of its own: see `left_out.py`."""
@@ -149,6 +149,11 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin,
     host = first_of_user(view)
     framed = set() if host is None else _framed(view[host].content)
     return tuple(pin for pin in pins if pin.text not in texts.get(pin.seq, "") and pin.text not in framed)
+
+
+def rules_in(pins: Iterable[Pin]) -> set[tuple[int, str, str]]:
+    """Return the rules among pins by what they say and where: a fork has them under other ids."""
+    return {(pin.seq, pin.text, pin.source) for pin in pins if pin.source in IN_LEDGER.values()}
 
 
 def render_pins(pins: Sequence[Pin]) -> str:

@@ -350,11 +350,7 @@ def commit(
         in_signed_loop=row.in_loop and row.loop_has_thinking,
     )
     if waits:
-        connection.execute(
-            update(conversations)
-            .where(_c.id == lease.conversation_id)
-            .values(pending_version=version, last_version=version)
-        )
+        let_wait(connection, lease.conversation_id, version)
     elif waits_for_cache is not None:
         waiting.wait(
             connection,
@@ -418,6 +414,13 @@ def move_head(connection: Connection, conversation_id: UUID, version: int) -> No
     connection.execute(
         text("select move_head(:conversation, :version)"),
         {"conversation": conversation_id, "version": version},
+    )
+
+
+def let_wait(connection: Connection, conversation_id: UUID, version: int) -> None:
+    """Have a new snapshot wait as pending for the end of a tool loop."""
+    connection.execute(
+        update(conversations).where(_c.id == conversation_id).values(pending_version=version, last_version=version)
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.api.rules.test_pinned import Talk
-from tests.support.talk import exchanges
+from tests.support.talk import answer, call, exchanges, prose, request, result
 
 if TYPE_CHECKING:
     from tests.support.service.running_api import Service
@@ -184,6 +184,74 @@ def test_a_fork_has_the_rules_of_its_past(talk: Rules) -> None:
     assert fork.standing() == [LATER, PINNED]
     assert fork.by_text()[FIRST]["withdrawn_at"] is not None
     assert {entry["id"] for entry in fork.ledger()}.isdisjoint(entry["id"] for entry in talk.ledger())
+
+
+GONE = prose("request 2", 200)
+"""What message 4 says, and no summary of it."""
+
+
+def gone_back(talk: Rules, way: str, version: dict[str, Any]) -> Rules:
+    """Go back to a version, or to before something that it does not cover; return the conversation that has."""
+    client, covered = talk.service.client, version["covers_through"]
+    if way == "restore":
+        planned = client.post(f"{talk.path}/restore", json={"version": version["version"], "dry_run": True}).json()
+        assert client.post(f"{talk.path}/restore", json={"version": version["version"]}).status_code == 200
+        assert talk.checked()["tokens"]["context"] == planned["tokens_served"]
+    elif way == "edit":
+        body = {"messages": [request("instead")], "replace_from": covered + 1}
+        assert client.post(f"{talk.path}/turns", json=body).status_code == 201
+    else:
+        body = client.post(f"{talk.path}/fork", json={"through_seq": covered + 2}).json()
+        fork = Rules.__new__(Rules)
+        fork.service, fork.path = talk.service, f"/v1/conversations/{body['id']}"
+        return fork
+    return talk
+
+
+@pytest.mark.parametrize("handles", [False, True])
+@pytest.mark.parametrize("way", ["restore", "edit", "fork"])
+def test_who_goes_back_to_a_version_has_the_rules_of_now(service: Service, way: str, *, handles: bool) -> None:
+    talk = Rules(service, {"input_token_budget": 0, "recall_handles": handles})
+    talk.say(*exchanges(12, 200))
+    talk.compact()
+    without = talk.head()
+    talk.say(*exchanges(12, 200, start=12))
+    talk.compact()
+    assert talk.pin(4).status_code == 201
+    assert talk.standing() == [GONE]
+    back = gone_back(talk, way, without)
+    assert back.standing() == [GONE]
+    assert back.head()["step"] == "pin"
+    assert gone_back(back, "restore", {**without, "version": 0}).standing() == [GONE]
+
+
+@pytest.mark.parametrize("way", ["restore", "edit", "fork"])
+def test_who_goes_back_to_a_version_has_no_rule_that_was_withdrawn(talk: Rules, way: str) -> None:
+    talk.say(*exchanges(12, 200))
+    pinned = talk.pin(4).json()["id"]
+    talk.compact()
+    framed = talk.head()
+    assert GONE in {pin["text"] for pin in framed["pins"]}
+    talk.say(*exchanges(12, 200, start=12))
+    talk.compact()
+    assert talk.service.client.delete(f"{talk.path}/pins/{pinned}").status_code == 204
+    back = gone_back(talk, way, framed)
+    assert GONE not in back.said()
+    assert back.standing() == []
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_what_is_pinned_within_a_signed_loop_stands_when_it_ends(talk: Rules, *, is_pending: bool) -> None:
+    talk.say(*exchanges(12, 200))
+    if not is_pending:
+        talk.compact()
+    talk.say(request("look it up"), call(1, thinking=True), result(1, 20))
+    talk.compact()
+    row = talk.service.client.get(talk.path).json()
+    assert (row["pending_version"] is not None) == is_pending
+    assert talk.pin(4).status_code == 201
+    talk.say(call(2, thinking=True), result(2, 20), answer("found"))
+    assert talk.standing() == [GONE]
 
 
 def test_rules_that_disagree_are_named(talk: Rules) -> None:
