@@ -108,9 +108,7 @@ async def recognize(
     `only` or `external_id` is the conversation that the request names. Where it is the API's and has more messages than
     a request waits for, the place is pending unless it `can_wait`.
     """
-    beginning = await _longest(pool, tenant_id, keys, only)
-    if beginning is None and only is not None:
-        beginning = await _longest(pool, tenant_id, keys, None)
+    beginning = await _known(pool, tenant_id, history, keys, only)
     if beginning is None and (only is not None or external_id is not None):
         # One that has more than the request is not what the request goes on from.
         most = len(history.rows) + 1
@@ -125,6 +123,9 @@ async def recognize(
     if beginning.is_superseded:
         # An edit took its place, and now it goes on: it is a conversation beside that one.
         return new_place(branch_of=beginning.conversation_id)
+    if not _is_placed(beginning):
+        absent = await stored.absent(pool, tenant_id, beginning.conversation_id, beginning.next_seq)
+        beginning = beginning._replace(removed=absent)
     place = _compared(beginning, history)
     if place is None:
         return new_place(branch_of=beginning.conversation_id)
@@ -136,6 +137,31 @@ async def recognize(
         recalls = tuple(each._replace(messages=texts[each.seq]) for each in place.recalls if each.seq in texts)
         place = place._replace(strip_thinking_through=place.last_seq, recalls=recalls)
     return place._replace(head=head)
+
+
+async def _known(
+    pool: Pool, tenant_id: UUID, history: ResentHistory, keys: Sequence[bytes], only: UUID | None
+) -> Beginning | None:
+    """Return the longest beginning that is stored, of the conversation that is named if it has any."""
+    beginning = await _longest(pool, tenant_id, keys, only)
+    if beginning is not None or only is None:
+        return beginning
+    beginning = await _longest(pool, tenant_id, keys, None)
+    return beginning and (await _fork(pool, tenant_id, history, only, beginning) or beginning)
+
+
+async def _fork(pool: Pool, tenant_id: UUID, history: ResentHistory, named: UUID, known: Beginning) -> Beginning | None:
+    """Return the conversation that is named where it was forked from the one that a request is `known` by.
+
+    That is, where no gateway has stored in it, and the request has the whole of it.
+    """
+    if await stored.is_branch(pool, tenant_id, known.conversation_id, named):
+        return None
+    rows = min(len(history.rows) + 1, stored.MOST_NAMED_ROWS)
+    fork = await stored.named(pool, tenant_id, named, None, rows=rows)
+    if fork is None or len(fork.after) == rows or not await asyncio.to_thread(_is_whole, fork, history):
+        return None
+    return fork
 
 
 def _is_whole(beginning: Beginning, history: ResentHistory) -> bool:
@@ -153,9 +179,14 @@ async def _longest(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], only: UUI
     return await stored.find(pool, tenant_id, keys[:older], only=only) if older else None
 
 
+def _is_placed(beginning: Beginning) -> bool:
+    """Tell whether the rows of a beginning are the messages that it is known to have."""
+    return beginning.place == resent_before(beginning.seq + 1, beginning.removed, beginning.recalls)
+
+
 def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None:
     """Return the place of a request once its rows were compared with what is stored; None if that cannot be done."""
-    if beginning.place != resent_before(beginning.seq + 1, beginning.removed, beginning.recalls):
+    if not _is_placed(beginning):
         # Somebody else has appended to it: which row is which message is not known any more.
         return None
     matched, last_seq, replaced = beginning.place, beginning.seq, None

@@ -26,6 +26,18 @@ _HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
 _NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _RESPONSE: Final = "select * from gateway_response($1, $2)"
+_ABSENT: Final = """
+    select (select array_agg(n.seq) from generate_series(0, $3::integer - 1) as n (seq)
+            where own.tenant is not null and not exists (
+                select from messages as m
+                where m.conversation_id = $2 and m.seq = n.seq and m.superseded_at is null)) as seqs
+    from (select set_config('app.tenant_id', $1::uuid::text, true) as tenant offset 0) as own
+"""
+_IS_BRANCH: Final = """
+    select exists (select from gateway_conversations as g
+                   where own.tenant is not null and g.conversation_id = $2 and g.branch_of = $3) as is_branch
+    from (select set_config('app.tenant_id', $1::uuid::text, true) as tenant offset 0) as own
+"""
 _RECALLS: Final = "select gateway_recalls_of($1, $2, $3, $4) as recalls"
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, Any]]).decode
 
@@ -101,7 +113,7 @@ class Beginning(NamedTuple):
     after: Sequence[StoredRow]
     """What comes after it, MOST_ROWS messages at most."""
     removed: Sequence[int]
-    """Seqs that edits have superseded."""
+    """Seqs that edits have superseded; see `absent`."""
     strip_thinking_through: int
     broken_through: int
     head: Head | None
@@ -145,8 +157,16 @@ async def find(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], *, only: UUID
 async def named(
     pool: Pool, tenant_id: UUID, conversation_id: UUID | None, external_id: str | None, *, rows: int
 ) -> Beginning | None:
-    """Return a conversation from its first message on, `rows` at most; None where a gateway has stored in it."""
-    return _beginning(await pool.fetchrow(_FIND, tenant_id, [], conversation_id, rows, external_id))
+    """Return a conversation from its first message on, `rows` at most; None where a gateway has stored in it.
+
+    What is `removed` of it is known as far as its rows go, in a fork too.
+    """
+    beginning = _beginning(await pool.fetchrow(_FIND, tenant_id, [], conversation_id, rows, external_id))
+    if beginning is None or not beginning.after:
+        return beginning
+    there = {row.seq for row in beginning.after}
+    gaps = (seq for seq in range(beginning.after[-1].seq) if seq not in there)
+    return beginning._replace(removed=sorted({*beginning.removed, *gaps}))
 
 
 def _beginning(row: Any) -> Beginning | None:
@@ -174,6 +194,18 @@ async def head_below(pool: Pool, tenant_id: UUID, conversation_id: UUID, seq: in
     """Return the newest snapshot on the way to the head that has nothing of message `seq` and what follows it."""
     row = await pool.fetchrow(_HEAD_BELOW, tenant_id, conversation_id, seq)
     return _head(row) if row is not None else None
+
+
+async def absent(pool: Pool, tenant_id: UUID, conversation_id: UUID, next_seq: int) -> Sequence[int]:
+    """Return the seqs of a conversation that no message in force has: in a fork what edits superseded is not at all."""
+    row = await pool.fetchrow(_ABSENT, tenant_id, conversation_id, next_seq)
+    return row["seqs"] or ()
+
+
+async def is_branch(pool: Pool, tenant_id: UUID, conversation_id: UUID, parent: UUID) -> bool:
+    """Tell whether a conversation is one beside another, which it went on from."""
+    row = await pool.fetchrow(_IS_BRANCH, tenant_id, conversation_id, parent)
+    return bool(row["is_branch"])
 
 
 async def recalls_beside(

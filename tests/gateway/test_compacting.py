@@ -15,6 +15,7 @@ from tests.gateway.conftest import room_on
 from tests.support import messages_api
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Asked, Fails, Says
+from tests.support.service.running_api import running_api
 from tests.support.shapes import chat_api, responses_api
 
 if TYPE_CHECKING:
@@ -144,6 +145,43 @@ def test_edit_within_what_is_covered_gets_no_head(room: Room) -> None:
     chat.ask("on after the edit")
     assert chat.name == name
     assert "deep edit 7" not in room.providers.asked[-1].raw.decode()
+
+
+@pytest.mark.parametrize("by", ["id", "name"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fork_is_gone_on_with_again_and_again(room: Room, shape: str, by: str) -> None:
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, shape)
+    talk(chat, 2, f"{shape} forked by {by}")
+    for _ in range(3):
+        # What a regenerated answer takes the place of stays behind, so that the fork's seqs have gaps.
+        del chat.rows[-1]
+        chat.send()
+    talk(chat, 10, f"{shape} forked by {by}, on")
+    through = room.eventually_stored(chat.name, len(chat.rows))[-1]["seq"]
+    room.compact(chat.name)
+    with running_api(room.settings) as served, served.client(room.tenant.key) as api:
+        body = {"through_seq": through, "external_id": f"fork of {shape} by {by}"}
+        made = api.post(f"/v1/conversations/{chat.name}/fork", json=body).json()
+    fork = Chatter(room, shape, **{"x-palimpsest-conversation": made["id"] if by == "id" else made["external_id"]})
+    fork.rows = list(chat.rows)
+    newest = fork.rows[-4:]
+    for number in range(3):
+        fork.ask(f"asked in the fork {number}")
+        assert (fork.name, fork.outcome) == (made["id"], "compacted")
+        asked = room.providers.asked[-1]
+        newest = [*newest, {"role": "user", "content": f"asked in the fork {number}"}]
+        assert asked.rows[-len(newest) :] == newest
+        assert not PROBLEMS[shape](asked.rows)
+        fork.give(fork.called, "looked up")
+        fork.send()
+        newest += fork.rows[-3:]
+        room.eventually_stored(fork.name, len(fork.rows))
+    first = chat.name
+    chat.headers = {"x-palimpsest-conversation": first} if by == "id" else {}
+    chat.ask("asked beside it")
+    assert chat.name == first
+    assert len(room.eventually_stored(first, len(chat.rows))) == len(chat.rows)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
