@@ -175,7 +175,10 @@ def _over(connection: Connection, waiting: Waiting) -> Resumed:
 
 
 def _way(connection: Connection, conversation_id: UUID, base: int) -> list[int] | None:
-    """Return the versions that lead from `base` to the head; None if it is not on the way, or a summary is."""
+    """Return the versions that lead from `base` to the head; None if it is not on the way, or what stands is.
+
+    That is a summary, or a version that was gone back to.
+    """
     link = (
         select(_s.version, _s.parent_version, _s.step)
         .join(conversation_rows, and_(_c.id == _s.conversation_id, _c.head_version == _s.version))
@@ -189,7 +192,7 @@ def _way(connection: Connection, conversation_id: UUID, base: int) -> list[int] 
     )
     way = connection.execute(select(link).order_by(link.c.version)).all()
     start = way[0].parent_version if way else connection.scalar(select(_c.head_version).where(_c.id == conversation_id))
-    if start != base or any(each.step == Step.SUMMARY for each in way):
+    if start != base or any(each.step in {Step.SUMMARY, RunTrigger.RESTORE} for each in way):
         return None
     return [each.version for each in way]
 

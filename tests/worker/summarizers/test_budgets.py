@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from threading import Barrier, Thread
@@ -19,7 +20,9 @@ from compaction.steps.runs import RunReason, StepState
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.archive import erasures
+from store.conversations import branches, pins
 from store.conversations.context_blocks import new_blocks
+from store.conversations.repinning import repin
 from store.engine import owner_engine
 from store.operations.operator_actions import Operator
 from store.runs import runs, waiting_summaries
@@ -232,6 +235,29 @@ def test_an_edit_meanwhile_lets_the_thresholds_decide(chat: Chat, workers: PaidW
     assert workers.next_day() == []
     assert len(stub.requests) == 1
     assert still_waiting(chat) == 0
+
+
+def test_a_restore_meanwhile_stays(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
+    conversation = postponed(chat, workers)
+    with chat.database.transaction(chat.tenant_id) as connection:
+        restored = branches.restore(connection, chat.tenant_id, conversation, 0, POLICY, ids.new_id())
+    assert workers.next_day() == []
+    workers.settle(conversation)
+    assert (head(chat, conversation).version, len(stub.requests)) == (restored, 1)
+    assert still_waiting(chat) == 0
+
+
+def test_a_pin_meanwhile_is_in_the_summary_that_makes_up(
+    chat: Chat, workers: PaidWorkers, stub: StubSummarizer
+) -> None:
+    conversation = postponed(chat, workers)
+    text = json.loads(chat.originals(conversation)[4][2])
+    with chat.database.transaction(chat.tenant_id) as connection:
+        pins.add(connection, chat.tenant_id, conversation, 4, text, ids.new_id())
+        repin(connection, chat.tenant_id, conversation, policy=POLICY, request_id=ids.new_id())
+    assert len(workers.next_day()) == 1
+    assert len(stub.requests) == 2
+    assert text in str(chat.valid_context(conversation))
 
 
 def test_two_sweepers_queue_one_run(chat: Chat, workers: PaidWorkers) -> None:
