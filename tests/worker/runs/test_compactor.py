@@ -12,13 +12,17 @@ import stamina
 from structlog.testing import capture_logs
 
 from compaction.extract.extractive import TITLE
+from compaction.policy import merge
 from compaction.summary.transcript import SECTIONS
 from compaction.summary.zone import CLOSES, OPENS
+from runtime import ids
+from store.conversations import pins
+from store.conversations.repinning import repin
 from tests.support.blocks import call, result, user
 from tests.support.messages_api import alternates
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.servers.loopback_steps import longer_than_input, ok, status
-from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
+from tests.support.service.in_process import SMALL, Chat, Workers, check_state, head, view_of
 from tests.support.service.stub_summarizer import StubSummarizer, refusing
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.summarizers import SummaryError
@@ -396,7 +400,10 @@ def test_an_extract_tells_the_next_summarizer_nothing_private(asking: Chat, mode
     assert all("SECRET" not in each.prompt for each in model.requests)
 
 
-def test_after_an_outage_a_summary_is_made_from_the_originals_and_once(asking: Chat, model: LoopbackModel) -> None:
+@pytest.mark.parametrize("pinned", [False, True])
+def test_after_an_outage_a_summary_is_made_from_the_originals_and_once(
+    asking: Chat, model: LoopbackModel, *, pinned: bool
+) -> None:
     port = int(model.url.rpartition(":")[2])
     conversation = long_talk(asking)
     model.close()
@@ -409,6 +416,11 @@ def test_after_an_outage_a_summary_is_made_from_the_originals_and_once(asking: C
     extracts = [run for run in asking.runs(conversation) if run.reason == "summary_failed_extract_committed"]
     assert len(extracts) >= 2
     assert TITLE in asking.valid_context(conversation)[0]["content"]
+    if pinned:
+        with asking.database.transaction(asking.tenant_id) as connection:
+            pins.add(connection, asking.tenant_id, conversation, 4, request("request 2", 200)["content"], ids.new_id())
+            repin(connection, asking.tenant_id, conversation, policy=merge(SMALL), request_id=ids.new_id())
+        assert head(asking, conversation).version == asking.row(conversation).last_version
     with LoopbackModel(default=ok("Request 0 to request 30 were answered."), port=port) as back:
         for number in range(40, 60):
             asking.append(conversation, [request(f"request {number}", 200), answer(f"answer {number}", 200)])
