@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import and_, select, update
 
 from compaction.coverage import Coverage, find_span
+from compaction.overrides import in_force
 from compaction.pins.pinned import Pin, rules_in
 from compaction.steps.ladder import Step
 from compaction.steps.runs import RunTrigger, StepState
@@ -53,9 +54,13 @@ def repin(
     left_out = tuple(pin.id for pin in pinned.dropped)
     if rules_in(pinned.framed) == rules_in(material.snapshot.pins):
         return left_out
+    if waits and requested.is_recovering(connection, conversation_id):
+        # Its summary waits for the end of the loop as well, with that frame.
+        return left_out
+    before, after = stage.tokens, stage.estimate(pinned.view)
     count = sum(pin.source != "left_out" for pin in pinned.framed)
     version = material.last_version + 1
-    requested.overtake(connection, tenant_id, conversation_id)
+    overtaken = requested.overtake(connection, tenant_id, conversation_id)
     run_id = requested.record(
         connection,
         tenant_id,
@@ -68,8 +73,8 @@ def repin(
         step=StepRecord(
             Step.PIN,
             StepState.COMMITTED,
-            tokens_before=stage.tokens,
-            tokens_after=stage.estimate(pinned.view),
+            tokens_before=before,
+            tokens_after=after,
             messages_before=len(stage.view),
             messages_after=len(pinned.view),
             duration_ms=0,
@@ -95,6 +100,11 @@ def repin(
         snapshots.move_head(connection, conversation_id, version)
         if hold:
             connection.execute(update(conversations).where(conversations.c.id == conversation_id).values(hold))
+        if overtaken is not None and overtaken.parent_version == material.head_version:
+            # What an overflow left out is to be summarized still; what it left has the frame besides.
+            of_run = in_force(overtaken.policy).policy
+            more = max(0, after - before)
+            requested.summarize_again(connection, overtaken, of_run, parent_version=version, more=more)
     mark_due(connection, conversation_id)
     return left_out
 

@@ -12,17 +12,17 @@ from compaction.steps.runs import ACTIVE, Queue, RunKind, RunReason, RunState, R
 from runtime import ids
 from store.conversations.conversations import lock, mark_due
 from store.runs import ended
-from store.tables import run_steps, runs
+from store.tables import conversations, run_steps, runs
 from store.tenants import webhooks
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from compaction.policy import Policy
-    from store.runs.runs import StepRecord
+    from store.runs.runs import Lease, StepRecord
     from store.tables import AnyRow
 
-_r = runs.c
+_c, _r = conversations.c, runs.c
 
 
 class ManualRun(NamedTuple):
@@ -144,6 +144,39 @@ def summarize_overflow(
         parent_version=parent_version,
         target_tokens=target_tokens,
     )
+
+
+def summarize_again(
+    connection: Connection, lost: AnyRow | Lease, policy: Policy, *, parent_version: int, more: int = 0
+) -> None:
+    """Queue a run once more that was lost on the way and summarizes what was left out, if its head is there still.
+
+    The result follows `parent_version`, which has `more` tokens than the head that the run was for.
+    """
+    head, pending = _c.head_version, _c.pending_version
+    row = connection.execute(
+        select(head, pending).where(_c.tenant_id == lost.tenant_id, _c.id == lost.conversation_id).with_for_update()
+    ).one_or_none()
+    if lost.base_version is None or row is None or tuple(row) != (parent_version, None):
+        return
+    summarize_overflow(
+        connection,
+        lost.tenant_id,
+        lost.conversation_id,
+        policy=policy,
+        request_id=lost.request_id,
+        base_version=lost.base_version,
+        parent_version=parent_version,
+        target_tokens=(lost.target_tokens or 0) + more,
+        trigger=RunTrigger(lost.trigger),
+        instructions=lost.instructions,
+    )
+
+
+def is_recovering(connection: Connection, conversation_id: UUID) -> bool:
+    """Tell whether a run is active that summarizes what was left out. The conversation's row has to be locked."""
+    active = _active(connection, conversation_id)
+    return active is not None and active.base_version is not None
 
 
 def summarize_block(

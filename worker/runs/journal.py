@@ -19,7 +19,7 @@ from compaction.view import WRITTEN
 from runtime.fault_points import pause_for_test
 from store.conversations import claims, conversations, messages, snapshots
 from store.conversations.messages import Origins
-from store.runs import outages, runs, waiting_summaries
+from store.runs import outages, requested, runs, waiting_summaries
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -253,6 +253,7 @@ class Journal:
             # Steps of an attempt before, or before the run was handed over, say nothing of what there was to do now.
             own = steps if done or self._has_written else ()
             last = own[-1].reason if own else RunReason.UNDER_BUDGET
+            is_overtaken = last == RunReason.HEAD_MOVED
             if last not in _WAITING and self._is_over_by_fixed(steps):
                 last = RunReason.FIXED_TOKENS_OVER_THRESHOLD
             self._hold(connection, steps)
@@ -262,6 +263,10 @@ class Journal:
                 waiting_summaries.remember(connection, self._lease, waits_from)
             if not runs.end(connection, self._lease, ended, reason or last, error):
                 raise RunLostError(RunReason.LEASE_LOST)
+            if is_overtaken and self._lease.parent_version is not None:
+                # Nothing else brings it about: no threshold asks for what an overflow left out.
+                parent = self._lease.parent_version
+                requested.summarize_again(connection, self._lease, self._policy, parent_version=parent)
         pause_for_test("run.ended")
         METRICS.run_ended(ended, reason or last)
         log.info("run.ended", state=ended, reason=reason or last, trigger=self._lease.trigger)

@@ -391,6 +391,42 @@ class TestSummaryOfWhatWasLeftOut:
         assert served["tokens"]["context"] <= left["tokens"]["context"]
         assert served["snapshot"]["version"] == 3
 
+    @pytest.mark.parametrize("asked", [False, True])
+    def test_a_pin_meanwhile_is_in_it(self, talk: Talk, *, asked: bool) -> None:
+        talk.shrink()
+        text = request("request 2", 200)["content"]
+
+        def pin() -> None:
+            assert talk.service.client.post(f"{talk.path}/pins", json={"seq": 4}).status_code == 201
+            assert text in talk.context()["messages"][0]["content"]
+
+        if asked:
+            talk.recover(Workers(talk.product, StubSummarizer("Too late.", act=pin)))
+        else:
+            pin()
+        left = talk.context()
+        stub = StubSummarizer("They agreed on Berlin.")
+        talk.recover(Workers(talk.product, stub))
+        assert stub.requests[0].zone[0].seq == 1
+        served = talk.context()
+        assert text in served["messages"][0]["content"]
+        assert "They agreed on Berlin." in served["messages"][0]["content"]
+        assert served["tokens"]["context"] <= left["tokens"]["context"]
+
+    def test_an_edit_of_what_it_does_not_cover_has_it_made_again(self, talk: Talk) -> None:
+        talk.shrink()
+
+        def regenerate() -> None:
+            talk.say(answer("once more", 20), replace_from=39)
+
+        talk.recover(Workers(talk.product, StubSummarizer("Too late.", act=regenerate)))
+        (_, lost, again) = talk.runs()
+        assert (lost["state"], lost["reason"], again["state"]) == ("skipped", "head_moved", "queued")
+        talk.recover(Workers(talk.product, StubSummarizer("They agreed on Berlin.")))
+        served = talk.context()
+        assert "They agreed on Berlin." in served["messages"][0]["content"]
+        assert served["messages"][-1] == answer("once more", 20)
+
     def test_the_protected_tail_gives_way_down_to_the_last_request(self, service: Service, product: Chat) -> None:
         talk = Talk(service, product)
         tail = [request(f"r{n}", 50) if n % 2 else answer(f"a{n}", 1_500) for n in range(6)]
