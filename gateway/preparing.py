@@ -218,6 +218,9 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
         shorter = None
     if shorter is None:
         body = prepared.body
+        if place.recalls and not all(whole.rows):
+            # What the head stands for was not read: the client's own rows are a history too.
+            whole = history
         if prepared.as_it_came is not None or place.recalls:
             body = whole.with_rows(whole.rows)
         return prepared._replace(body=body, learned=learned, history=history)

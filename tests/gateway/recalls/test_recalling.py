@@ -39,6 +39,15 @@ def recalling(module_settings: Settings) -> Iterator[Room]:
         yield room
 
 
+@pytest.fixture(scope="module")
+def summarizing(module_settings: Settings) -> Iterator[Room]:
+    """A gateway before which heads leave out answers, those within which recall was answered too."""
+    tenant = make_tenant(module_settings.database_url.get_secret_value(), "summarizes")
+    policy = {"gateway_recall": True, "compaction_threshold_tokens": 3_000, "protected_tail_messages": 2}
+    with room_on(module_settings, tenant, policy=policy) as room:
+        yield room
+
+
 def results_of(asked: Asked) -> list[str]:
     """Return the results of calls that a model was given."""
     texts: list[str] = []
@@ -336,6 +345,39 @@ def test_answer_without_recall_passes_byte_for_byte(recalling: Room, shape: str)
         chat = Seen(room, shape)
         chat.ask(f"pass {is_stream}", stream=is_stream)
         assert chat.raw == room.providers.asked[-1].answered
+
+
+@pytest.mark.parametrize(
+    ("shape", "row"),
+    [
+        (
+            "chat",
+            {"role": "tool", "tool_call_id": "odd", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+        ),
+        ("responses", {"type": "message", "role": "critic", "content": "Hm."}),
+    ],
+)
+def test_what_cannot_be_read_after_a_recalled_answer_was_summarized_goes_on_as_it_came(
+    summarizing: Room, shape: str, row: dict[str, Any]
+) -> None:
+    room = summarizing
+    chat = Seen(room, shape, **{"x-session-id": f"session {next(NUMBERS)}"})
+    room.providers.model = scripted(Says("", (recall("r1", query="door"),)), Says("No idea."))
+    chat.ask("What was the code?")
+    for number in range(8):
+        room.providers.model = scripted(Says(f"noted {number} {LONG}"))
+        chat.ask(f"question {number} {LONG}")
+    room.eventually_stored(chat.name, len(chat.rows) + 2)
+    room.compact(chat.name)
+    room.providers.model = lambda _: Says("fine")
+    chat.ask("Go on.")
+    assert chat.outcome == "compacted"
+    for _ in range(2):
+        chat.rows.append(row)
+        sent = [*chat.rows, {"role": "user", "content": "And on."}]
+        chat.ask("And on.")
+        assert chat.outcome == "unchanged"
+        assert room.providers.asked[-1].rows == sent
 
 
 @pytest.mark.parametrize("shape", SHAPES)
