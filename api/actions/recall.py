@@ -132,13 +132,18 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
     """Return the place that is asked for, None where there is no such conversation."""
     reference = reference_of(wanted.ref or "")
 
-    def query(connection: Connection) -> tuple[Searched, Sequence[Any]] | None:
+    def query(connection: Connection) -> tuple[Searched, Sequence[Any], int] | None:
         place = originals.place(connection, tenant_id, conversation_id)
-        return None if place is None else (place, _rows(connection, tenant_id, conversation_id, reference))
+        if place is None:
+            return None
+        rows, last = _rows(connection, tenant_id, conversation_id, reference), reference.first
+        if reference.is_range:
+            last = originals.last_of(connection, tenant_id, conversation_id, reference.first, reference.last)
+        return place, rows, last
 
     if (rows_at_place := await services.run(tenant_id, query)) is None:
         return None
-    place, rows = rows_at_place
+    place, rows, last = rows_at_place
     if reference.is_context:
         named = [*map(quoted_context, rows)]
     else:
@@ -155,8 +160,7 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
     if wanted.offset and wanted.offset >= (characters := sum(map(len, texts))):
         raise invalid(f"The text has {characters:,} characters.", "/offset")
     packed = read(named, block=reference.block, offset=wanted.offset, max_tokens=wanted.max_tokens)
-    missing = named[-1].seq < min(reference.last, place.next_seq - 1) and len(rows) < reference.last - reference.first
-    return Recalled(place, packed._replace(more=packed.more or missing), len(named))
+    return Recalled(place, packed._replace(more=packed.more or rows[-1].seq < last), len(named))
 
 
 def _rows(

@@ -129,6 +129,13 @@ def stored_text(row: AnyRow) -> StoredText:
     return StoredText(row.seq, row.role, row.content, row.created_at, name_in(row.sent))
 
 
+def last_of(connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int) -> int:
+    """Return the seq of the newest of the messages `first..last`, -1 where there is none."""
+    newest = select(_m.seq).where(*_live(tenant_id, conversation_id), _m.seq.between(first, last))
+    seq: int | None = connection.scalar(newest.order_by(_m.seq.desc()).limit(1))
+    return -1 if seq is None else seq
+
+
 def context_block(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, seq: int, position: int
 ) -> AnyRow | None:

@@ -246,6 +246,15 @@ def test_only_the_newest_bytes_are_read(service: Service, path: str, monkeypatch
     assert said(service, path, ref="m0-m5")["more"]
 
 
+def test_a_range_whose_end_was_replaced_has_no_more(service: Service, path: str) -> None:
+    last = service.client.get(path).json()["last_seq"]
+    service.append(path, message("user", "Never mind."), replace_from=last - 2)
+    found = said(service, path, ref=f"m0-m{last}")
+    assert [part["seq"] for passage in found["passages"] for part in passage["parts"]][-1] == last - 3
+    assert not found["more"]
+    assert not said(service, path, ref=f"m0-m{last + 50}")["more"]
+
+
 def test_any_number_of_times_is_asked_for_at_once(service: Service, path: str) -> None:
     assert texts(said(service, path, query=" ".join(f"{days} days ago" for days in range(999)) + " today"))
     assert texts(said(service, path, query="yesterday or today"))
