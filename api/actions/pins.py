@@ -35,7 +35,8 @@ def pin(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: 
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id, lock=True))
     policy = caller.principal.policy_for(row.policy, row.model)
     text = _text(connection, tenant_id, conversation_id, wanted, policy)
-    if len(pins.page(connection, tenant_id, conversation_id)) >= MAXIMUM:
+    there = pins.page(connection, tenant_id, conversation_id)
+    if len(there) >= MAXIMUM and not any((each.seq, each.text) == (wanted.seq, text) for each in there):
         raise ProblemError(409, "too_many_pins", f"A conversation has at most {MAXIMUM} pins.")
     pinned = pins.add(connection, tenant_id, conversation_id, wanted.seq, text, caller.request_id)
     left_out = repinning.repin(connection, tenant_id, conversation_id, policy=policy, request_id=caller.request_id)

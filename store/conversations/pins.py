@@ -25,9 +25,9 @@ def add(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, seq: int, text: str, request_id: UUID
 ) -> AnyRow:
     """Pin a text of message `seq`; return the pin, the one that is there if the same was pinned before."""
-    same = connection.execute(
-        select(*_SHOWN).where(*_of(tenant_id, conversation_id), _p.source == "pinned", _p.seq == seq, _p.text == text)
-    ).one_or_none()
+    own = (*_of(tenant_id, conversation_id), _p.source == "pinned", _p.seq == seq, _p.text == text)
+    # There are several where one that was withdrawn was put in force again beside the next.
+    same = connection.execute(select(*_SHOWN).where(*own).order_by(_p.id).limit(1)).one_or_none()
     if same is not None:
         return same
     return connection.execute(

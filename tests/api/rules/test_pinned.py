@@ -208,3 +208,11 @@ def test_pins_are_bounded_and_the_tenants_own(service: Service) -> None:
     assert service.stranger.get(path).status_code == 404
     assert service.stranger.post(path, json={"seq": 1}).status_code == 404
     assert service.client.get(path).json()["data"][0]["seq"] == 1
+
+
+def test_who_has_as_many_pins_as_there_may_be_still_has_each_once(talk: Talk) -> None:
+    talk.say({"role": "user", "content": "".join(f"<{number:03}>" for number in range(101))})
+    made = [talk.pin(0, f"<{number:03}>") for number in range(100)]
+    assert [each.status_code for each in made] == [201] * 100
+    problem(talk.pin(0, "<100>"), 409, "too_many_pins")
+    assert talk.pin(0, "<007>").json() == made[7].json()

@@ -164,6 +164,21 @@ def test_a_withdrawn_rule_of_the_first_message_is_not_detected_again(talk: Rules
     assert [entry["text"] for entry in talk.ledger()] == [FIRST, LATER, PINNED]
 
 
+def test_what_was_pinned_again_may_be_put_in_force_again_too(talk: Rules) -> None:
+    told(talk)
+    first = talk.by_text()[PINNED]
+    talk.decide(PINNED, in_force=False)
+    assert talk.pin(2, PINNED).status_code == 201
+    path = f"{talk.path}/rules/{first['id']}"
+    assert talk.service.client.patch(path, json={"in_force": True}).status_code == 200
+    again = talk.pin(2, PINNED)
+    assert again.status_code == 201
+    assert talk.standing() == [FIRST, LATER, PINNED, PINNED]
+    for pin in talk.service.client.get(f"{talk.path}/pins").json()["data"]:
+        assert talk.service.client.delete(f"{talk.path}/pins/{pin['id']}").status_code == 204
+    assert talk.standing() == [FIRST, LATER]
+
+
 def test_an_edit_takes_the_rules_of_what_it_replaces(talk: Rules) -> None:
     told(talk)
     body = {"messages": [{"role": "user", "content": "Never mind the code."}], "replace_from": 2}
