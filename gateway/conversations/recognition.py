@@ -142,12 +142,17 @@ async def recognize(
 async def _known(
     pool: Pool, tenant_id: UUID, history: ResentHistory, keys: Sequence[bytes], only: UUID | None
 ) -> Beginning | None:
-    """Return the longest beginning that is stored, of the conversation that is named if it has any."""
-    beginning = await _longest(pool, tenant_id, keys, only)
-    if beginning is not None or only is None:
-        return beginning
-    beginning = await _longest(pool, tenant_id, keys, None)
-    return beginning and (await _fork(pool, tenant_id, history, only, beginning) or beginning)
+    """Return the longest beginning that is stored, of the conversation that is named if it has any.
+
+    Where an edit there took its place, it is that of the one beside it which went on from it.
+    """
+    own = await _longest(pool, tenant_id, keys, only)
+    if only is None or (own is not None and not own.is_superseded):
+        return own
+    known = await _longest(pool, tenant_id, keys, None)
+    if own is not None:
+        return own if known is None or known.is_superseded else known
+    return known and (await _fork(pool, tenant_id, history, only, known) or known)
 
 
 async def _fork(pool: Pool, tenant_id: UUID, history: ResentHistory, named: UUID, known: Beginning) -> Beginning | None:

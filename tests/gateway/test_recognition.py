@@ -163,6 +163,32 @@ def test_branch_that_comes_back_is_a_conversation_of_its_own(room: Room) -> None
     assert "other's own" not in texts(room, one.name)
 
 
+@pytest.mark.parametrize("by", ["id", "name"])
+def test_branch_that_comes_back_by_its_first_name_is_gone_on_with(room: Room, by: str) -> None:
+    chat = Chatter(room, "messages", **({"x-palimpsest-conversation": "comes back"} if by == "name" else {}))
+    chat.ask(f"named by {by} 0")
+    chat.ask("first way")
+    chat.ask("and on")
+    first = chat.name
+    chat.headers = {"x-palimpsest-conversation": first if by == "id" else "comes back"}
+    room.eventually_stored(first, 6)
+    one_way = list(chat.rows)
+    chat.rows = chat.rows[:2]
+    chat.ask("second way")
+    assert chat.name == first
+    room.eventually_stored(first, 4)
+    chat.rows = one_way
+    names = []
+    for number in range(3):
+        chat.ask(f"first way again {number}")
+        names.append(chat.name)
+        room.eventually_stored(chat.name, len(chat.rows))
+    chat.rows = [*chat.rows[:-2], {"role": "user", "content": "asked otherwise"}]
+    chat.send()
+    assert {*names, chat.name} == {names[0]}
+    assert first not in names
+
+
 def test_same_first_words_are_two_conversations(room: Room) -> None:
     one, other = Chatter(room, "chat"), Chatter(room, "chat")
     one.ask("the same first words")
