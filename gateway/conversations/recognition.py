@@ -261,6 +261,9 @@ class _Answer(NamedTuple):
             if count == len(rows) or not says_the_same(shape, rows[count], visible.role, visible.content):
                 return None
             count += 1
+        while count < len(rows) and says_the_same(shape, rows[count], "assistant", ""):
+            # The same behind all that it says, or with nothing said at all.
+            count += 1
         return count
 
 
@@ -285,6 +288,14 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
     except (ShapeError, msgspec.DecodeError):
         return False
     return sent.role == role and _said(sent.content) == _said(content)
+
+
+def says_nothing(shape: Shape, row: Any) -> bool:
+    """Tell whether a row is reasoning and nothing else."""
+    try:
+        return _said(decoded(shape, row).content) == _NOTHING
+    except ShapeError:
+        return False
 
 
 def decoded(shape: Shape, row: Any) -> Decoded:

@@ -260,7 +260,7 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
         answered is not None and not answered.is_whole,
     )
     equal = {seq for seq, _ in place.equal}
-    recalls = [each for each in place.recalls if each.through_seq in equal]
+    recalls = [each for each in place.recalls if each.through_seq in equal or not each.resent]
     response_ids = None
     if before:
         recalls.append(AnsweredRecall(seqs[0], seqs[before - 1], 0, [], []))

@@ -11,6 +11,7 @@ import structlog
 from gateway.answers.events import EventSplitter
 from gateway.answers.reading import LAST, MOST_BYTES, Answered, decompressor
 from gateway.conversations.histories import LISTS
+from gateway.conversations.recognition import says_nothing
 from gateway.doors import DoorError, error_body
 from gateway.providers.answers import CutOffError, encoding_of, read_within
 from gateway.recalls.asking import TOO_MANY, answer_without
@@ -135,6 +136,9 @@ class RecallingAnswer:
         if not visible:
             # The client cannot send again what it has not seen.
             return Answered([], None, is_whole)
+        while rows and not splice.hidden and says_nothing(self._shape, rows[-1]):
+            # Reasoning that nothing follows, which no provider takes, and few clients send again.
+            rows.pop()
         every = [*self._rows, *rows]
         results: list[Any] = []
         if self._shape == "messages" and not rows:

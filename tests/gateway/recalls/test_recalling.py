@@ -380,6 +380,33 @@ def test_what_cannot_be_read_after_a_recalled_answer_was_summarized_goes_on_as_i
         assert room.providers.asked[-1].rows == sent
 
 
+@pytest.mark.parametrize("resends", [False, True])
+@pytest.mark.parametrize("shape", ["messages", "responses"])
+def test_answer_that_says_nothing_after_recall_is_gone_on_from_again_and_again(
+    recalling: Room, shape: str, *, resends: bool
+) -> None:
+    chat = Seen(recalling, shape, **{"x-session-id": f"session {next(NUMBERS)}"})
+    recalling.providers.model = scripted(Says("hello"))
+    chat.ask("hi")
+    first = chat.name
+    recalling.providers.model = scripted(Says("", (recall("r1", query="door"),)), Says(thinks="I think of"))
+    chat.ask("think of it")
+    said = chat.rows.pop()
+    assert said != chat.rows[-1]
+    if resends:
+        chat.rows.append(said)
+    # The call, and its result by itself or within the next message; what was thought and led to nothing is not there.
+    hidden = (shape == "responses") + (not resends)
+    for number in range(3):
+        recalling.providers.model = lambda _: Says("fine")
+        chat.ask(f"go on {number}")
+        assert chat.name == first
+        recalling.eventually_stored(first, len(chat.rows) + hidden)
+        asked = recalling.providers.asked[-1]
+        assert len(asked.rows) == len(chat.rows) + hidden - 1
+        assert not PROBLEMS[shape](asked.rows)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rounds_are_bounded(recalling: Room, shape: str) -> None:
     room = recalling
