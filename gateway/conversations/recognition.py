@@ -113,8 +113,8 @@ async def recognize(
         # One that has more than the request is not what the request goes on from.
         most = len(history.rows) + 1
         rows = most if can_wait else min(most, stored.MOST_NAMED_ROWS)
-        beginning = await stored.named(pool, tenant_id, only, external_id, rows=rows)
-        if beginning is not None and len(beginning.after) == stored.MOST_NAMED_ROWS < most and not can_wait:
+        beginning = await _named(pool, tenant_id, only, external_id, rows)
+        if beginning is not None and len(beginning.after) >= stored.MOST_NAMED_ROWS < most and not can_wait:
             return pending_place(beginning.conversation_id, 0)
         if beginning is not None and not await asyncio.to_thread(_is_whole, beginning, history):
             return new_place(branch_of=beginning.conversation_id)
@@ -162,11 +162,21 @@ async def _fork(pool: Pool, tenant_id: UUID, history: ResentHistory, named: UUID
     """
     if await stored.is_branch(pool, tenant_id, known.conversation_id, named):
         return None
-    rows = min(len(history.rows) + 1, stored.MOST_NAMED_ROWS)
-    fork = await stored.named(pool, tenant_id, named, None, rows=rows)
-    if fork is None or len(fork.after) == rows or not await asyncio.to_thread(_is_whole, fork, history):
+    fork = await _named(pool, tenant_id, named, None, min(len(history.rows) + 1, stored.MOST_NAMED_ROWS))
+    if fork is None or len(fork.after) >= stored.MOST_NAMED_ROWS:
         return None
-    return fork
+    return fork if await asyncio.to_thread(_is_whole, fork, history) else None
+
+
+async def _named(
+    pool: Pool, tenant_id: UUID, conversation_id: UUID | None, external_id: str | None, rows: int
+) -> Beginning | None:
+    """Return a conversation that no gateway has stored in: so many of its messages, and what a client has not."""
+    named = await stored.named(pool, tenant_id, conversation_id, external_id, rows=rows)
+    hidden = sum(each.through_seq - each.seq + 1 for each in named.recalls) if named is not None else 0
+    if hidden:
+        named = await stored.named(pool, tenant_id, conversation_id, external_id, rows=rows + hidden)
+    return named
 
 
 def _is_whole(beginning: Beginning, history: ResentHistory) -> bool:
@@ -200,7 +210,7 @@ def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None
     results = recalls[-1].results if recalls and recalls[-1].through_seq == beginning.seq else []
     for answer in _answers(beginning):
         count = answer.taken_from(history.shape, history.rows[matched:], results)
-        if count is None:
+        if count is None or not answer.is_followed_by(history.shape, history.rows[matched + count :], count):
             replaced = answer.seq
             break
         matched += count
@@ -243,6 +253,16 @@ class _Answer(NamedTuple):
     through_seq: int
     message: StoredRow
     recall: AnsweredRecall | None = None
+
+    def is_followed_by(self, shape: Shape, rows: Sequence[bytes], count: int) -> bool:
+        """Tell whether these rows can come after it, `count` of which say it.
+
+        Results that the client lacks begin the next message; after what says nothing the client asks something else, or
+        it has another answer in its place.
+        """
+        if self.recall is None or (count and not self.recall.results):
+            return True
+        return any(_is_users(shape, row) for row in rows[:1])
 
     def taken_from(self, shape: Shape, rows: Sequence[bytes], results: Sequence[dict[str, Any]]) -> int | None:
         """Return how many of the next rows say it, None where they say something else."""
@@ -288,6 +308,13 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
     except (ShapeError, msgspec.DecodeError):
         return False
     return sent.role == role and _said(sent.content) == _said(content)
+
+
+def _is_users(shape: Shape, row: bytes) -> bool:
+    try:
+        return decoded(shape, _value(row)).role == "user"
+    except (ShapeError, msgspec.DecodeError):
+        return False
 
 
 def says_nothing(shape: Shape, row: Any) -> bool:

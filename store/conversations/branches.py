@@ -13,7 +13,7 @@ from store.conversations import context_blocks, pins
 from store.conversations.conversations import ESTIMATED_TOKENS, STORED_TOKENS, restored_hold
 from store.conversations.snapshots import move_head
 from store.runs.requested import overtake, record
-from store.tables import conversations, messages, snapshots
+from store.tables import conversations, gateway_recalls, messages, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ HOLD_FACTOR: Final = 10
 
 _MOST_BYTES: Final = 2**31 - 1
 
-_c, _m, _s = conversations.c, messages.c, snapshots.c
+_c, _g, _m, _s = conversations.c, gateway_recalls.c, messages.c, snapshots.c
 _KEPT: Final = (
     "user_ref",
     "model",
@@ -202,6 +202,7 @@ def fork(
     _copy(connection, messages, [*live, _m.seq <= through_seq], {"conversation_id": new})
     context_blocks.copy(connection, conversation_id, new, through_seq)
     pins.copy(connection, conversation_id, new, through_seq)
+    _copy_recalls(connection, conversation_id, new, through_seq)
     snapshot_rows = connection.execute(_FOR_FORK, {"conversation": conversation_id, "through": through_seq}).all()
     head = max((each.version for each in snapshot_rows if each.may_be_head), default=0)
     run_id = record(
@@ -235,6 +236,16 @@ def _locked(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> A
 
 def _has_version(connection: Connection, conversation_id: UUID, version: int) -> bool:
     return bool(connection.scalar(select(exists().where(_s.conversation_id == conversation_id, _s.version == version))))
+
+
+def _copy_recalls(connection: Connection, conversation_id: UUID, new: UUID, through_seq: int) -> None:
+    """Copy what a gateway's client has in the place of messages to `through_seq`: it goes on from a fork so too."""
+    replaced = exists().where(
+        _m.conversation_id == conversation_id, _m.superseded_at.is_not(None), _m.seq.between(_g.seq, _g.through_seq)
+    )
+    own = [_g.conversation_id == conversation_id, _g.through_seq <= through_seq, ~replaced]
+    # An answer is gone on from by its id where it was given.
+    _copy(connection, gateway_recalls, own, {"conversation_id": new, "response_id": None, "last_response_id": None})
 
 
 def _copy(connection: Connection, table: Any, where: list[Any], changed: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from tests.gateway.conftest import room_on
 from tests.gateway.test_compacting import LONG, PROBLEMS, SHORT
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Asked, Fails, Says
+from tests.support.service.running_api import running_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -405,6 +406,48 @@ def test_answer_that_says_nothing_after_recall_is_gone_on_from_again_and_again(
         asked = recalling.providers.asked[-1]
         assert len(asked.rows) == len(chat.rows) + hidden - 1
         assert not PROBLEMS[shape](asked.rows)
+
+
+@pytest.mark.parametrize("shape", ["messages", "responses"])
+def test_answer_that_comes_back_after_one_that_recalled_and_said_nothing(recalling: Room, shape: str) -> None:
+    chat = Seen(recalling, shape, **{"x-session-id": f"session {next(NUMBERS)}"})
+    recalling.providers.model = scripted(Says("hello"), Says("it is four"))
+    chat.ask("hi")
+    chat.headers["x-palimpsest-conversation"] = first = chat.name
+    chat.ask("think of it")
+    one_way = list(chat.rows)
+    del chat.rows[-1]
+    recalling.providers.model = scripted(Says("", (recall("r1", query="door"),)), Says(thinks="I think of"))
+    chat.send()
+    chat.rows = one_way
+    for number in range(3):
+        recalling.providers.model = lambda _: Says("fine")
+        chat.ask(f"go on {number}")
+        assert chat.name == first
+        recalling.eventually_stored(first, len(chat.rows))
+        assert recalling.providers.asked[-1].rows == chat.rows[:-1]
+
+
+@pytest.mark.parametrize("by", ["id", "name"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fork_has_the_calls_that_its_client_has_not(recalling: Room, shape: str, by: str) -> None:
+    chat = Seen(recalling, shape)
+    recalling.providers.model = scripted(
+        *(said for k in range(2) for said in (Says("", (recall(f"r{k}", query="door"),)), Says(f"{shape} {by} {k}")))
+    )
+    for number in range(2):
+        chat.ask(f"{shape} {by} {number}")
+    last = recalling.eventually_stored(chat.name, len(chat.rows) + 4)[-1]["seq"]
+    with running_api(recalling.settings) as served, served.client(recalling.tenant.key) as api:
+        body = {"through_seq": last, "external_id": f"fork with recalls of {shape} by {by}"}
+        made = api.post(f"/v1/conversations/{chat.name}/fork", json=body).json()
+    chat.headers["x-palimpsest-conversation"] = made["id"] if by == "id" else made["external_id"]
+    recalling.providers.model = lambda _: Says("fine")
+    for number in range(3):
+        chat.ask(f"go on {number}")
+        assert chat.name == made["id"]
+        recalling.eventually_stored(chat.name, len(chat.rows) + 4)
+        assert len(results_in(recalling.providers.asked[-1])) == 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)
