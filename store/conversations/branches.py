@@ -12,6 +12,7 @@ from runtime import ids
 from store.conversations import context_blocks, pins
 from store.conversations.conversations import ESTIMATED_TOKENS, STORED_TOKENS, restored_hold
 from store.conversations.snapshots import move_head
+from store.runs import waiting_summaries
 from store.runs.requested import overtake, record
 from store.tables import conversations, gateway_recalls, messages, snapshots
 
@@ -221,6 +222,7 @@ def fork(
         fixed = {"conversation_id": new, "run_id": run_id, "parent_version": parent}
         _copy(connection, snapshots, [_s.conversation_id == conversation_id, _s.version == version], fixed)
     move_head(connection, new, head)
+    waiting_summaries.copy(connection, conversation_id, new, run_id)
     connection.execute(text("select recount_end(:conversation)"), {"conversation": new})
     context_blocks.recount(connection, new)
     if head == row.head_version and (hold := restored_hold(connection, conversation_id)):

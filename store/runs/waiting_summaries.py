@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, and_, func, select, text, update
+from sqlalchemy import Connection, and_, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.steps.ladder import Step
@@ -80,6 +80,16 @@ def remember(connection: Connection, lease: Lease, base_version: int | None) -> 
         # A connection can end between a commit and its answer.
         .on_conflict_do_nothing(index_elements=[_w.run_id])
     )
+
+
+def copy(connection: Connection, conversation_id: UUID, new_id: UUID, run_id: UUID) -> None:
+    """Have a fork's summary wait as the conversation's does; `run_id` is the fork's run."""
+    columns = {"run_id": literal(run_id, _w.run_id.type), "conversation_id": literal(new_id, _w.conversation_id.type)}
+    names = ("run_id", "conversation_id", "tenant_id", "base_version", "not_before")
+    rows = select(*(columns.get(name, _w[name]) for name in names)).where(
+        _w.conversation_id == conversation_id, _w.block_id.is_(None), _w.done_at.is_(None)
+    )
+    connection.execute(insert(waiting_summaries).from_select(list(names), rows))
 
 
 def has_waited(connection: Connection, block_id: UUID) -> bool:

@@ -247,6 +247,22 @@ def test_a_restore_meanwhile_stays(chat: Chat, workers: PaidWorkers, stub: StubS
     assert still_waiting(chat) == 0
 
 
+def test_a_fork_meanwhile_is_made_up_for_too(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
+    conversation = postponed(chat, workers)
+    allow(chat, daily_model_tokens=100_000)
+    through = chat.row(conversation).next_seq - 1
+    with chat.database.transaction(chat.tenant_id) as connection:
+        fork = branches.fork(connection, chat.tenant_id, conversation, through, None, POLICY, ids.new_id())
+    assert fork is not None
+    workers.settle(fork)
+    assert len(workers.resume()) == 2
+    workers.summarize()
+    for each in (conversation, fork):
+        assert stub.text in str(chat.valid_context(each))
+        assert last_run(chat, each).trigger == "budget"
+    assert still_waiting(chat) == 0
+
+
 def test_a_pin_meanwhile_is_in_the_summary_that_makes_up(
     chat: Chat, workers: PaidWorkers, stub: StubSummarizer
 ) -> None:
