@@ -12,7 +12,7 @@ from api.http.problems import or_not_found
 from api.schema.types import ConversationBrief, ConversationOut, last_assembly
 from compaction.overrides import policy_warnings
 from runtime import ids
-from store.conversations import assemblies, conversations
+from store.conversations import assemblies, conversations, repinning
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -61,16 +61,17 @@ async def change_conversation(
     wanted = msgspec.to_builtins(body)
     check_metadata(wanted.get("metadata"), caller.services.strict.limits)
     read_summarizer_model(wanted.get("policy"), caller.services.settings)
-    row = or_not_found(await caller.services.run(caller.tenant_id, _change, caller.principal, conversation_id, wanted))
+    row = or_not_found(await caller.services.run(caller.tenant_id, _change, caller, conversation_id, wanted))
     if "policy" in wanted:
         caller.services.wakeups.add(row.id, caller.tenant_id)
     return changed_out(row, caller.principal)
 
 
 def _change(
-    connection: Connection, principal: Principal, conversation_id: UUID | None, wanted: dict[str, Any]
+    connection: Connection, caller: Caller, conversation_id: UUID | None, wanted: dict[str, Any]
 ) -> AnyRow | None:
     """Change a conversation; None if there is no such one. What is written is in `wanted` afterwards."""
+    principal = caller.principal
     named = wanted.pop("policy_preset", None)
     # Locked: a policy that another change makes meanwhile is not taken back by this one.
     stored = conversations.get(connection, principal.tenant_id, conversation_id, lock=True) if conversation_id else None
@@ -87,7 +88,7 @@ def _change(
     if after != before:
         # Another window makes another policy.
         wanted.setdefault("policy", stored.policy)
-    return conversations.change(
+    changed = conversations.change(
         connection,
         principal.tenant_id,
         conversation_id,
@@ -95,6 +96,11 @@ def _change(
         result_cap=after.max_tool_result_chars if "policy" in wanted else None,
         view_changes=_cuts(before) != _cuts(after),
     )
+    if after.pinned_max_tokens <= before.pinned_max_tokens:
+        return changed
+    # There may be room now for rules that had none.
+    repinning.keep_up(connection, principal.tenant_id, conversation_id, policy=after, request_id=caller.request_id)
+    return conversations.get(connection, principal.tenant_id, conversation_id)
 
 
 def _cuts(policy: Policy) -> tuple[Any, ...]:

@@ -328,6 +328,9 @@ def test_a_rule_without_room_is_named(service: Service) -> None:
     assert any(
         f"the rule {talk.ledger()[0]['id']} of message 2 is in force and not in" in str(w) for w in context["warnings"]
     )
+    changed = service.client.patch(talk.path, json={"policy": {"pinned_max_tokens": 200}})
+    assert changed.json()["head_version"] == talk.head()["version"] == 2
+    assert talk.standing() == [LATER]
 
 
 def test_a_rule_of_somebody_else_is_not_found(talk: Rules) -> None:
