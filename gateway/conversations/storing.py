@@ -31,14 +31,21 @@ async def store(
     services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered | None
 ) -> Kept | None:
     """Store a turn and return where; what cannot be is counted, and the client's next request has it."""
-    if prepared.learned is None:
+    learned = prepared.learned
+    if learned is None:
         return None
     state, kept = "lost", None
     if answered is not None:
-        answered = await _with_results(caller, prepared.learned, answered)
+        answered = await _with_results(caller, learned, answered)
+
+    def begun(now: Learned) -> None:
+        # Tried again it is the same turn of the same conversation.
+        nonlocal learned
+        learned = now
+
     for tried in range(_TRIES):
         try:
-            kept = await learn(caller, prepared.learned, answered)
+            kept = await learn(caller, learned, answered, begun)
             state = "stored"
         except ProblemError as error:
             state = "not_storable"

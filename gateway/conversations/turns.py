@@ -17,7 +17,7 @@ from store.gateway import histories as stored
 from store.gateway.histories import AnsweredRecall, Begun, Noted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from api.actions.caller import Caller
@@ -77,8 +77,16 @@ class Learned(NamedTuple):
         return self.named is not None or self.external_id is not None or self.session.name is not None
 
 
-async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> Kept:
-    """Store what is new of a request, and its answer; return where. Raises LostTurnError if it cannot be."""
+async def learn(
+    caller: Caller,
+    learned: Learned,
+    answered: Answered | None,
+    begun: Callable[[Learned], None] = lambda _: None,
+) -> Kept:
+    """Store what is new of a request, and its answer; return where. Raises LostTurnError if it cannot be.
+
+    `begun` is told the place in a conversation that was begun for it, from which it may be tried again.
+    """
     if learned.place.is_pending:
         learned = await _gone_on(caller, learned)
     elif learned.place.is_new and may_go_on(learned.history, in_session=learned.in_session):
@@ -86,6 +94,7 @@ async def learn(caller: Caller, learned: Learned, answered: Answered | None) -> 
     for _ in range(OVERTAKEN):
         if learned.place.is_new:
             learned = await _begun(caller, learned)
+            begun(learned)
         seqs = await _store(caller, learned, answered)
         if seqs is not None:
             await _note(caller, learned, seqs, answered)

@@ -273,6 +273,34 @@ def test_named_conversations(room: Room) -> None:
     assert by_id.name == again
 
 
+@pytest.mark.parametrize("by", ["id", "name"])
+def test_turn_that_is_tried_again_stays_in_the_conversation_that_is_named(room: Room, by: str) -> None:
+    name = f"tried again by {by}"
+    with running_api(room.settings) as served, served.client(room.tenant.key) as api:
+        existing = api.post("/v1/conversations", json={"external_id": name}).json()["id"]
+    with psycopg.connect(room.settings.database_url.get_secret_value(), autocommit=True) as owner:
+        # The messages are stored, and what they are recognized by is not, the first time.
+        owner.execute("create sequence tried; grant usage on sequence tried to public")
+        owner.execute(
+            "create function refuse_once() returns trigger language plpgsql as $$ begin"
+            " if nextval('public.tried') = 1 then raise 'not now'; end if; return new; end $$"
+        )
+        owner.execute(
+            "create trigger refuse_once before insert on gateway_prefixes for each row execute function refuse_once()"
+        )
+        try:
+            chat = Chatter(room, "messages", **{"x-palimpsest-conversation": existing if by == "id" else name})
+            chat.ask(f"{name} 0")
+            eventually(lambda: owner.execute("select last_value > 1 from tried").fetchone() == (True,))
+            room.eventually_stored(existing, 2)
+        finally:
+            owner.execute("drop function refuse_once cascade; drop sequence tried")
+    for number in range(2):
+        chat.ask(f"{name} {number + 1}")
+        assert chat.name == existing
+        room.eventually_stored(existing, len(chat.rows))
+
+
 def test_no_other_tenant_is_recognized(room: Room) -> None:
     chat = Chatter(room, "messages", **{"x-session-id": "shared name"})
     chat.ask("ours 0")
