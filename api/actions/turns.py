@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
@@ -116,7 +119,9 @@ async def store_turn(
         entries=entries,
     )
     if turn.replace_from is not None and appended.outcome in {"appended", "replayed"}:
-        await caller.run(_keep_up, conversation, caller)
+        # The turn is stored whatever comes of it: the next compaction frames them, too.
+        with suppress(SQLAlchemyError, TimeoutError, OSError):
+            await caller.run(_keep_up, conversation, caller)
     return appended
 
 
