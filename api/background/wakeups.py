@@ -230,7 +230,8 @@ class BrokerWatch:
 
     async def _watch(self) -> None:
         while True:
-            with suppress(RedisError, OSError):
+            # Whatever is there now, and whatever the client makes of its answers: it may be the broker again.
+            with suppress(Exception):
                 async with self._client.pubsub() as channel:
                     await self._listen(channel)
             await asyncio.sleep(RETRY_SECONDS)
@@ -243,7 +244,7 @@ class BrokerWatch:
                 await self._ping(channel)
                 # Returns nothing after the time; raises the moment the connection ends.
                 await channel.get_message(timeout=WATCH_SECONDS)
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             if self.reachable or not self._answered.is_set():
                 log.warning("broker.unreachable", error=type(error).__name__)
         finally:

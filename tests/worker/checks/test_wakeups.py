@@ -8,9 +8,11 @@ import contextlib
 import json
 import os
 import signal
+import socketserver
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import httpx2
@@ -96,6 +98,36 @@ def broker() -> Iterator[Broker]:
     made.kill()
 
 
+class Echo:
+    """A server that says what it is told."""
+
+    def __init__(self, port: int) -> None:
+        self.heard = threading.Event()
+        heard = self.heard
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                while told := self.request.recv(65_536):
+                    self.request.sendall(told)
+                    heard.set()
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = True
+            daemon_threads = True
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
 class Chat:
     """A client that appends to conversations it makes."""
 
@@ -173,6 +205,18 @@ def test_a_policy_that_changed_is_checked(chat: Chat, broker: Broker) -> None:
     conversation = chat.conversation()
     chat.client.patch(f"/v1/conversations/{conversation}", json={"policy": {"input_token_budget": 5}})
     assert eventually(broker.batches) == [[conversation]]
+
+
+@pytest.mark.fault("F9")
+def test_something_else_in_the_place_of_the_broker_is_not_taken_for_it_for_good(chat: Chat, broker: Broker) -> None:
+    """A connection to a port that nobody listens at may be one to itself, which says what it is told."""
+    broker.kill()
+    with Echo(broker.port) as echo:
+        assert echo.heard.wait(60)
+        assert chat.ready()["broker"] == "unavailable"
+    broker.start()
+    eventually(lambda: chat.ready()["broker"] == "ok")
+    assert chat.append(chat.conversation()) == "queued"
 
 
 @pytest.mark.fault("F9")
