@@ -67,14 +67,10 @@ class Load:
         for thread in self._threads:
             thread.join(60)
 
-    @property
-    def count(self) -> int:
-        return sum(map(len, list(self.stored.values())))
-
     def goes_on(self) -> None:
-        """Wait for something that was appended after this call."""
-        before = self.count
-        eventually(lambda: self.count > before)
+        """Wait until every thread has appended something after this call."""
+        before = {conversation: len(said) for conversation, said in self.stored.items()}
+        eventually(lambda: all(len(self.stored[conversation]) > count for conversation, count in before.items()))
 
     def refused(self) -> list[Exception]:
         """Return the failures that nobody would be told to try again after."""
