@@ -14,7 +14,7 @@ from store.conversations import conversations, messages, snapshots
 from store.conversations.messages import Origins
 from store.runs import runs
 from store.tables import messages as stored
-from store.tables import snapshots as snapshots_view
+from store.tables import snapshots as versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compaction.claims.claim import Claim
     from store.tables import AnyRow
 
-_s = snapshots_view.c
+_s = versions.c
 
 MOST_BYTES: Final = 4_000_000
 """Bytes of originals that are read; a larger zone is mentioned, not shown."""
