@@ -316,7 +316,7 @@ def test_waiting_in_vain_says_how_many_came(model: LoopbackModel) -> None:
 
 
 def test_close_ends_held_and_stuck_calls() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     model = LoopbackModel([slow_headers(threading.Event()), stall(threading.Event())]).start()
     with ThreadPoolExecutor() as pool:
         answers = [pool.submit(ask, model) for _ in range(2)]
@@ -326,7 +326,7 @@ def test_close_ends_held_and_stuck_calls() -> None:
         model.wait_for_requests(3)
         model.close()
         assert all(isinstance(answer.exception(), anthropic.APIConnectionError) for answer in answers)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before  # an earlier test's threads may end meanwhile
     model.close()
 
 
