@@ -1,4 +1,4 @@
--- The whole schema at revision 0119, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0120, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2711,6 +2711,14 @@ language sql stable as $$
     select chain.version, chain.covers_through from chain order by chain.version desc
 $$;
 
+create function stands_before(p_conversation uuid, p_version integer, p_from integer) returns boolean
+language sql stable as $$
+    select exists (
+        select from public.snapshot_parts as s
+        where s.conversation_id = p_conversation and s.version = p_version and s.covers_through < p_from
+            and not exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer >= p_from))
+$$;
+
 create function store_snapshot() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -2777,8 +2785,9 @@ begin
         where conversation_id = p_conversation and seq >= p_from and superseded_at is null;
     update public.context_blocks set carried_until = null
         where conversation_id = p_conversation and carried_until >= p_from;
-    update public.conversations set edits = edits + 1, pending_version = null where id = p_conversation
-        returning head_version, next_seq, strip_thinking_through, held_by_restore, tool_results_hold, summary_hold, trim_hold
+    update public.conversations set edits = edits + 1 where id = p_conversation
+        returning head_version, next_seq, strip_thinking_through, held_by_restore, tool_results_hold, summary_hold, trim_hold,
+            pending_version, edits
         into c;
     v_version := public.newest_version_below(p_conversation, p_from);
     perform public.move_head(p_conversation, v_version);
@@ -2787,12 +2796,16 @@ begin
     if v_version = c.head_version then
         -- Nothing before the messages that are left has changed: what was signed stays valid, what was restored restored.
         update public.conversations
-            set strip_thinking_through = c.strip_thinking_through, head_moved_at = least(head_moved_at, p_from)
+            set strip_thinking_through = c.strip_thinking_through, head_moved_at = least(head_moved_at, p_from),
+                pending_version = case when public.stands_before(id, c.pending_version, p_from) then c.pending_version end
             where id = p_conversation;
         update public.conversations
             set held_by_restore = true, tool_results_hold = c.tool_results_hold, summary_hold = c.summary_hold,
                 trim_hold = c.trim_hold
             where id = p_conversation and c.held_by_restore;
+        update public.waiting_snapshots as w set edits = c.edits
+            where w.conversation_id = p_conversation and w.edits = c.edits - 1
+                and public.stands_before(w.conversation_id, w.version, p_from);
     end if;
 end $$;
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 _c, _s, _m = conversations.c, snapshots.c, messages.c
+_IN_SIGNED_LOOP = (_c.in_loop & _c.loop_has_thinking).label("in_signed_loop")
 _SUMMARY = (
     _s.version,
     _s.parent_version,
@@ -173,7 +174,7 @@ def load(
         _c.measured_tokens,
         _c.measured_version,
         (_c.last_request < _c.measured_seq).label("is_counted"),
-        (_c.in_loop & _c.loop_has_thinking).label("in_signed_loop"),
+        _IN_SIGNED_LOOP,
         _c.overflows,
         _c.tool_results_hold,
         _c.broken_through,
@@ -259,6 +260,13 @@ def _unread_through(connection: Connection, conversation_id: UUID, version: int)
     return -1
 
 
+def _is_edited(connection: Connection, conversation_id: UUID, material: Material, new: NewSnapshot) -> bool:
+    """Tell whether a message that a snapshot covers, or has a rule of, was superseded after it was read."""
+    through = max([new.covers_through, *(pin.seq for pin in new.pins)])
+    now = weigh_tail(connection, conversation_id, after=material.snapshot.covers_through, through=through)
+    return now.messages != sum(row.seq <= through for row in material.tail)
+
+
 def _pins_hold(new: NewSnapshot, before: Sequence[Pin], now: Sequence[Pin]) -> bool:
     """Tell whether a snapshot made with the pins `before` shows those that there are now, and no other."""
     added = set(now).difference(before)
@@ -299,21 +307,13 @@ def commit(
 ) -> Outcome:
     """Make a new snapshot the head, if nothing it was made from has changed.
 
-    The lease has to be held still, the head to be where it was, no message of the prefix superseded, and no pin put on
-    or taken off what it covers; otherwise nothing is written. Messages that came meanwhile are the tail. While a tool
-    loop with signed thinking is running the snapshot waits as pending, unless the context is too large for that; see
-    must_wait. With `waits_for_cache` it waits until a prompt cache that lives so many seconds is cold.
+    The lease has to be held still, the head to be where it was, no message that it covers superseded, and no pin put on
+    or taken off one; otherwise nothing is written. Messages that came meanwhile, by an edit too, are the tail. While
+    a tool loop with signed thinking is running the snapshot waits as pending, unless the context is too large for that;
+    see must_wait. With `waits_for_cache` it waits until a prompt cache that lives so many seconds is cold.
     """
     row = connection.execute(
-        select(
-            _c.head_version,
-            _c.last_version,
-            _c.edits,
-            _c.pending_version,
-            _c.in_loop,
-            _c.loop_has_thinking,
-            _c.context_tokens,
-        )
+        select(_c.head_version, _c.last_version, _c.edits, _c.pending_version, _c.context_tokens, _IN_SIGNED_LOOP)
         .where(_c.tenant_id == lease.tenant_id, _c.id == lease.conversation_id)
         .with_for_update()
     ).one_or_none()
@@ -324,7 +324,9 @@ def commit(
     )
     if held is None or row is None:
         return Outcome(None, lost=RunReason.LEASE_LOST)
-    if row.head_version != material.head_version or row.edits != material.edits or row.pending_version:
+    if row.head_version != material.head_version or row.pending_version:
+        return Outcome(None, lost=RunReason.HEAD_MOVED)
+    if row.edits != material.edits and _is_edited(connection, lease.conversation_id, material, new):
         return Outcome(None, lost=RunReason.HEAD_MOVED)
     now = pins.in_force(connection, lease.tenant_id, lease.conversation_id)
     if not _pins_hold(new, material.pinned, now):
@@ -347,7 +349,7 @@ def commit(
     waits = must_wait(
         (row.context_tokens + material.fixed_tokens) * material.token_ratio,
         policy,
-        in_signed_loop=row.in_loop and row.loop_has_thinking,
+        in_signed_loop=row.in_signed_loop,
     )
     if waits:
         let_wait(connection, lease.conversation_id, version)

@@ -413,19 +413,29 @@ class TestSummaryOfWhatWasLeftOut:
         assert "They agreed on Berlin." in served["messages"][0]["content"]
         assert served["tokens"]["context"] <= left["tokens"]["context"]
 
-    def test_an_edit_of_what_it_does_not_cover_has_it_made_again(self, talk: Talk) -> None:
+    def test_an_edit_of_what_it_does_not_cover_takes_nothing_from_it(self, talk: Talk) -> None:
         talk.shrink()
 
         def regenerate() -> None:
             talk.say(answer("once more", 20), replace_from=39)
 
-        talk.recover(Workers(talk.product, StubSummarizer("Too late.", act=regenerate)))
-        (_, lost, again) = talk.runs()
-        assert (lost["state"], lost["reason"], again["state"]) == ("skipped", "head_moved", "queued")
-        talk.recover(Workers(talk.product, StubSummarizer("They agreed on Berlin.")))
+        talk.recover(Workers(talk.product, StubSummarizer("They agreed on Berlin.", act=regenerate)))
+        (_, run) = talk.runs()
+        assert (run["state"], run["steps"][0]["model_calls"]) == ("committed", 1)
         served = talk.context()
         assert "They agreed on Berlin." in served["messages"][0]["content"]
         assert served["messages"][-1] == answer("once more", 20)
+
+    def test_an_edit_of_what_it_covers_has_it_made_again(self, talk: Talk) -> None:
+        talk.shrink()
+        covered = talk.context()["snapshot"]["covers_through"]
+
+        def edit() -> None:
+            talk.say(request("in other words", 20), replace_from=covered)
+
+        talk.recover(Workers(talk.product, StubSummarizer("Too late.", act=edit)))
+        assert talk.runs()[1]["reason"] == "head_moved"
+        assert "Too late." not in str(talk.context()["messages"])
 
     def test_the_protected_tail_gives_way_down_to_the_last_request(self, service: Service, product: Chat) -> None:
         talk = Talk(service, product)

@@ -294,6 +294,16 @@ def test_an_edit_gives_up_what_waits(chat: Chat, passes: Callable[..., None]) ->
     assert (head(chat, conversation).version, waits(chat, conversation)) == (0, None)
 
 
+def test_an_edit_of_what_comes_after_it_takes_nothing_from_what_waits(chat: Chat, passes: Callable[..., None]) -> None:
+    conversation, workers = begin(chat), workers_of(chat)
+    wait(chat, conversation, workers, passes)
+    newest = len(chat.query("select 1 from messages where conversation_id = :c", c=conversation)) - 1
+    chat.append(conversation, [answer("once more", 20)], replace_from=newest)
+    passes(conversation)
+    assert promote_cold(chat.database) == 1
+    assert (head(chat, conversation).version, waits(chat, conversation)) == (1, None)
+
+
 def test_in_a_loop_with_signed_thinking_it_waits_for_the_loops_end_instead(
     chat: Chat, passes: Callable[..., None]
 ) -> None:

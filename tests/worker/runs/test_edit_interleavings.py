@@ -158,6 +158,13 @@ def edited(product: Product, tracked: TrackedConversation) -> TrackedConversatio
     return tracked
 
 
+def regenerated(product: Product, tracked: TrackedConversation) -> TrackedConversation:
+    """Put another answer in the place of the last one, which no summary covers."""
+    last = max(each.seq for each in tracked.stored if each.live and each.message["role"] == "assistant")
+    say(product, tracked, [{"role": "assistant", "content": "mark-9001- instead"}], replace_from=last)
+    return tracked
+
+
 def forked(product: Product, tracked: TrackedConversation) -> TrackedConversation:
     return fork(product, tracked, tracked.next_seq - 3)
 
@@ -173,7 +180,7 @@ def overflowed(product: Product, tracked: TrackedConversation) -> TrackedConvers
 
 
 Event: TypeAlias = "Callable[[Product, TrackedConversation], TrackedConversation]"
-EVENTS: Final[list[Event]] = [edited, forked, restored, overflowed]
+EVENTS: Final[list[Event]] = [edited, regenerated, forked, restored, overflowed]
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -186,9 +193,9 @@ def test_while_a_summary_is_being_made(product: Product, event: Event) -> None:
     workers.summarize()
     product.verify(tracked)
     names = {each.id: each for each in product.runs(tracked.id)}[run]
-    if event is forked:
+    if event in {regenerated, forked}:
         assert names.state == "committed"
-        assert state(product, other[0]).head_version == 0
+        assert state(product, other[0]).head_version == (1 if event is regenerated else 0)
     else:
         assert (names.state, names.reason) == ("skipped", "head_moved")
         assert names.snapshot_version is None
@@ -238,12 +245,16 @@ def test_while_a_snapshot_waits(product: Product, event: Event) -> None:
         assert (state(product, other).pending_version, state(product, other).head_version) == (None, 0)
     else:
         assert state(product, tracked).pending_version is None
+    if event is regenerated:
+        # The loop is at its end.
+        assert state(product, tracked).head_version == waiting
+    elif event is not forked:
         assert state(product, tracked).head_version != waiting
     rest(product, tracked, other)
     for each in (tracked, other):
         say(product, each, [{"role": "assistant", "content": "mark-7000- done"}, *exchange(800)])
         product.verify(each)
-    assert (state(product, tracked).head_version == waiting) == (event is forked)
+    assert (state(product, tracked).head_version == waiting) == (event in {regenerated, forked})
     rest(product, tracked, other)
 
 
