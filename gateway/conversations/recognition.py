@@ -58,6 +58,8 @@ class Recognized(NamedTuple):
     """Answers among what is matched within which recall was answered."""
     policy: str = "{}"
     """The conversation's own, as JSON text."""
+    model: str | None = None
+    """The one that the conversation was last sent to."""
     rules: tuple[Pin, ...] = ()
     """Rules in force of what is matched; known where there is a head."""
     is_pending: bool = False
@@ -238,6 +240,7 @@ def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None
         broken_through=beginning.broken_through,
         recalls=tuple(recalls),
         policy=beginning.policy,
+        model=beginning.model,
         rules=tuple(
             Pin(entry, seq, text, IN_LEDGER[source])
             for entry, seq, text, source in beginning.rules

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import structlog
 
+from api.actions.conversations import change_conversation
 from api.actions.turns import note_usage, store_turn, wake_up
 from api.http.bodies import aside
-from api.http.problems import invalid
+from api.http.problems import ProblemError, invalid
 from api.http.turn_bodies import read_turn
+from api.schema.types import ConversationPatch
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
@@ -34,6 +37,7 @@ TURN_BYTES: Final = 128 * 1024
 """Bytes of one, so that reading it keeps no other request waiting for more than some milliseconds."""
 OVERTAKEN: Final = 3
 """Times that a turn is tried again after another one of its conversation came first."""
+log = structlog.get_logger()
 _encode: Final = msgspec.json.Encoder().encode
 _value: Final = msgspec.json.Decoder().decode
 _message: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -95,6 +99,8 @@ async def learn(
         if learned.place.is_new:
             learned = await _begun(caller, learned)
             begun(learned)
+        elif learned.model not in {None, learned.place.model}:
+            await _switch(caller, learned)
         seqs = await _store(caller, learned, answered)
         if seqs is not None:
             await _note(caller, learned, seqs, answered)
@@ -159,6 +165,14 @@ async def _begun(caller: Caller, learned: Learned) -> Learned:
         ),
     )
     return learned._replace(place=learned.place._replace(conversation_id=conversation_id, is_new=False))
+
+
+async def _switch(caller: Caller, learned: Learned) -> None:
+    """Have a conversation go on with the model that it is sent to now, whose window and prices are others."""
+    try:
+        await change_conversation(caller, learned.place.conversation_id, ConversationPatch(model=learned.model))
+    except ProblemError as error:
+        log.info("gateway.model_not_taken", conversation=str(learned.place.conversation_id), error=error.detail)
 
 
 async def store_rows(

@@ -121,6 +121,7 @@ class Beginning(NamedTuple):
     """Within the whole of what is stored, in its order."""
     policy: str = "{}"
     """The conversation's own, as JSON text."""
+    model: str | None = None
     rules: Sequence[tuple[str, int, str, str]] = ()
     """Its ledger where there is a head: id, seq, text and source of each entry."""
 
@@ -186,6 +187,7 @@ def _beginning(row: Any) -> Beginning | None:
         head,
         _recalls(row["recalls"]),
         row["policy"] or "{}",
+        row["model"],
         _ledger(row["rules"] or "[]"),
     )
 

@@ -54,6 +54,19 @@ def texts(room: Room, conversation: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_conversation_goes_on_with_the_model_that_it_is_sent_to(room: Room, shape: str) -> None:
+    chat = Chatter(room, shape)
+    for number, model in enumerate(["model-1", "model-1", "model-2", "model-3", "model-2"]):
+        chat.fields = {"model": model}
+        chat.ask(f"{shape}, {number} of the models")
+        room.eventually_stored(chat.name, len(chat.rows))
+    identifier = ids.parse("conv", chat.name)
+    (row,) = room.query("select model, other_model_through from conversations where id = %s", identifier)
+    # What one model thought is nothing that the other can read.
+    assert (row["model"], row["other_model_through"]) == ("model-2", 7)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_history_that_is_resent_is_one_conversation(room: Room, shape: str) -> None:
     chat = Chatter(room, shape)
     names = []
