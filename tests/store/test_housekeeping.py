@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from compaction.policy import merge
 from runtime import ids
+from runtime.settings import Settings
 from store.conversations import branches
 from store.runs.runs import requeue
 from store.tables import CLOSED, OPEN
@@ -28,8 +29,6 @@ from worker.sweeping.housekeeping import Housekeeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
-
-    from runtime.settings import Settings
 
 
 __all__ = ["chat"]
@@ -294,6 +293,7 @@ class TestDeliveries:
         left = chat.query("select event from webhook_deliveries where id <> :i order by event", i=template.id)
         assert [row.event for row in left] == ["event 3", "event 4"]
         assert clean(webhook_delivery_retention_days=0) == {}
+        assert clean(webhook_delivery_retention_days=36_500) == {}
         assert clean(webhook_delivery_retention_days=28) == {"webhook_deliveries": 1}
 
 
@@ -409,8 +409,16 @@ def test_what_was_asked_back_goes_after_ninety_days(chat: Chat, clean: Callable[
             c=conversation,
         )
     assert clean(recall_retention_days=0) == {}
+    assert clean(recall_retention_days=36_500) == {}
     assert clean() == {"recall_requests": 2}
     assert clean(recall_retention_days=80) == {"recall_requests": 1}
+
+
+def test_times_that_no_calendar_goes_back_to_keep_for_good(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:
+    TestIdempotencyKeys().keyed(chat, 1, 48)
+    days = dict.fromkeys((name for name in Settings.model_fields if name.endswith("_retention_days")), 1e9)
+    assert clean(**days, idempotency_key_hours=1e9) == {}
+    assert clean(**days) == {"idempotency_keys": 1}
 
 
 def test_processes_that_are_gone_are_forgotten(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:

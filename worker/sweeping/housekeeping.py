@@ -31,6 +31,8 @@ BATCH: Final = 1_000
 BATCHES: Final = 20
 """Transactions of one kind in a round; what is left then waits for the next sweep."""
 _DAY: Final = 86_400.0
+LONGEST_SECONDS: Final = 40 * 365 * _DAY
+"""What is kept for so long is kept for good: Postgres subtracts no such times, or none that an id can be of."""
 
 
 class Housekeeper:
@@ -73,12 +75,12 @@ class Housekeeper:
     def _all(self, expire: Callable[[Connection, float, int], int], seconds: float) -> int:
         """Remove the oldest rows, batch by batch."""
         removed = 0
-        for _ in range(BATCHES if seconds > 0 else 0):
+        for _ in range(_batches(seconds)):
             batch = self._once(lambda connection: expire(connection, seconds, BATCH))
             removed += batch
             if batch < BATCH:
                 return removed
-        if seconds > 0:
+        if _batches(seconds):
             # Keys come with every turn: what goes in a minute must not be what bounds the turns of a minute.
             self._next_at = self._clock()
         return removed
@@ -86,7 +88,7 @@ class Housekeeper:
     def _walk(self, name: str, expire: Callable[[Connection, UUID, float, int], Pass], seconds: float) -> int:
         """Go on through all rows from where the last round left off; at the end begin anew the next time."""
         removed = 0
-        for _ in range(BATCHES if seconds > 0 else 0):
+        for _ in range(_batches(seconds)):
             with self._database.transaction(None) as connection:
                 last, batch = expire(connection, self._places.get(name, FIRST), seconds, BATCH)
             removed += batch
@@ -94,3 +96,8 @@ class Housekeeper:
             if last is None:
                 break
         return removed
+
+
+def _batches(seconds: float) -> int:
+    """Return how many transactions a round has for what is kept for so many seconds."""
+    return BATCHES if 0 < seconds < LONGEST_SECONDS else 0
