@@ -6,7 +6,7 @@ oldest exchanges are left out; the summary is made from the version before that,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, and_, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -18,7 +18,7 @@ from store.conversations.conversations import mark_due
 from store.runs import requested
 from store.runs.stranded import lift_hold
 from store.tables import conversations as conversation_rows
-from store.tables import runs, snapshots, waiting_summaries
+from store.tables import messages, runs, snapshots, waiting_summaries
 from store.tenants.budgets import NEXT_DAY
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease
     from store.tables import AnyRow
 
-_w, _r, _c, _s = waiting_summaries.c, runs.c, conversation_rows.c, snapshots.c
+LOOP_SECONDS: Final = 600
+"""Seconds until it is looked again whether a tool loop has ended, in which nothing else may become the head."""
+QUIET_SECONDS: Final = 86_400
+"""Seconds without a message after which the end of a tool loop is waited for no longer."""
+
+_w, _r, _c, _s, _m = waiting_summaries.c, runs.c, conversation_rows.c, snapshots.c, messages.c
 
 
 class Waiting(NamedTuple):
@@ -136,7 +141,9 @@ def resume(connection: Connection, waiting: Waiting, policy_of: Callable[[AnyRow
 def _resume_conversation(
     connection: Connection, waiting: Waiting, wish: AnyRow, row: AnyRow, policy: Policy
 ) -> Resumed:
-    if row.pending_version is not None or _has_active_run(connection, wish.conversation_id):
+    if row.pending_version is not None:
+        return _wait_for_loop(connection, waiting, wish.conversation_id)
+    if _has_active_run(connection, wish.conversation_id):
         return Resumed("waits")
     way = _way(connection, wish.conversation_id, wish.base_version)
     over = _over(connection, waiting)
@@ -161,6 +168,20 @@ def _resume_conversation(
         target_tokens=policy.compaction_threshold_tokens,
     )
     return Resumed("queued", identifier)
+
+
+def _wait_for_loop(connection: Connection, waiting: Waiting, conversation_id: UUID) -> Resumed:
+    """Look again in a while, unless nobody goes on with the loop: what stands in the summary's place does so then."""
+    newest = select(_m.created_at).where(_m.conversation_id == conversation_id).order_by(_m.seq.desc()).limit(1)
+    is_quiet = newest.scalar_subquery() < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, QUIET_SECONDS)
+    if connection.scalar(select(is_quiet)):
+        return _over(connection, waiting)
+    connection.execute(
+        update(waiting_summaries)
+        .where(_w.run_id == waiting.run_id)
+        .values(not_before=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, LOOP_SECONDS))
+    )
+    return Resumed("waits")
 
 
 def _resume_block(connection: Connection, waiting: Waiting, wish: AnyRow, policy: Policy) -> Resumed:

@@ -33,7 +33,7 @@ from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process import SMALL, Chat, Workers, head, view_of
 from tests.support.service.paid_workers import PaidWorkers, allow, counted, last_run, pass_a_day, recorded
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
-from tests.support.talk import exchanges
+from tests.support.talk import answer, exchanges, request, rounds
 from worker.runs.budgets import Budgets
 from worker.runs.journal import Journal
 from worker.summarizers import SummaryError
@@ -226,6 +226,40 @@ def test_one_that_cannot_be_resumed_holds_up_no_others(chat: Chat, workers: Paid
         connection.exec_driver_sql("drop function refuse cascade")
     assert len(workers.resume()) == 1
     assert last_run(chat, waiting[0]).trigger == "budget"
+
+
+def in_loop(chat: Chat, workers: PaidWorkers) -> UUID:
+    """Make a conversation whose summary is due the next day, with an extract that waits for the end of a tool loop."""
+    conversation = chat.begin()
+    chat.append(conversation, [*exchanges(12, 200), request("and now?"), *rounds(1, 50, thinking=True)])
+    workers.settle(conversation)
+    assert chat.row(conversation).pending_version == 1
+    pass_a_day(chat)
+    return conversation
+
+
+def test_one_whose_tool_loop_goes_on_is_not_overdue(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
+    conversation = in_loop(chat, workers)
+    assert workers.resume() == []
+    assert still_waiting(chat, "not_before > now()") == 1
+    chat.append(conversation, [answer("done")])
+    assert head(chat, conversation).version == 1
+    pass_a_day(chat)
+    (_,) = workers.resume()
+    workers.summarize()
+    assert stub.text in str(chat.valid_context(conversation))
+    assert still_waiting(chat) == 0
+
+
+def test_a_tool_loop_that_nobody_goes_on_with_keeps_its_extract(chat: Chat, workers: PaidWorkers) -> None:
+    conversation = in_loop(chat, workers)
+    with owner_engine(chat.url).begin() as connection:
+        connection.exec_driver_sql("set local session_replication_role = replica")
+        connection.exec_driver_sql("update messages set created_at = created_at - interval '25 hours'")
+    assert workers.resume() == []
+    assert still_waiting(chat) == 0
+    chat.append(conversation, [answer("done")])
+    assert head(chat, conversation).version == 1
 
 
 def test_an_edit_meanwhile_lets_the_thresholds_decide(chat: Chat, workers: PaidWorkers, stub: StubSummarizer) -> None:
