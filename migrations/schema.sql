@@ -1,4 +1,4 @@
--- The whole schema at revision 0120, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0121, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -361,7 +361,7 @@ create table idempotency_keys (
     constraint pk_idempotency_keys PRIMARY KEY (conversation_id, key)
 );
 alter table idempotency_keys alter column key set statistics 0, alter column body_hash set statistics 0;
-CREATE INDEX ix_idempotency_keys_created_at ON public.idempotency_keys USING brin (created_at);
+CREATE INDEX ix_idempotency_keys_created_at ON public.idempotency_keys USING btree (created_at);
 alter table idempotency_keys enable row level security;
 alter table idempotency_keys force row level security;
 create policy background on idempotency_keys for all to palimpsest_background using (true) with check (true);
@@ -795,7 +795,6 @@ create table turn_usages (
     constraint pk_turn_usages PRIMARY KEY (conversation_id, seq),
     constraint fk_turn_usages_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
 );
-CREATE INDEX ix_turn_usages_answered_at ON public.turn_usages USING brin (answered_at);
 CREATE INDEX ix_turn_usages_reckoned_at ON public.turn_usages USING btree (answered_at) WHERE (reckoned_at IS NULL);
 CREATE INDEX ix_turn_usages_tenant_id_answered_at ON public.turn_usages USING btree (tenant_id, answered_at);
 alter table turn_usages enable row level security;
@@ -1716,7 +1715,7 @@ begin
         where k.ctid = any (array(
             select o.ctid from public.idempotency_keys as o
             where o.created_at < now() - make_interval(secs => p_seconds)
-            limit p_limit for update skip locked));
+            order by o.created_at limit p_limit for update skip locked));
     get diagnostics v_removed = row_count;
     return v_removed;
 end $$;
@@ -1844,9 +1843,11 @@ declare
 begin
     delete from public.turn_usages as u
         where (u.conversation_id, u.seq) in (
-            select o.conversation_id, o.seq from public.turn_usages as o
-            where o.answered_at < now() - make_interval(secs => p_seconds)
-            limit p_limit for update skip locked);
+            select o.conversation_id, o.seq from public.tenants as t cross join lateral (
+                select e.conversation_id, e.seq from public.turn_usages as e
+                where e.tenant_id = t.id and e.answered_at < now() - make_interval(secs => p_seconds)
+                order by e.answered_at limit p_limit for update skip locked) as o
+            limit p_limit);
     get diagnostics v_removed = row_count;
     return v_removed;
 end $$;

@@ -289,7 +289,7 @@ idempotency_keys = Table(
     Column("queued", Boolean, nullable=False),
     Column("created_at", TIME, nullable=False, server_default=NOW),
     PrimaryKeyConstraint("conversation_id", "key"),
-    Index("ix_idempotency_keys_created_at", "created_at", postgresql_using="brin"),
+    Index("ix_idempotency_keys_created_at", "created_at"),
 )
 
 runs = Table(
@@ -502,7 +502,6 @@ turn_usages = Table(
     PrimaryKeyConstraint("conversation_id", "seq"),
     Index("ix_turn_usages_reckoned_at", "answered_at", postgresql_where=text("reckoned_at is null")),
     Index(None, "tenant_id", "answered_at"),
-    Index(None, "answered_at", postgresql_using="brin"),
 )
 
 recall_requests = Table(

@@ -414,6 +414,57 @@ def test_what_was_asked_back_goes_after_ninety_days(chat: Chat, clean: Callable[
     assert clean(recall_retention_days=80) == {"recall_requests": 1}
 
 
+@pytest.mark.parametrize(
+    ("table", "columns", "row", "days"),
+    [
+        (
+            "idempotency_keys",
+            "conversation_id, key, body_hash, first_seq, last_seq, context_tokens, queued, created_at",
+            "gen_random_uuid(), n, sha256(n::text::bytea), 0, 0, 0, false",
+            1,
+        ),
+        (
+            "turn_usages",
+            "conversation_id, seq, snapshot_version, input_tokens, output_tokens, is_edit, reckoned_at, answered_at",
+            "gen_random_uuid(), n, 0, 0, 0, false, now()",
+            90,
+        ),
+    ],
+)
+def test_the_oldest_are_found_however_long_rows_have_come_and_gone(
+    chat: Chat,
+    clean: Callable[..., dict[str, int]],
+    owner: Callable[..., list[Any]],
+    table: str,
+    columns: str,
+    row: str,
+    days: int,
+) -> None:
+    def come(number: int, days_ago: float) -> None:
+        time = f"now() - interval '{days_ago} days'"
+        rows = f"select '{chat.tenant_id}', {row}, {time} from generate_series(1, {number}) as n"  # noqa: S608
+        owner(f"insert into {table} (tenant_id, {columns}) {rows}")
+
+    def blocks() -> int:
+        expire = f"explain (analyze, buffers, format json) select expire_{table}({days * 86_400}, 1000)"
+        ((((plan,),),),) = (owner(expire),)
+        return sum(plan["Plan"][f"Shared {which} Blocks"] for which in ("Hit", "Read"))
+
+    come(20_000, days + 1)
+    for _ in range(4):
+        # What is new takes the places of what is removed.
+        oldest = f"select ctid from {table} order by {columns.rpartition(', ')[2]} limit 5000"  # noqa: S608
+        owner(f"delete from {table} where ctid in ({oldest})")  # noqa: S608
+        owner(f"vacuum {table}")
+        come(5_000, days / 2)
+    owner(f"vacuum analyze {table}")
+    ((size,),) = owner(f"select pg_relation_size('{table}') / 8192")
+    blocks()  # reads what Postgres has to know of the function
+    assert blocks() < 20 < size / 10
+    come(3, days + 1)
+    assert clean() == {table: 3}
+
+
 def test_times_that_no_calendar_goes_back_to_keep_for_good(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:
     TestIdempotencyKeys().keyed(chat, 1, 48)
     days = dict.fromkeys((name for name in Settings.model_fields if name.endswith("_retention_days")), 1e9)
