@@ -1792,6 +1792,7 @@ begin
         where r.id = any (v_seen) and r.state not in ('queued', 'running') and r.finished_at < v_before
             and not exists (select from public.snapshot_parts as s where s.run_id = r.id)
             and not exists (select from public.webhook_deliveries as d where d.run_id = r.id)
+            and not exists (select from public.waiting_summaries as w where w.run_id = r.id and w.done_at is null)
         for update skip locked);
     delete from public.run_steps as s where s.run_id = any (v_gone);
     delete from public.runs as r where r.id = any (v_gone);

@@ -190,7 +190,7 @@ class TestRuns:
         new = older_id(days).replace("'0'", "n::text", 1)
         numbered = "select id, row_number() over (order by id) as n from runs"
         owner(f"create temp table aged as select id, {new} as new from ({numbered}) as numbered")  # noqa: S608
-        for table in ("run_steps", "snapshot_parts", "webhook_deliveries"):
+        for table in ("run_steps", "snapshot_parts", "webhook_deliveries", "waiting_summaries"):
             owner(f"update {table} as t set run_id = aged.new from aged where t.run_id = aged.id")  # noqa: S608
         owner(
             f"update runs as r set id = aged.new, finished_at = finished_at - interval '{days} days'"  # noqa: S608
@@ -235,6 +235,22 @@ class TestRuns:
         owner(f"update webhook_deliveries set id = {older_id(31)}")  # noqa: S608 - the test's own
         assert clean(run_retention_days=1) == {"webhook_deliveries": 1, "runs": 1}
         assert [row.state for row in chat.query("select state from runs")] == ["queued"]
+
+    def test_one_whose_summary_waits_for_another_day_stays(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        run = self.run(chat, chat.begin())
+        chat.query("update runs set state = 'skipped', finished_at = now() where id = :r", r=run)
+        chat.query(
+            "insert into waiting_summaries (run_id, tenant_id, conversation_id, not_before)"
+            " select id, tenant_id, conversation_id, now() from runs"
+        )
+        self.let_pass(owner, 8)
+        assert clean(run_retention_days=7) == {}
+        assert count(chat, "waiting_summaries") == 1
+        chat.query("update waiting_summaries set done_at = now()")
+        assert clean(run_retention_days=7) == {"runs": 1}
+        assert count(chat, "waiting_summaries") == 0
 
     def test_a_walk_goes_on_where_the_last_round_left_off(
         self,
