@@ -876,6 +876,7 @@ create table webhook_deliveries (
     constraint fk_webhook_deliveries_webhook_id_webhooks FOREIGN KEY (webhook_id) REFERENCES webhooks(id)
 );
 alter table webhook_deliveries alter column body set statistics 0, alter column error set statistics 0;
+CREATE INDEX ix_webhook_deliveries_dead ON public.webhook_deliveries USING btree (tenant_id, id) WHERE (state = 'dead'::text);
 CREATE INDEX ix_webhook_deliveries_due ON public.webhook_deliveries USING btree (next_attempt_at) WHERE (state = 'pending'::text);
 CREATE INDEX ix_webhook_deliveries_run_id ON public.webhook_deliveries USING btree (run_id);
 CREATE INDEX ix_webhook_deliveries_tenant_id_id ON public.webhook_deliveries USING btree (tenant_id, id);

@@ -723,6 +723,7 @@ webhook_deliveries = Table(
     Index("ix_webhook_deliveries_tenant_id_id", "tenant_id", "id"),
     Index("ix_webhook_deliveries_run_id", "run_id"),
     Index("ix_webhook_deliveries_due", "next_attempt_at", postgresql_where=text("state = 'pending'")),
+    Index("ix_webhook_deliveries_dead", "tenant_id", "id", postgresql_where=text("state = 'dead'")),
 )
 
 console_sessions = Table(

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from store.console import overview
 from store.conversations import conversations
 from store.runs import runs
+from store.tenants import webhooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,17 +38,28 @@ ANSWERS: Final = """
         last_response_id)
     select tenant_id, id, 1, 1, '[]', '[]', 'resp-' || external_id, 'last-' || external_id from conversations
 """
+DELIVERIES: Final = """
+    with hook as (
+        insert into webhooks (id, tenant_id, url, secret, events)
+        values (gen_random_uuid(), current_setting('app.tenant_id')::uuid, 'https://hooks.example.com/', '', '{}')
+        returning id
+    )
+    insert into webhook_deliveries (id, tenant_id, webhook_id, run_id, run_finished_at, event, body, state)
+    select gen_random_uuid(), r.tenant_id, hook.id, r.id, now(), '', '',
+        case r.state when 'failed' then 'pending' when 'dead' then 'dead' else 'delivered' end
+    from runs as r, hook
+"""
 ROWS_READ: Final = text("select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables")
 
 
 @pytest.fixture(scope="module")
 def busy(module_chat: Chat) -> Chat:
-    """A tenant with many conversations, a run and an answer of the gateway's in each; Postgres has its statistics."""
+    """A tenant with many conversations, a run with its delivery and an answer of the gateway's in each; analyzed."""
     chat = module_chat.renew()
-    for statement in (CONVERSATIONS, RUNS, ANSWERS):
+    for statement in (CONVERSATIONS, RUNS, ANSWERS, DELIVERIES):
         chat.query(statement)
     with psycopg.connect(chat.url, autocommit=True) as owner:
-        owner.execute("analyze conversations, runs, gateway_recalls")
+        owner.execute("analyze conversations, runs, gateway_recalls, webhook_deliveries")
     return chat
 
 
@@ -90,6 +102,13 @@ def test_a_list_looks_up_what_it_shows_for_its_page_alone(busy: Chat, sort: over
 def test_runs_that_few_conversations_have_are_looked_up(busy: Chat, state: str) -> None:
     count, rows = read(busy, runs.page, conversation_id=None, state=state, limit=50)
     assert [row.state for row in rows] == [state] * (state != "queued")
+    assert count <= 4
+
+
+@pytest.mark.parametrize("state", ["dead", "pending"])
+def test_deliveries_that_few_runs_have_are_looked_up(busy: Chat, state: str) -> None:
+    count, rows = read(busy, webhooks.deliveries, state=state, limit=50)
+    assert [row.state for row in rows] == [state]
     assert count <= 4
 
 
