@@ -68,13 +68,23 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "prefix_hash": b"",
 }
 _COVERS_SUPERSEDED: Final = """
-    exists (select from messages as m
-            where m.conversation_id = s.conversation_id and m.superseded_at is not null
-              and (exists (select from jsonb_array_elements(s.coverage) as span
-                           where m.seq between (span ->> 0)::integer and (span ->> 1)::integer)
-                   or exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer = m.seq)))
+    coalesce(
+        (select range_agg(seqs) from (
+             select int4range((span ->> 0)::integer, (span ->> 1)::integer, '[]')
+             from jsonb_array_elements(s.coverage) as span
+             union all
+             select int4range((pin ->> 1)::integer, (pin ->> 1)::integer, '[]')
+             from jsonb_array_elements(s.pins) as pin
+         ) as accounted (seqs))
+        && (select range_agg(int4range(m.seq, m.seq, '[]')) from messages as m
+            where m.conversation_id = s.conversation_id and m.superseded_at is not null),
+        false)
 """
-"""Whether a message that snapshot s accounts for, or pins, was replaced since; what was before is not in it."""
+"""Whether a message that snapshot s accounts for, or pins, was replaced since; what was before is not in it.
+
+Both sides as ranges, which are compared in one pass: one by one, each of many edits would be looked for in each of as
+many spans.
+"""
 _SHOWS_SUPERSEDED: Final = text(
     f"select {_COVERS_SUPERSEDED} from snapshots as s"  # noqa: S608 - a constant
     " where s.conversation_id = :conversation and s.version = :version"
