@@ -96,9 +96,6 @@ async def store_turn(
     policy, begun = caller.principal.policy, caller.services.begun
     look = partial(turn_entries, may_be_first=turn.replace_from is not None or conversation not in begun)
     entries = await aside(sum(map(len, turn.contents)), look, turn.said)
-    begun[conversation] = None
-    if len(begun) > _MOST_BEGUN:
-        del begun[next(iter(begun))]
     appended = await hot_path.append_turn(
         caller.services.pool,
         tenant_id=caller.tenant_id,
@@ -118,7 +115,13 @@ async def store_turn(
         sent=turn.sent,
         entries=entries,
     )
-    if turn.replace_from is not None and appended.outcome in {"appended", "replayed"}:
+    if appended.outcome not in {"appended", "replayed"}:
+        return appended
+    # Not before: one that is not taken is tried again as the first that it is.
+    begun[conversation] = None
+    if len(begun) > _MOST_BEGUN:
+        del begun[next(iter(begun))]
+    if turn.replace_from is not None:
         # The turn is stored whatever comes of it: the next compaction frames them, too.
         with suppress(SQLAlchemyError, TimeoutError, OSError):
             await caller.run(_keep_up, conversation, caller)

@@ -97,6 +97,14 @@ def test_rules_are_in_every_answer_from_the_turn_on_that_states_them(talk: Rules
     assert all(entry["since"] and entry["request_id"].startswith("req_") for entry in talk.ledger())
 
 
+def test_a_first_turn_that_is_not_taken_is_the_first_when_it_is_sent_again(talk: Rules) -> None:
+    first = [{"role": "user", "content": f"{FIRST} Find me a flight."}, SETTLED]
+    refused = talk.service.client.post(f"{talk.path}/turns", json={"messages": first, "expected_next_seq": 4})
+    assert refused.status_code == 409
+    talk.say(*first)
+    assert talk.standing() == [FIRST]
+
+
 def test_compactions_leave_every_rule_standing(talk: Rules) -> None:
     told(talk)
     for number in range(3):
