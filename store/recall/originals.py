@@ -89,21 +89,29 @@ def newest(
     return [*map(stored_text, connection.execute(_NEWEST, values))]
 
 
-def following(
-    connection: Connection, tenant_id: UUID, conversation_id: UUID, after: int, last: int
-) -> Sequence[StoredText]:
-    """Return the messages from seq `after` to `last` in their order, as many as make PAGE_BYTES.
+class Following(NamedTuple):
+    """The messages that come next; `is_cut` says that others come after them, which had no room."""
+
+    rows: Sequence[StoredText] = ()
+    is_cut: bool = False
+
+
+def following(connection: Connection, tenant_id: UUID, conversation_id: UUID, after: int, last: int) -> Following:
+    """Return the messages after seq `after` to `last` in their order, as many as make PAGE_BYTES.
 
     None of them where they are too few for a segment: reading them would lead to nothing that is worth storing.
-    The first one is there for its calls, which the results after it answer.
+    Before them stands the message `after`, for its calls, which the results after it answer.
     """
     own = (*_live(tenant_id, conversation_id), _m.seq.between(after, last))
     sizes = connection.execute(select(_m.seq, _m.bytes).where(*own).order_by(_m.seq)).all()
-    page = page_of_sizes(sizes, len(sizes))
-    if len(page) < MOST_MESSAGES and sum(row.bytes for row in page) < WORTH_CHARS:
-        return ()
+    before, new = [row for row in sizes if row.seq == after], [row for row in sizes if row.seq > after]
+    page = page_of_sizes(new, len(new))
+    size, is_cut = sum(row.bytes for row in page), len(page) < len(new)
+    if not page or (not is_cut and len(page) < MOST_MESSAGES and size < WORTH_CHARS):
+        return Following()
+    announce(size + sum(row.bytes for row in before))
     query = select(*_TEXT).where(*own, _m.seq <= page[-1].seq).order_by(_m.seq)
-    return [StoredText(*row) for row in connection.execute(query)]
+    return Following([StoredText(*row) for row in connection.execute(query)], is_cut)
 
 
 def chosen(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Sequence[int]) -> Sequence[StoredText]:

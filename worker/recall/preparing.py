@@ -25,25 +25,30 @@ def prepare(database: Database, tenant_id: UUID, conversation_id: UUID) -> None:
     What fails is logged and left to the next time: what is not prepared is searched all the same.
     """
     try:
-        while _portion(database, tenant_id, conversation_id):
-            pass
+        read_through: int | None = -1
+        while read_through is not None:
+            read_through = _portion(database, tenant_id, conversation_id, read_through)
     except Exception as error:  # noqa: BLE001 - whatever it is, the run that ended has ended well
         log.warning("recall.not_prepared", conversation_id=str(conversation_id), error=fault(error))
 
 
-def _portion(database: Database, tenant_id: UUID, conversation_id: UUID) -> bool:
-    """Store the next segments; tell whether there were any."""
+def _portion(database: Database, tenant_id: UUID, conversation_id: UUID, read_through: int) -> int | None:
+    """Store the next segments; return the seq after which to go on, None at the end.
+
+    `read_through` is where the portion before has ended, of which nothing may have been stored: pictures have no terms.
+    """
     with database.transaction(tenant_id) as connection:
         place = originals.place(connection, tenant_id, conversation_id)
         through = segments.prepared_through(connection, conversation_id)
-        if place is None or place.covers_through <= through:
-            return False
-        rows = originals.following(connection, tenant_id, conversation_id, through, place.covers_through)
-    if not rows:
-        return False
-    new = closed(segments_of(quoted(rows), through))
+        after = max(through, read_through)
+        if place is None or place.covers_through <= after:
+            return None
+        rows, is_cut = originals.following(connection, tenant_id, conversation_id, after, place.covers_through)
+    made = segments_of(quoted(rows), after)
+    # What has as many bytes that there is no room for more is not to be read again, however few messages it is.
+    new = closed(made) or (made if is_cut else ())
     if not new:
-        return False
+        return rows[-1].seq if is_cut else None
     with database.transaction(tenant_id) as connection:
         segments.store(connection, tenant_id, conversation_id, through, new)
-    return True
+    return new[-1].seqs[-1]

@@ -96,6 +96,22 @@ def test_what_left_the_context_is_prepared_by_the_worker(service: Service) -> No
     assert found["searched"] == 400
 
 
+def test_what_was_said_before_many_pictures_is_prepared_and_found(service: Service) -> None:
+    """More bytes than a search reads, and more than a portion has for one segment's messages, some without a word."""
+    policy = {"compaction_enabled": False, "compaction_threshold_tokens": 2_000, "max_conversation_messages": 20}
+    path = service.conversation(policy=policy)
+    service.append(path, {"role": "user", "content": "The bird was a plover."}, {"role": "assistant", "content": "Oh."})
+    source = {"type": "base64", "media_type": "image/jpeg", "data": "abcd" * 240_000}
+    for number in range(24):
+        for _ in range(4 if number == 3 else 1):
+            service.append(path, {"role": "user", "content": [{"type": "image", "source": source}]})
+        service.append(path, {"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A violin."})
+    work(service.settings, path)
+    assert rows(service, path)[-1][1] > 30
+    found = recalled(service, path, query="plover")["passages"][0]
+    assert (found["first_seq"], found["in_context"]) == (0, False)
+
+
 def test_what_is_superseded_later_is_not_found_in_what_was_prepared(service: Service) -> None:
     path = talk(service, 200)
     assert "number150" in str(recalled(service, path, query="number150"))
