@@ -88,6 +88,11 @@ def _change(
     if after != before:
         # Another window makes another policy.
         wanted.setdefault("policy", stored.policy)
+    elif wanted.get("policy") == stored.policy:
+        # What is sent again lifts no hold.
+        del wanted["policy"]
+    if not wanted:
+        return stored
     changed = conversations.change(
         connection,
         principal.tenant_id,

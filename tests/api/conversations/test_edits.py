@@ -168,6 +168,24 @@ def test_a_restore_shows_the_old_version_and_is_left_alone(service: Service, mod
         assert (unknown.status_code, unknown.json()["pointer"]) == (404, "/version")
 
 
+@pytest.mark.parametrize("policy", [{}, SMALL])
+def test_a_policy_that_is_sent_again_leaves_a_restore_alone(
+    service: Service, module_settings: Settings, policy: dict[str, Any]
+) -> None:
+    path = service.conversation(policy=SMALL)
+    service.append(path, *look_up(0), *look_up(1))
+    work(module_settings, path)
+    assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
+    work(module_settings, path)
+    before = context(service, path)
+    assert service.client.patch(path, json={"policy": policy}).status_code == 200
+    work(module_settings, path)
+    assert context(service, path) == before
+    assert service.client.patch(path, json={"policy": {"min_savings_tokens": 1}}).status_code == 200
+    work(module_settings, path)
+    assert context(service, path) != before
+
+
 def test_a_version_that_shows_replaced_messages_cannot_come_back(service: Service, module_settings: Settings) -> None:
     path = service.conversation(policy=SMALL)
     service.append(path, *look_up(0), *look_up(1))
