@@ -203,9 +203,10 @@ def test_every_secret_is_a_file_that_is_kept_out_of_the_repository_and_the_image
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_has_bounds_on_memory_and_processes(name: str) -> None:
+def test_every_service_has_bounds_on_memory_processes_and_logs(name: str) -> None:
     assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
     assert 0 < SERVICES[name]["pids_limit"] <= 256
+    assert SERVICES[name]["logging"] == {"driver": "local", "options": {"max-size": "20m", "max-file": "5"}}
 
 
 def test_a_summary_worker_may_have_a_thread_for_each_summary() -> None:
