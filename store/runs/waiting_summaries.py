@@ -23,6 +23,7 @@ from store.tenants.budgets import NEXT_DAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
     from uuid import UUID
 
     from compaction.policy import Policy
@@ -54,7 +55,8 @@ class Resumed(NamedTuple):
 def remember(connection: Connection, lease: Lease, base_version: int | None) -> None:
     """Have a run's summary wait for the next day; `base_version` is what it is to be made from.
 
-    Where one waits already, it goes on from the older version.
+    Where one waits already, it goes on from the older version, and has waited since then, as has one that met the end
+    of another day's budget.
     """
     connection.execute(update(runs).where(_r.id == lease.run_id).values(not_before=NEXT_DAY))
     same = (
@@ -66,12 +68,16 @@ def remember(connection: Connection, lease: Lease, base_version: int | None) -> 
         update(waiting_summaries)
         .where(same, _w.done_at.is_(None))
         .values(done_at=func.now())
-        .returning(_w.base_version)
+        .returning(_w.base_version, _w.created_at)
     ).one_or_none()
-    if earlier is not None and base_version is not None:
+    since = _waited_since(connection, lease) if lease.trigger == RunTrigger.BUDGET else None
+    if (
+        earlier is not None
+        and base_version is not None
+        and _way(connection, lease.conversation_id, earlier.base_version) is not None
+    ):
         # What an extract covers already is summarized with the rest.
-        is_on_the_way = _way(connection, lease.conversation_id, earlier.base_version) is not None
-        base_version = min(earlier.base_version, base_version) if is_on_the_way else base_version
+        base_version, since = min(earlier.base_version, base_version), earlier.created_at
     connection.execute(
         upsert(waiting_summaries)
         .values(
@@ -81,6 +87,7 @@ def remember(connection: Connection, lease: Lease, base_version: int | None) -> 
             block_id=lease.block_id,
             base_version=base_version,
             not_before=NEXT_DAY,
+            created_at=func.now() if since is None else since,
         )
         # A connection can end between a commit and its answer.
         .on_conflict_do_nothing(index_elements=[_w.run_id])
@@ -203,6 +210,14 @@ def _resume_block(connection: Connection, waiting: Waiting, wish: AnyRow, policy
 def _over(connection: Connection, waiting: Waiting) -> Resumed:
     connection.execute(update(waiting_summaries).where(_w.run_id == waiting.run_id).values(done_at=func.now()))
     return Resumed("over")
+
+
+def _waited_since(connection: Connection, lease: Lease) -> datetime | None:
+    """Return since when what a run makes up for has waited; None if it is known no longer."""
+    of_conversation = (_r.conversation_id == lease.conversation_id) & _r.block_id.is_(None) & (_r.id < lease.run_id)
+    earlier = select(_w.created_at).join(runs, _r.id == _w.run_id).where(of_conversation)
+    since: datetime | None = connection.scalar(earlier.order_by(_r.id.desc()).limit(1))
+    return since
 
 
 def _way(connection: Connection, conversation_id: UUID, base: int) -> list[int] | None:

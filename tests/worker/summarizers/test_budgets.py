@@ -198,6 +198,25 @@ def test_a_second_day_may_be_spent_as_well(chat: Chat, workers: PaidWorkers, stu
     assert len(stub.requests) == 3
 
 
+def test_what_waits_for_many_days_has_waited_since_the_first(chat: Chat, workers: PaidWorkers) -> None:
+    conversation = postponed(chat, workers)
+    waiting = "select created_at from waiting_summaries where done_at is null"
+    first = chat.query(waiting)
+    for start in (20, 40):
+        # It is extracted again the same day, and others are quicker to take what the next one has.
+        chat.append(conversation, exchanges(12, 200, start=start))
+        workers.settle(conversation)
+        pass_a_day(chat)
+        (run_id,) = workers.resume()
+        workers.woken.remove(run_id)
+        spend_the_day(chat, workers)
+        workers.woken.append(run_id)
+        workers.summarize()
+        run = last_run(chat, conversation)
+        assert (run.id, run.reason) == (run_id, RunReason.BUDGET_SPENT)
+        assert chat.query(waiting) == first
+
+
 def test_a_day_that_is_spent_before_they_are_resumed_postpones_all(chat: Chat, workers: PaidWorkers) -> None:
     waiting = [grown(chat) for _ in range(2)]
     workers.settle(*waiting)
