@@ -9,6 +9,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege, RestrictViolation
 from pydantic import ValidationError
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 
 from compaction.policy import merge
 from runtime import ids
@@ -413,17 +414,21 @@ class TestSnapshots:
                 connection.execute("delete from messages")
 
 
-def test_what_was_asked_back_goes_after_ninety_days(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:
+def asked_back(chat: Chat, *days: int) -> None:
     conversation = chat.begin()
-    for number, days in enumerate((89, 91, 400)):
+    for number, each in enumerate(days):
         chat.query(
             "insert into recall_requests (id, tenant_id, conversation_id, key_id, request_id, origin, of_user, kind,"  # noqa: S608 - a literal of older_id
             " asked, refs, seqs, left_by, left_in, searched, tokens)"
-            f" values ({older_id(days, number)}, :t, :c, gen_random_uuid(), gen_random_uuid(), 'api', false, 'query',"
+            f" values ({older_id(each, number)}, :t, :c, gen_random_uuid(), gen_random_uuid(), 'api', false, 'query',"
             " 'what?', '{}', '{}', '{}', '{}', 0, 0)",
             t=chat.tenant_id,
             c=conversation,
         )
+
+
+def test_what_was_asked_back_goes_after_ninety_days(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:
+    asked_back(chat, 89, 91, 400)
     assert clean(recall_retention_days=0) == {}
     assert clean(recall_retention_days=36_500) == {}
     assert clean() == {"recall_requests": 2}
@@ -479,6 +484,21 @@ def test_the_oldest_are_found_however_long_rows_have_come_and_gone(
     assert blocks() < 20 < size / 10
     come(3, days + 1)
     assert clean() == {table: 3}
+
+
+def test_a_kind_that_fails_is_told_of_and_keeps_no_other(
+    chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+) -> None:
+    TestIdempotencyKeys().keyed(chat, 1, 48)
+    asked_back(chat, 91)
+    owner("alter function expire_idempotency_keys rename to expire_nothing")
+    try:
+        with pytest.raises(ProgrammingError):
+            clean()
+    finally:
+        owner("alter function expire_nothing rename to expire_idempotency_keys")
+    assert count(chat, "recall_requests") == 0
+    assert clean() == {"idempotency_keys": 1}
 
 
 def test_times_that_no_calendar_goes_back_to_keep_for_good(chat: Chat, clean: Callable[..., dict[str, int]]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 
+from runtime.log import fault
 from store.conversations import usages
 from store.operations import housekeeping, processes
 from store.operations.housekeeping import FIRST, Pass
@@ -46,27 +49,47 @@ class Housekeeper:
         self._places: dict[str, UUID] = {}
 
     def round(self) -> dict[str, int]:
-        """Do a round if it is time for one; return the rows that went, by kind."""
+        """Do a round if it is time for one; return the rows that went, by kind.
+
+        Raises the first error of a kind, once those after it had their turn: unless nobody answers, one says nothing of
+        the next.
+        """
         if self._clock() < self._next_at:
             return {}
         self._next_at = self._clock() + self._settings.housekeeping_interval_seconds
-        settings = self._settings
-        removed = {
-            "processes": self._once(lambda connection: processes.forget(connection, FORGOTTEN_SECONDS)),
-            "idempotency_keys": self._all(housekeeping.expire_idempotency_keys, settings.idempotency_key_hours * 3_600),
-            **{each.table: self._all(each.expire, each.retention_days(settings) * _DAY) for each in ERRANDS},
-            "turn_usages": self._all(usages.expire, settings.usage_retention_days * _DAY),
-            "recall_requests": self._all(requests.expire, settings.recall_retention_days * _DAY),
-            "runs": self._walk("runs", housekeeping.expire_runs, settings.run_retention_days * _DAY),
-            "snapshots": self._walk(
-                "snapshots", housekeeping.expire_snapshots, settings.snapshot_retention_days * _DAY
-            ),
-        }
-        for table, rows in removed.items():
-            METRICS.removed(table, rows)
+        removed: dict[str, int] = {}
+        failures: list[DBAPIError] = []
+        for table, remove in self._kinds().items():
+            try:
+                removed[table] = remove()
+            except DBAPIError as error:
+                log.warning("housekeeping.failed", table=table, error=fault(error))
+                failures.append(error)
+                if getattr(error.orig, "sqlstate", None) is None:
+                    break
+            else:
+                METRICS.removed(table, removed[table])
         if any(removed.values()):
             log.info("housekeeping.removed", **removed)
+        if failures:
+            raise failures[0]
         return removed
+
+    def _kinds(self) -> dict[str, Callable[[], int]]:
+        settings = self._settings
+        runs_seconds, snapshots_seconds = settings.run_retention_days * _DAY, settings.snapshot_retention_days * _DAY
+        oldest: dict[str, tuple[Callable[[Connection, float, int], int], float]] = {
+            "idempotency_keys": (housekeeping.expire_idempotency_keys, settings.idempotency_key_hours * 3_600),
+            **{each.table: (each.expire, each.retention_days(settings) * _DAY) for each in ERRANDS},
+            "turn_usages": (usages.expire, settings.usage_retention_days * _DAY),
+            "recall_requests": (requests.expire, settings.recall_retention_days * _DAY),
+        }
+        return {
+            "processes": partial(self._once, lambda connection: processes.forget(connection, FORGOTTEN_SECONDS)),
+            **{table: partial(self._all, *each) for table, each in oldest.items()},
+            "runs": partial(self._walk, "runs", housekeeping.expire_runs, runs_seconds),
+            "snapshots": partial(self._walk, "snapshots", housekeeping.expire_snapshots, snapshots_seconds),
+        }
 
     def _once(self, statement: Callable[[Connection], int]) -> int:
         with self._database.transaction(None) as connection:
