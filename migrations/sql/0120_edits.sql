@@ -7,7 +7,8 @@ language sql stable as $$
             and not exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer >= p_from))
 $$;
 
--- What waits for a loop's end, or for a cold cache, waits on: an edit of what comes after it takes nothing from it.
+-- What waits for a loop's end, or for a cold cache, waits on: an edit of what comes after it takes nothing from it. And what led to
+-- nothing does so still where nine tenths of the context are as they were: another answer is no other conversation.
 create or replace function supersede(p_conversation uuid, p_from integer) returns void
 language plpgsql as $$
 declare
@@ -22,7 +23,7 @@ begin
         where conversation_id = p_conversation and carried_until >= p_from;
     update public.conversations set edits = edits + 1 where id = p_conversation
         returning head_version, next_seq, strip_thinking_through, held_by_restore, tool_results_hold, summary_hold, trim_hold,
-            pending_version, edits
+            pending_version, edits, context_tokens
         into c;
     v_version := public.newest_version_below(p_conversation, p_from);
     perform public.move_head(p_conversation, v_version);
@@ -35,9 +36,9 @@ begin
                 pending_version = case when public.stands_before(id, c.pending_version, p_from) then c.pending_version end
             where id = p_conversation;
         update public.conversations
-            set held_by_restore = true, tool_results_hold = c.tool_results_hold, summary_hold = c.summary_hold,
+            set held_by_restore = c.held_by_restore, tool_results_hold = c.tool_results_hold, summary_hold = c.summary_hold,
                 trim_hold = c.trim_hold
-            where id = p_conversation and c.held_by_restore;
+            where id = p_conversation and (c.held_by_restore or context_tokens >= 0.9 * c.context_tokens);
         update public.waiting_snapshots as w set edits = c.edits
             where w.conversation_id = p_conversation and w.edits = c.edits - 1
                 and public.stands_before(w.conversation_id, w.version, p_from);

@@ -117,6 +117,20 @@ def test_a_saving_too_small_is_not_committed_and_not_tried_again_until_it_has_gr
     assert [run.state for run in chat.runs(conversation)] == ["skipped", "committed"]
 
 
+def test_another_answer_has_nothing_tried_again_and_another_conversation_has(chat: Chat) -> None:
+    conversation = chat.begin({"min_savings_tokens": 1_000})
+    workers = Workers(chat)
+    chat.append(conversation, [request("go", 800), *rounds(3, 500), answer("a", 100)])
+    workers.settle(conversation)
+    assert [run.reason for run in chat.runs(conversation)] == ["not_smaller"]
+    chat.append(conversation, [answer("b", 100)], replace_from=7)
+    workers.settle(conversation)
+    assert len(chat.runs(conversation)) == 1
+    chat.append(conversation, [*rounds(3, 500, start=3), answer("c", 100)], replace_from=1)
+    workers.settle(conversation)
+    assert [run.reason for run in chat.runs(conversation)] == ["not_smaller"] * 2
+
+
 def test_a_run_that_finds_nothing_due_when_its_summary_comes_says_that(chat: Chat) -> None:
     conversation = chat.begin({"input_token_budget": 0, "compaction_threshold_tokens": 2_000})
     workers = Workers(chat, StubSummarizer())
