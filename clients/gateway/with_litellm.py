@@ -14,6 +14,8 @@ model, base = {
     "chat": ("openai/gpt-5.6", f"{URL}/v1"),
 }[sys.argv[1]]
 messages: list[Any] = []
+# What it says of models that it does not know comes from threads, amid the answers.
+litellm.suppress_debug_info = True
 
 
 def ask(question: str, stream: bool) -> str:
