@@ -61,12 +61,21 @@ def may(scope: str) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHa
 
 async def principal_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Principal | None:
     """Return who is signed in. Nothing is remembered: a revoked key's sessions end at once."""
-    token = connection.cookies.get(COOKIE)
+    token = token_of(connection)
     if not token:
         return None
     services: Services = connection.app.state.services
     session = await services.run_without_tenant(lambda database: sessions.find(database, token))
     return None if session is None else services.authenticator.principal(*session)
+
+
+def token_of(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+    """Return the session's token that a browser sends, "" where it sends none.
+
+    It is looked for here: the framework keeps the last thousand headers of cookies that it has parsed, for good.
+    """
+    cookies = (cookie.partition("=") for cookie in connection.headers.get("cookie", "").split(";"))
+    return next((token.strip() for name, _, token in cookies if name.strip() == COOKIE), "")
 
 
 async def from_our_pages(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:

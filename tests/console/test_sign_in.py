@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from litestar._parsers import parse_cookie_string, parse_url_encoded_form_data
 
 from runtime.ids import external
 from tests.support.service.console_client import (
@@ -114,6 +115,36 @@ def test_a_key_that_opens_nothing(service: Service, key: str) -> None:
         assert "not known" in text_of(answer.text)
         assert "set-cookie" not in answer.headers
         assert "<script>alert" not in answer.text
+
+
+@pytest.mark.parametrize("charset", ["", "; charset=nonsense", "; charset=hex", "; charset=utf-7"])
+def test_a_form_is_read_as_browsers_write_the_consoles_alone(service: Service, charset: str) -> None:
+    """One in several parts would name the encoding of each."""
+    _, key = make_key(service)
+    kind = "multipart/form-data; boundary=b"
+    head = f'--b\r\nContent-Disposition: form-data; name="%s"\r\nContent-Type: text/plain{charset}\r\n\r\n'
+    values = [
+        (head % "key").encode() + key.encode(),
+        (head % "ticket").encode() + b"+2AA-",
+        (head % "key").encode() + b"\xff",
+    ]
+    with visitor(service) as client:
+        for value in values:
+            body = value + b"\r\n--b--\r\n"
+            answer = client.post("/console/sign-in", content=body, headers={"content-type": kind})
+            assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+
+
+def test_no_form_and_no_cookies_are_kept(service: Service) -> None:
+    """The framework keeps a thousand of each that it has parsed, whoever sent them."""
+    caches = (parse_url_encoded_form_data, parse_cookie_string)
+    before = [each.cache_info() for each in caches]
+    with signed_in(service) as client:
+        assert client.get("/console").status_code == 200
+        assert client.post("/console/sign-out").status_code == 303
+    with visitor(service) as client:
+        assert client.get("/console", headers={"cookie": f"a=b; {COOKIE}=invented"}).status_code == 303
+    assert [each.cache_info() for each in caches] == before
 
 
 @pytest.mark.parametrize("scopes", [["context:read"], ["turns:write"], ["turns:write", "context:read"]])

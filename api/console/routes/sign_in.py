@@ -11,10 +11,10 @@ from litestar.params import QueryParameter
 from api.actions.caller import caller_of
 from api.auth.principals import Principal
 from api.auth.rate_limits import check_rate
+from api.console.forms import form_of
 from api.console.pages import page, redirect
 from api.console.sessions import (
     ACT,
-    COOKIE,
     HOME,
     READ,
     SIGN_IN,
@@ -24,6 +24,7 @@ from api.console.sessions import (
     own_path,
     principal_of,
     session_cookie,
+    token_of,
 )
 from store.console import sessions
 from store.operations import operator_actions
@@ -57,16 +58,16 @@ async def show_sign_in(request: Request[Any, Any, Any], next_path: _Next = HOME,
 async def sign_in(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Begin a session and lead on to the page that was asked for."""
     services: Services = request.app.state.services
-    form = await request.form()
-    next_path = own_path(str(form.get("next", HOME)))
+    form = await form_of(request)
+    next_path = own_path(form.get("next", HOME))
     refuse = partial(page, request, "sign_in.html", status=401, next_path=next_path, ticket="")
-    if ticket := str(form.get("ticket", "")):
+    if ticket := form.get("ticket", ""):
         holder = await services.run_without_tenant(lambda database: sessions.take_ticket(database, ticket))
         if holder is None:
             return refuse(refused=USED_UP)
         tenant_id, key_id = holder
     else:
-        key = str(form.get("key", "")).strip()
+        key = form.get("key", "").strip()
         # A token is nobody's to revoke here, so that no session could stand for one.
         principal = await services.authenticator.authenticate(key) if split(key) else None
         if principal is None:
@@ -86,7 +87,7 @@ async def sign_out(request: Request[Principal, Any, Any]) -> Response[bytes]:
     services: Services = request.app.state.services
     tenant_id: UUID = request.user.tenant_id
     operator = caller_of(request).operator
-    await services.run(tenant_id, _end, operator, request.cookies[COOKIE])
+    await services.run(tenant_id, _end, operator, token_of(request))
     return _with_cookie(redirect(SIGN_IN), session_cookie("", secure=is_secure(request)))
 
 
