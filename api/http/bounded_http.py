@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_URL_BYTES: Final = 16 * 1024
 """Bytes of a request's path and query; the longest filters and cursors fit in a third of it."""
+MAX_PARAMETERS: Final = 100
+"""Parameters of a query; no route has a tenth of that. The framework keeps the last thousand queries that it parsed, in
+which thousands of parameters would take a hundred times their bytes."""
 MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
 """Bytes of a body that are thrown away once its request is answered: whoever sends one hears the answer after it, and a
 body without an end ends the connection."""
@@ -75,6 +78,9 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_url(url)
         if len(self.url) > MAX_URL_BYTES:
             self._refusal = ProblemError(414, "url_too_long", f"A URL has at most {MAX_URL_BYTES:,} bytes.")
+            raise _TooLargeError
+        if self.url.count(b"&") >= MAX_PARAMETERS:
+            self._refusal = ProblemError(414, "url_too_long", f"A URL has at most {MAX_PARAMETERS} parameters.")
             raise _TooLargeError
         self._grow(len(url))
 

@@ -283,6 +283,9 @@ def test_a_url_over_the_limit_is_refused(module_settings: Settings, service: Ser
     with running_api(module_settings.model_copy(update={"max_head_bytes": 1 << 20})) as api, api.client() as client:
         problem(client.get(f"/{'a' * 17_000}"), 414, "url_too_long")
         assert client.get("/healthz", headers={"x-long": "a" * 1_000_000}).status_code == 200
+        for path in ("/healthz", "/v1/conversations", "/console/sign-in"):
+            problem(client.get(f"{path}?{'x=1&' * 100}"), 414, "url_too_long")
+            assert client.get(f"{path}?{'x=1&' * 99}").status_code in {200, 401}
 
 
 def test_trailers_count_as_headers(service: Service) -> None:
