@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING, Any, Final
 
+from litestar.constants import RESERVED_KWARGS
+
 from api.auth.jwt_keys import RETRY_SECONDS, NoKeysError
 from api.auth.rate_limits import check_rate
 from api.http.problems import ProblemError, invalid
@@ -42,10 +44,12 @@ def unauthenticated() -> ProblemError:
 
 def refuse_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Refuse query parameters that a route does not have: a filter with a typing error would list everything."""
-    # `state` is a name of Litestar's own; a parameter that is called so outside has another one inside.
+    # `request` is what a handler is given by Litestar, which has the name `state`, too; a parameter that is called so
+    # outside has another one inside.
     known = {
         getattr(definition.kwarg_definition, "name", None) or name
         for name, definition in handler.parsed_fn_signature.parameters.items()
+        if name not in RESERVED_KWARGS
     }
     for unknown in (name for name in connection.query_params if name not in known):
         raise invalid("There is no such parameter here.", unknown)

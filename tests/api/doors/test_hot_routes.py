@@ -82,6 +82,7 @@ CONTEXTS: list[tuple[Headers, str, int]] = [
     ({"content-length": "99999999999"}, "", 200),
     ({}, "?", 200),
     ({}, "?verbose=1", 422),
+    ({}, "?request=1", 422),
     ({}, "?conversation_id=1", 200),
 ]
 TURNS: list[tuple[Headers, bytes, int]] = [
@@ -114,6 +115,7 @@ PAYLOADS: list[tuple[Headers, str, bytes, int]] = [
     ({"authorization": ""}, "", PAYLOAD.encode(), 401),
     ({"content-length": "99999999999"}, "", b"", 413),
     ({}, "?verbose=1", PAYLOAD.encode(), 422),
+    ({}, "?request=1", PAYLOAD.encode(), 422),
     ({}, "?conversation_id=1", PAYLOAD.encode(), 200),
     ({}, "", b"", 400),
     ({}, "", b"{", 400),

@@ -148,6 +148,12 @@ def test_every_route_needs_its_scopes(service: Service) -> None:
         problem(ask(admin, method, path), *answer_to_admin)
 
 
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+def test_what_a_handler_is_given_is_no_parameter(service: Service, method: str, path: str) -> None:
+    key = {"authorization": f"Bearer {key_with(service)}"}
+    problem(service.client.request(method, f"{path}?request=1", headers=key), 422, "invalid", "request")
+
+
 def test_pages_need_somebody_signed_in(service: Service) -> None:
     pages = [(method, path) for method, path in routes() if path.startswith(CONSOLE)]
     with service.api.client() as client:
