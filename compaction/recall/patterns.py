@@ -61,8 +61,10 @@ class PatternSearch:
             window_end = min(len(text), start + WINDOW_BYTES)
             for match in self._pattern.finditer(text, start, _boundary(text, window_end)):
                 if match.end() > match.start():
-                    characters += len(text[known : match.start()].decode())
-                    known = match.start()
+                    # `\C` matches a single byte, in the middle of a character too.
+                    at = _boundary(text, match.start())
+                    characters += len(text[known:at].decode())
+                    known = at
                     matches.append((characters, 1.0))
                     start = match.end()
             if window_end == len(text) or self._ends():

@@ -139,6 +139,12 @@ def test_what_stands_between_two_windows_is_found_once(before: int, filler: str,
     assert PatternSearch(rf"{word}$").places(text) == []
 
 
+def test_a_single_byte_is_found_in_the_character_that_it_is_of() -> None:
+    places = PatternSearch(r"\C").places("aé\U0001f600b")
+    assert places == [(at, 1.0) for at in (0, 1, 1, 2, 2, 2, 2, 3)]
+    assert PatternSearch(r"\Cb").places("é" * WINDOW_BYTES + "b") == [(WINDOW_BYTES - 1, 1.0)]
+
+
 def test_only_so_many_places_of_a_text_are_told() -> None:
     matches = PatternSearch(r"\d").places("1" * WINDOW_BYTES)
     assert [at for at, _ in matches] == list(range(100))
