@@ -23,6 +23,35 @@ MOST_VALUES: Final = 200
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class _Encoder(NamedTuple):
+    """What an encoder of JSON escapes without need: each client has one, and messages are stored as they came."""
+
+    escaped: str = ""
+    is_ascii: bool = False
+    slash: str = "/"
+    digits: str = "04x"
+
+    def write(self, character: str) -> str:
+        """Return how it writes a character."""
+        if character == "/":
+            return self.slash
+        if character not in self.escaped and (character.isascii() or not self.is_ascii):
+            return _encode(character).decode()[1:-1]
+        pairs = character.encode("utf-16-be")
+        return "".join(f"\\u{pairs[at] << 8 | pairs[at + 1]:{self.digits}}" for at in range(0, len(pairs), 2))
+
+
+_ENCODERS: Final = (
+    _Encoder(),
+    _Encoder(is_ascii=True),  # Python's
+    _Encoder(slash="\\/"),
+    _Encoder(slash="\\/", is_ascii=True),  # PHP's
+    _Encoder("<>&\u2028\u2029"),  # Go's, Rails'
+    _Encoder("<>&='\u2028\u2029"),  # Gson's
+    _Encoder("\"<>&'+`\x7f", is_ascii=True, digits="04X"),  # .NET's
+)
+
+
 class OnlyIn(NamedTuple, Generic[T]):
     """What one of two versions has and the other has not, in the order of each."""
 
@@ -71,18 +100,6 @@ def texts(content: Any) -> Iterable[str]:
     return (message_text(content), *calls)
 
 
-def stands_in(text: str, messages_json: str) -> bool:
-    """Tell whether a text stands in messages as they are stored: word for word, however JSON writes it."""
-    return any(form in messages_json for form in spellings(text))
-
-
 def spellings(text: str) -> tuple[str, ...]:
-    """Return how JSON may write a text within a string: as it is, and with what is not ASCII escaped."""
-    plain = _encode(text).decode()[1:-1]
-    escaped = "".join(each if each.isascii() else _encode_ascii(each) for each in plain)
-    return (plain,) if escaped == plain else (plain, escaped)
-
-
-def _encode_ascii(character: str) -> str:
-    pairs = character.encode("utf-16-be")
-    return "".join(f"\\u{pairs[at] << 8 | pairs[at + 1]:04x}" for at in range(0, len(pairs), 2))
+    """Return how encoders of JSON write a text within a string: as it is, and with what some escape without need."""
+    return tuple(dict.fromkeys("".join(map(encoder.write, text)) for encoder in _ENCODERS))

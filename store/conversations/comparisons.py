@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from sqlalchemy import Connection, Text, and_, cast, func, literal, or_, select
 
-from compaction.comparison.versions import spellings, stands_in
+from compaction.comparison.versions import spellings
 from compaction.coverage import Coverage, find_span
 from compaction.steps.snapshot import Original, Snapshot, load_view
 from store.bytes_held import announce
@@ -90,7 +90,8 @@ def trace(connection: Connection, tenant_id: UUID, conversation_id: UUID, text: 
 
     A text stands in a version if it stands in the snapshot, or in a message after it that had come when it was made.
     """
-    said = _said(connection, tenant_id, conversation_id, text)
+    forms = spellings(text)
+    said = _said(connection, tenant_id, conversation_id, forms)
     looked_in: list[int] = []
     lost: AnyRow | None = None
     back_in: int | None = None
@@ -100,7 +101,7 @@ def trace(connection: Connection, tenant_id: UUID, conversation_id: UUID, text: 
             continue
         looked_in.append(row.version)
         stands = any(each.seq > row.covers_through and each.created_at <= row.created_at for each in said)
-        stands = stands or _is_in(connection, tenant_id, conversation_id, row.version, text)
+        stands = stands or _is_in(connection, tenant_id, conversation_id, row.version, forms)
         if not stands and (lost is None or back_in is not None):
             lost, back_in = row, None
         elif lost is not None and stands and back_in is None:
@@ -115,14 +116,14 @@ def trace(connection: Connection, tenant_id: UUID, conversation_id: UUID, text: 
     coverage = msgspec.convert(lost.coverage, Coverage)
     fates = [(seq, span.fate) for seq in seqs if (span := find_span(coverage, seq)) is not None]
     loss = Loss(lost.version, lost.parent_version, lost.run_id, run, steps[0] if steps else None, fates, back_in)
-    is_in_head = _is_in(connection, tenant_id, conversation_id, chain[-1].version, text)
+    is_in_head = _is_in(connection, tenant_id, conversation_id, chain[-1].version, forms)
     return Traced(seqs, looked_in, loss, in_tail or is_in_head)
 
 
-def _said(connection: Connection, tenant_id: UUID, conversation_id: UUID, text: str) -> Sequence[AnyRow]:
-    """Return seq and time of the live messages that have a text, in order."""
+def _said(connection: Connection, tenant_id: UUID, conversation_id: UUID, forms: Sequence[str]) -> Sequence[AnyRow]:
+    """Return seq and time of the live messages that have a text in one of the forms in which JSON has it, in order."""
     content = cast(_m.content, Text)
-    has = or_(*(func.strpos(content, literal(form)) > 0 for form in spellings(text)))
+    has = or_(*(func.strpos(content, literal(form)) > 0 for form in forms))
     own = (_m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.superseded_at.is_(None))
     return connection.execute(select(_m.seq, _m.created_at).where(*own, has).order_by(_m.seq)).all()
 
@@ -141,6 +142,6 @@ def _chain(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Se
     return connection.execute(select(link).order_by(link.c.version)).all()
 
 
-def _is_in(connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int, text: str) -> bool:
+def _is_in(connection: Connection, tenant_id: UUID, conversation_id: UUID, version: int, forms: Sequence[str]) -> bool:
     row = snapshots.get(connection, tenant_id, conversation_id, version)
-    return row is not None and stands_in(text, row.messages)
+    return row is not None and any(form in row.messages for form in forms)

@@ -145,6 +145,30 @@ def test_text_that_json_escapes_is_followed(service: Service) -> None:
     assert asked(talk, "bisect", text=said)["loss"]["messages"] == [{"seq": 2, "fate": "dropped"}]
 
 
+SPELLED = {
+    "Go": r"See https://a.example/b?c=1\u0026d=\"é\" it's +1 \u003cb\u003e \u2028",
+    "Gson": r"See https://a.example/b?c\u003d1\u0026d\u003d\"é\" it\u0027s +1 \u003cb\u003e \u2028",
+    "PHP": r"See https:\/\/a.example\/b?c=1&d=\"\u00e9\" it's +1 <b> \u2028",
+    "PHP, Unicode unescaped": r"See https:\/\/a.example\/b?c=1&d=\"é\" it's +1 <b> \u2028".replace(r"\u2028", "\u2028"),
+    ".NET": r"See https://a.example/b?c=1\u0026d=\u0022\u00E9\u0022 it\u0027s \u002B1 \u003Cb\u003E \u2028",
+}
+
+
+@pytest.mark.parametrize("encoder", SPELLED)
+def test_text_that_an_encoder_escapes_without_need_is_followed(service: Service, encoder: str) -> None:
+    talk = Talk(service, {"compaction_enabled": False, "max_conversation_messages": 6})
+    talk.say({"role": "user", "content": "Hello."}, SETTLED)
+    body = f'{{"messages": [{{"role": "user", "content": "{SPELLED[encoder]}"}}]}}'.encode()
+    assert service.client.post(f"{talk.path}/turns", content=body).status_code == 201
+    said = 'See https://a.example/b?c=1&d="é" it\'s +1 <b> \u2028'
+    for text in (said, said[4:], 'd="é"', "it's +1"):
+        told = asked(talk, "bisect", text=text)
+        assert (told["seqs"], told["in_context"]) == ([2], True), text
+    talk.say(SETTLED, *exchanges(12, 200))
+    talk.compact()
+    assert asked(talk, "bisect", text=said)["loss"]["messages"] == [{"seq": 2, "fate": "dropped"}]
+
+
 def test_claims_that_differ_are_named(service: Service) -> None:
     talk = Talk(service, {"input_token_budget": 0})
     for number in range(2):
