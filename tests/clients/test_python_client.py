@@ -92,6 +92,28 @@ def test_an_address_that_is_none_is_told_at_once(kind: type[Client | AsyncClient
             kind(url, "key")
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("key", ["pk_\u2026", "pk_1\r\nx-other: 1"])
+def test_a_key_that_no_request_can_have_is_told_at_once(kind: type[Client | AsyncClient], key: str) -> None:
+    with pytest.raises(ValueError, match="characters that no key has"):
+        kind("http://localhost:8080", key)
+
+
+def test_a_key_may_be_read_from_a_file(service: Service, key: str) -> None:
+    conversation = service.conversation().rpartition("/")[2]
+    with Client(service.api.url, f" {key}\n") as client:
+        assert client.context(conversation).version == 0
+
+
+def test_a_turn_under_a_key_that_no_header_may_have_stands_in_nobodys_way(client: Client, conversation: str) -> None:
+    for name in ("\u043a\u043b\u044e\u0447", "a\nb", " a"):
+        for call in (client.deliver, client.append):
+            with pytest.raises(ValueError, match="idempotency key"):
+                call(conversation, exchanges(1, 20), idempotency_key=name)
+    assert client.deliver(conversation, exchanges(1, 20)) is not None
+    assert len(client.outbox) == 0
+
+
 def test_an_address_may_be_that_of_the_calls(service: Service, key: str) -> None:
     conversation = service.conversation().rpartition("/")[2]
     for end in ("", "/", "/v1", "/v1/"):

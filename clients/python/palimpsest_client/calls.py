@@ -59,6 +59,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def is_in_a_header(text: str) -> bool:
+    """Tell whether a header may have a text: some ASCII characters, blanks within them at the most."""
+    return text.isascii() and text.isprintable() and text != "" and text == text.strip()
+
+
 def encode(body: Any) -> bytes:
     """Return the JSON of a body, each time the same bytes: the hash of a turn's goes with its idempotency key."""
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, T
 
 import httpx2
 
-from palimpsest_client.calls import NotSentError, encode
+from palimpsest_client.calls import NotSentError, encode, is_in_a_header
 from palimpsest_client.errors import UnreachableError
 from palimpsest_client.flows import REMEMBERED_BYTES, Fallback
 from palimpsest_client.operations import Operations
@@ -76,7 +76,7 @@ class _Locks(Generic[L]):
 class Client:
     """Calls under `/v1` with one API key; a context manager, and safe to use from several threads.
 
-    url: where the service is, as `palimpsest serve` prints it. Raises ValueError for one that is none.
+    url, key: as `palimpsest serve` prints them. Raises ValueError for one that is none.
     outbox: where turns wait that could not be delivered; by default in memory, a thousand of them.
     remembered_bytes: contexts that are kept, so that one that has not changed is not sent again.
     """
@@ -295,6 +295,13 @@ def _address(url: str) -> str:
 
 
 def _headers(key: str) -> dict[str, str]:
+    """Return what every request has beside its own; raise ValueError for a key that none can present.
+
+    One that was read from a file has the file's line break behind it.
+    """
+    key = key.strip()
+    if key and not is_in_a_header(key):
+        raise ValueError("the key has characters that no key has")
     return {"authorization": f"Bearer {key}", "accept": "application/json", "user-agent": AGENT}
 
 

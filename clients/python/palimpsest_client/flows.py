@@ -8,7 +8,17 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from palimpsest_client.calls import Caller, as_documented, decode, encode, given, is_passing, path_of, plain
+from palimpsest_client.calls import (
+    Caller,
+    as_documented,
+    decode,
+    encode,
+    given,
+    is_in_a_header,
+    is_passing,
+    path_of,
+    plain,
+)
 from palimpsest_client.errors import (
     ApiError,
     PalimpsestError,
@@ -128,9 +138,10 @@ class Flows:
         expected_next_seq: the seq that the first message has to get; another raises UnexpectedSeqError.
         replace_from: the seq from which on messages are replaced: an edit, or a regenerated answer.
         shape: the one that the messages have; None: what they can only be, or the Messages API's.
+        idempotency_key: 1 to 255 characters of ASCII; raises ValueError for another, and for what is no JSON.
         """
         body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, shape)
-        return self._append(conversation_id, body, idempotency_key or uuid.uuid4().hex, timeout)
+        return self._append(conversation_id, body, _key(idempotency_key), timeout)
 
     def deliver(
         self,
@@ -153,7 +164,7 @@ class Flows:
         same turn, returns what was stored the first time, with `replayed`.
         """
         body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, shape)
-        key = idempotency_key or uuid.uuid4().hex
+        key = _key(idempotency_key)
         # Under a key of the caller's own it may have been sent before: nothing may be added to it.
         begun = idempotency_key is not None
         turn = KeptTurn(conversation_id, key, body, begun=begun, pinned=expected_next_seq is not None)
@@ -422,6 +433,13 @@ def _is_original(stored: Mapping[str, Any], message: Message) -> bool:
     if "original" in stored:
         return bool(stored["original"] == message)
     return (stored["role"], stored["content"]) == (message.get("role"), message.get("content"))
+
+
+def _key(given_key: str | None) -> str:
+    """Return the key of a turn, a new one where none is given; raise ValueError for one that no header may have."""
+    if given_key and not is_in_a_header(given_key):
+        raise ValueError("an idempotency key has characters of ASCII, and none that is not printed")
+    return given_key or uuid.uuid4().hex
 
 
 def _body(

@@ -11,7 +11,7 @@ import type {
   RestorePlanOut,
   TurnOut,
 } from "./schema.js";
-import { OTHER_SHAPE, type Operation, Transport, left, parse } from "./transport.js";
+import { OTHER_SHAPE, type Operation, Transport, isInAHeader, left, parse } from "./transport.js";
 
 export type StoredMessage = MessageOut;
 export type Run = Operations["GET /v1/runs/{run_id}"]["answer"];
@@ -26,6 +26,7 @@ export interface TurnOptions<S extends Shape = "messages">
   /** What the messages are; without it the Messages API's, or what they can only be. */
   readonly shape?: S;
   readonly usage?: UsageOf<S> | null;
+  /** 1 to 255 characters of ASCII; another one throws. */
   readonly idempotencyKey?: string;
   /** Milliseconds, retries included. */
   readonly timeout?: number;
@@ -106,7 +107,7 @@ export class Client {
   ): Promise<Turn> {
     const { idempotencyKey, timeout, ...fields } = options;
     const body = { messages: [...messages], ...fields } as TurnBody;
-    return this.#append(conversationId, body, idempotencyKey ?? crypto.randomUUID(), timeout ?? APPEND_TIMEOUT);
+    return this.#append(conversationId, body, keyOf(idempotencyKey), timeout ?? APPEND_TIMEOUT);
   }
 
   /**
@@ -123,7 +124,7 @@ export class Client {
     const { idempotencyKey, timeout, ...fields } = options;
     const turn: KeptTurn = {
       conversationId,
-      idempotencyKey: idempotencyKey ?? crypto.randomUUID(),
+      idempotencyKey: keyOf(idempotencyKey),
       // A copy, as it will be sent: what is no JSON throws here, and must not stand at the head of a line.
       body: JSON.parse(JSON.stringify({ messages, ...fields })) as TurnBody,
     };
@@ -178,7 +179,7 @@ export class Client {
     return this.#call("GET /v1/conversations/{conversation_id}", [conversationId], {});
   }
 
-  /** Change what is named; a policy or a preset replaces the overrides that there were. */
+  /** Change what is named, a policy key by key: null takes an override away, null for the policy all of them. */
   changeConversation(conversationId: string, body: Body<"PATCH /v1/conversations/{conversation_id}">) {
     return this.#call("PATCH /v1/conversations/{conversation_id}", [conversationId], { body });
   }
@@ -414,6 +415,13 @@ export class Client {
     }
     return done;
   }
+}
+
+/** The key of a turn, a new one where none is given. */
+function keyOf(given: string | undefined): string {
+  if (given !== undefined && !isInAHeader(given))
+    throw new TypeError("an idempotency key has characters of ASCII, and none that is not printed");
+  return given ?? crypto.randomUUID();
 }
 
 /** The name under which a context is remembered; that of no shape is what every other begins with. */

@@ -43,8 +43,10 @@ export class Transport {
   constructor(url: string, key: string, fetcher: typeof fetch) {
     // A fallback hides that a service cannot be reached, which passes; an address that is none does not.
     if (!/^https?:\/\//i.test(url)) throw new TypeError("the service's url begins with http:// or https://");
+    // One that was read from a file has the file's line break behind it.
+    this.#key = key.trim();
+    if (this.#key && !isInAHeader(this.#key)) throw new TypeError("the key has characters that no key has");
     this.#url = url.replace(/\/+$/, "").replace(/\/v1$/, "");
-    this.#key = key;
     this.#fetch = fetcher;
   }
 
@@ -112,6 +114,11 @@ export class Transport {
     this.#awayUntil = performance.now() + after;
     this.#coolOff = Math.min(this.#coolOff * 2, LONGEST_COOL_OFF);
   }
+}
+
+/** Tell whether a header may have a text: some ASCII characters, blanks within them at the most. */
+export function isInAHeader(text: string): boolean {
+  return /^[!-~]+( +[!-~]+)*$/.test(text);
 }
 
 /** Return the milliseconds until `ends`; throw if there are not even so many. */

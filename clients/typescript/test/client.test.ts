@@ -35,6 +35,19 @@ const user = (content: string): Message => ({ role: "user", content });
 const busy = () => new Response("", { status: 503, headers: { "retry-after": "0" } });
 const words = (messages: readonly { content: unknown }[]) => messages.map((message) => message.content);
 
+test("keys that no header may have are told at once, and one may be read from a file", async () => {
+  for (const wrong of ["pk_\u2026", "pk_1\r\nx-other: 1"])
+    assert.throws(() => new Client(url, wrong), /characters that no key has/);
+  const id = await begin(new Client(url, `${key}\n`));
+  const { client } = faulty();
+  for (const idempotencyKey of ["\u043a\u043b\u044e\u0447", "a\nb", " a", ""]) {
+    await assert.rejects(client.deliver(id, [user("a")], { idempotencyKey }), /idempotency key/);
+    await assert.rejects(client.append(id, [user("a")], { idempotencyKey }), /idempotency key/);
+  }
+  assert.equal((await client.deliver(id, [user("b")], { idempotencyKey: "b 1" }))?.last_seq, 0);
+  assert.equal(client.outbox.size, 0);
+});
+
 async function begin(client: Client) {
   return (await client.createConversation()).id;
 }
