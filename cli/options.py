@@ -17,9 +17,18 @@ CONVERSATIONS: Final = "Look at conversations, and go back"
 OPERATE: Final = "Operate an installation"
 """Panels of `palimpsest --help`."""
 
+
+def _presentable(key: str | None) -> str | None:
+    """Return a key without the line break of the file that it was read from; end with 2 for what no header may have."""
+    key = key and key.strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise typer.BadParameter("it has characters that no key has")
+    return key
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Url = Annotated[str | None, typer.Option(envvar="PALIMPSEST_URL", help="Where the API is.")]
-Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API key to use.")]
+Key = Annotated[str | None, typer.Option(envvar="PALIMPSEST_KEY", help="The API key to use.", callback=_presentable)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Conversation = Annotated[str, typer.Argument(help="Id of the conversation, as conv_….", show_default=False)]
 TenantName = Annotated[str | None, typer.Option(help="Name of the tenant; without it, all.")]

@@ -185,6 +185,18 @@ def test_an_api_that_cannot_be_reached_is_told_in_one_line(service: Service, tol
         assert result.stderr.count("\n") == 1
 
 
+def test_a_key_is_taken_from_a_file_and_one_that_no_header_may_have_is_told(service: Service, key: str) -> None:
+    def listed(key: str) -> Result:
+        return CliRunner().invoke(app, ["conversations", "--url", service.api.url, "--key", key])
+
+    assert listed(f"{key}\n").exit_code == 0
+    for wrong in ("key_\u2026", f"{key}\r\nx-other: 1"):
+        refused = listed(wrong)
+        assert refused.exit_code == 2
+        assert "it has characters" in refused.output
+        assert key not in refused.output
+
+
 def test_bad_usage_ends_with_2() -> None:
     clear = {"PALIMPSEST_URL": "", "PALIMPSEST_KEY": ""}
     for arguments in (
