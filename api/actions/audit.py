@@ -27,9 +27,9 @@ from api.schema.types import Lineage, MessageOut, RulesOut, message_out
 from compaction.comparison.versions import difference, only_in
 from compaction.coverage import Coverage, changes, find_span
 from compaction.pins.serving import check, fit_with_rules
+from compaction.shapes import serving
 from compaction.shorten.fitting import fit_history
 from compaction.steps.snapshot import build
-from compaction.steps.stored_view import dump_messages
 from runtime import ids
 from store.conversations import comparisons, conversations, messages, pins, snapshots
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.view import View
-    from store.conversations.comparisons import AtVersion
+    from store.conversations.comparisons import AtVersion, SentBefore
     from store.tables import AnyRow
 
 
@@ -112,11 +112,15 @@ class CallWeight(NamedTuple):
 
 async def compare(caller: Caller, conversation_id: UUID, wanted: ComparisonIn) -> ComparisonOut:
     """Return one turn's context under two versions; raise the problem that one is not there, or is of later turns."""
-    row, ratio, rules, sides = await caller.run(_sides, conversation_id, wanted)
+    row, sent, rules, sides = await caller.run(_sides, conversation_id, wanted)
+    ratio = sent.token_ratio
     fixed = math.ceil((row.fixed_tokens - row.carried_tokens) * ratio) + row.unstored_tokens
     policy, _, _ = caller.principal.in_force(row.policy, row.model)
     size = sum(len(original.content) for side in sides for original in side.tail)
-    rendered = [await aside(size, _render, side, rules, CallWeight(ratio, fixed), policy, wanted.seq) for side in sides]
+    weight = CallWeight(ratio, fixed)
+    rendered = [
+        await aside(size, _render, side, rules, weight, policy, wanted.seq, in_pieces=sent.in_pieces) for side in sides
+    ]
     apart = await aside(size, difference, *(view for _, view in rendered))
     contexts = [context for context, _ in rendered]
     of_rules = only_in(contexts[0].rules.ids, contexts[1].rules.ids)
@@ -145,7 +149,7 @@ def _claim_out(claim: Claim) -> ClaimOut:
 
 def _sides(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: ComparisonIn
-) -> tuple[AnyRow, float, Sequence[Pin], Sequence[AtVersion]]:
+) -> tuple[AnyRow, SentBefore, Sequence[Pin], Sequence[AtVersion]]:
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
     if wanted.seq >= row.next_seq:
         newest = f"The newest message has the seq {row.next_seq - 1}." if row.next_seq else "It has no message yet."
@@ -160,14 +164,17 @@ def _sides(
             raise invalid(f"Version {version} covers messages up to {covers}: it is of later turns.", "/seq")
         sides.append(side)
     rules = pins.in_force(connection, tenant_id, conversation_id, through=wanted.seq)
-    ratio = comparisons.token_ratio(connection, conversation_id)
-    return row, ratio, [rule._replace(id=ids.external("rule", UUID(rule.id))) for rule in rules], sides
+    sent = comparisons.sent_before(connection, conversation_id)
+    return row, sent, [rule._replace(id=ids.external("rule", UUID(rule.id))) for rule in rules], sides
 
 
 def _render(
-    side: AtVersion, rules: Sequence[Pin], weight: CallWeight, policy: Policy, seq: int
+    side: AtVersion, rules: Sequence[Pin], weight: CallWeight, policy: Policy, seq: int, *, in_pieces: bool
 ) -> tuple[ComparedContext, View]:
-    """Return a context as it would be served, with the ratio and the system prompt of now."""
+    """Return a context as it would be served, with the ratio and the system prompt of now.
+
+    `in_pieces` tells whether turns came in another shape than the Messages API's.
+    """
     # What was thought before a snapshot came was signed for another prefix.
     working = build(side.snapshot, side.tail, policy, strip_thinking_through=seq if side.snapshot.version else -1)
     fit = partial(
@@ -179,13 +186,13 @@ def _render(
     )
     room = policy.context_limit_tokens - weight.fixed
     fitted = fit_with_rules(fit, room, working.view, rules, factor=weight.ratio, max_tokens=policy.pinned_max_tokens)
-    served = dump_messages(fitted.view).encode()
-    stand = check(served, rules)
+    messages = serving.as_messages(fitted.view, in_pieces=in_pieces)
+    stand = check(msgspec.json.encode(messages), rules)
     context = ComparedContext(
         version=side.snapshot.version,
         covers_through=side.snapshot.covers_through,
         tokens=fitted.tokens + weight.fixed,
-        messages=[message.as_message() for message in fitted.view],
+        messages=messages,
         rules=RulesOut([rule.id for rule in stand.standing], stand.sha256),
     )
     return context, fitted.view

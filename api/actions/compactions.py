@@ -11,6 +11,7 @@ from api.http.bodies import read_policy, read_summarizer_model
 from api.http.problems import ProblemError, invalid, or_not_found
 from api.schema.compactions import PlannedStepOut, PlanOut
 from compaction.cache_marks import Marked, keep_last
+from compaction.shapes import serving
 from compaction.steps.ladder import Strategy, must_wait
 from compaction.steps.rehearsal import plan_run
 from compaction.steps.runs import Queue, RunReason
@@ -163,7 +164,7 @@ def _plan(dry_run: DryRun, wanted: CompactionIn, summarizer: str) -> PlanOut:
         tokens_after=plan.tokens,
         messages_before=len(stage.view),
         messages_after=len(plan.view),
-        messages=[message.as_message() for message in keep_last(Marked(None, None, plan.view)).messages],
+        messages=serving.as_messages(keep_last(Marked(None, None, plan.view)).messages, in_pieces=material.in_pieces),
         summary_is_placeholder=plan.placeholder,
         warnings=_warnings(plan, material),
     )

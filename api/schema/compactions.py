@@ -55,7 +55,7 @@ class PlannedStepOut(Struct, kw_only=True):
 
 
 class PlanOut(Struct, kw_only=True):
-    """What a run would do, and the messages that it would leave.
+    """What a run would do, and the messages that it would leave, in the Messages API's shape.
 
     `by_hand`: it takes its steps whatever the thresholds say; else it is what they ask for, which may be nothing.
     `summary_is_placeholder`: no summary was made for the plan; where it would stand, a text says so.

@@ -37,6 +37,11 @@ def in_shape(view: View, shape: Shape, sent: str | None, asked: SentMessage | No
     return codecs.encode(shape, view, every)
 
 
+def as_messages(view: View, *, in_pieces: bool) -> list[Any]:
+    """Return a view as the Messages API has it; one of which nothing came `in_pieces`, in another shape, is so."""
+    return in_shape(view, "messages", None).messages if in_pieces else [message.as_message() for message in view]
+
+
 def warnings_of(encoded: Encoded) -> list[dict[str, Any]]:
     """Return what an answer says of what could not be carried over."""
     return [{"code": "left_out", "seqs": list(left.seqs), "what": left.what} for left in encoded.left_out]

@@ -57,9 +57,20 @@ def at_version(
     return AtVersion(snapshot, [Original(*each) for each in tail], claims)
 
 
-def token_ratio(connection: Connection, conversation_id: UUID) -> float:
-    """Return by what a conversation's estimates are multiplied to agree with what the API counted."""
-    return float(connection.execute(select(_c.token_ratio).where(_c.id == conversation_id)).scalar_one())
+class SentBefore(NamedTuple):
+    """What is known of the messages that a conversation has been sent."""
+
+    token_ratio: float
+    """By what estimates are multiplied to agree with what the API counted."""
+    in_pieces: bool
+    """Whether turns came in another shape than the Messages API's."""
+
+
+def sent_before(connection: Connection, conversation_id: UUID) -> SentBefore:
+    """Return what is known of the messages that a conversation has been sent."""
+    in_pieces = or_(_c.shape.is_not(None), _c.mixed_shapes)
+    row = connection.execute(select(_c.token_ratio, in_pieces).where(_c.id == conversation_id)).one()
+    return SentBefore(float(row[0]), row[1])
 
 
 class Loss(NamedTuple):

@@ -61,6 +61,17 @@ def filled(service: Service, shape: str, **fields: Any) -> str:
     return path
 
 
+@pytest.mark.parametrize("shape", SENT)
+def test_versions_held_against_each_other_and_plans_are_messages(service: Service, shape: str) -> None:
+    path = filled(service, shape)
+    served = service.client.get(f"{path}/context", params={"shape": "messages"}).json()
+    asked = {"versions": [0, 0], "seq": served["last_seq"]}
+    compared = service.client.post(f"{path}/comparisons", json=asked).json()["contexts"]
+    plan = service.client.post(f"{path}/compactions", json={"strategy": "trim", "dry_run": True}).json()
+    assert messages_api.problems(served["messages"]) == []
+    assert [each["messages"] for each in (*compared, plan)] == [served["messages"]] * 3
+
+
 def served(service: Service, path: str, shape: str | None = None) -> Any:
     answer = service.client.get(f"{path}/context", params={"shape": shape} if shape else {})
     assert answer.status_code == 200, answer.text
