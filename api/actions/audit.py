@@ -163,7 +163,9 @@ def _sides(
             covers = side.snapshot.covers_through
             raise invalid(f"Version {version} covers messages up to {covers}: it is of later turns.", "/seq")
         sides.append(side)
-    rules = pins.in_force(connection, tenant_id, conversation_id, through=wanted.seq)
+    # In the order of their messages, as contexts name them.
+    in_force = pins.in_force(connection, tenant_id, conversation_id, through=wanted.seq)
+    rules = sorted(in_force, key=lambda rule: (rule.seq, rule.id))
     sent = comparisons.sent_before(connection, conversation_id)
     return row, sent, [rule._replace(id=ids.external("rule", UUID(rule.id))) for rule in rules], sides
 

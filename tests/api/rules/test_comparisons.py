@@ -68,6 +68,16 @@ def test_a_rule_that_one_version_lacks_is_named(service: Service) -> None:
     assert told["differences"]["rules"] == {"first": [rule["id"]], "second": []}
 
 
+def test_rules_are_in_the_order_in_which_contexts_name_them(talk: Talk) -> None:
+    last = talk.service.client.get(talk.path).json()["last_seq"]
+    for seq in (last - 1, 0):  # the earlier message is pinned later
+        assert talk.pin(seq).status_code == 201
+    context = talk.service.client.get(f"{talk.path}/context").json()
+    told = asked(talk, "comparisons", versions=[0, context["snapshot"]["version"]], seq=last)
+    assert len(context["rules"]["ids"]) == 3
+    assert [each["rules"] for each in told["contexts"]] == [context["rules"]] * 2
+
+
 def test_a_version_of_later_turns_is_refused(talk: Talk) -> None:
     head = talk.head()
     for body, pointer in (
