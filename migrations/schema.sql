@@ -1,4 +1,4 @@
--- The whole schema at revision 0121, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0122, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -1043,6 +1043,7 @@ create view message_lineage with (security_invoker=true) as
      CROSS JOIN LATERAL ( WITH RECURSIVE chain AS (
                  SELECT s.version,
                     s.parent_version,
+                    s.run_id,
                     s.coverage,
                     s.step,
                     s.created_at
@@ -1051,12 +1052,31 @@ create view message_lineage with (security_invoker=true) as
                 UNION ALL
                  SELECT s.version,
                     s.parent_version,
+                    s.run_id,
                     s.coverage,
                     s.step,
                     s.created_at
                    FROM snapshot_parts s
                      JOIN chain ON s.version = chain.parent_version
                   WHERE s.conversation_id = c.id
+                ), covering AS (
+                 SELECT ends.version,
+                    ends.parent_version,
+                    ends.run_id,
+                    ends.coverage,
+                    ends.step,
+                    ends.created_at,
+                    ends.through,
+                    max(ends.through) OVER (ORDER BY ends.version ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                   FROM ( SELECT chain.version,
+                            chain.parent_version,
+                            chain.run_id,
+                            chain.coverage,
+                            chain.step,
+                            chain.created_at,
+                            COALESCE(( SELECT max((span.value ->> 1)::integer) AS max
+                                   FROM jsonb_array_elements(chain.coverage) span(value)), '-1'::integer) AS through
+                           FROM chain) ends
                 ), fates AS (
                  SELECT m_1.seq,
                     0 AS version,
@@ -1076,6 +1096,15 @@ create view message_lineage with (security_invoker=true) as
                    FROM chain
                      CROSS JOIN LATERAL jsonb_array_elements(chain.coverage) span(value)
                      CROSS JOIN LATERAL generate_series((span.value ->> 0)::integer, (span.value ->> 1)::integer) covered(seq)
+                UNION ALL
+                 SELECT shown.seq,
+                    back.version,
+                    'kept'::text,
+                    back.run_id,
+                    back.step,
+                    back.created_at
+                   FROM covering back
+                     CROSS JOIN LATERAL generate_series(back.through + 1, back.before) shown(seq)
                 ), changed AS (
                  SELECT f.seq,
                     f.version,

@@ -57,13 +57,17 @@ def message_with_lineage(connection: Connection, tenant_id: UUID, conversation_i
 
 
 def lineage_of(seq: int, chain: Sequence[AnyRow]) -> list[Lineage]:
-    """Return each change of a message's fate along a chain of snapshots, oldest first."""
+    """Return each change of a message's fate along a chain of snapshots, oldest first.
+
+    One that covers less than those before it, as a restore makes it, shows the message as it came again.
+    """
     lineage: list[Lineage] = []
     for snapshot in chain:
         span = find_span(msgspec.convert(snapshot.coverage, Coverage), seq)
-        if span is not None and span.fate != (lineage[-1].fate if lineage else "kept"):
-            run = ids.external_text("run", span.run_id)
-            lineage.append(Lineage(span.fate, snapshot.version, run))
+        fate = "kept" if span is None else span.fate
+        if fate != (lineage[-1].fate if lineage else "kept"):
+            run = ids.external("run", snapshot.run_id) if span is None else ids.external_text("run", span.run_id)
+            lineage.append(Lineage(fate, snapshot.version, run))
     return lineage
 
 

@@ -473,17 +473,16 @@ def weigh_tail(connection: Connection, conversation_id: UUID, *, after: int, thr
 
 
 def chain(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Sequence[AnyRow]:
-    """Return version, step and coverage of every snapshot that the head came from, oldest first, the head last."""
+    """Return version, run, step and coverage of every snapshot that the head came from, oldest first, the head last."""
+    shown = (_s.version, _s.parent_version, _s.run_id, _s.step, _s.coverage)
     link = (
-        select(_s.version, _s.parent_version, _s.step, _s.coverage)
+        select(*shown)
         .join(conversations, and_(_c.id == _s.conversation_id, _c.head_version == _s.version))
         .where(_c.tenant_id == tenant_id, _c.id == conversation_id)
         .cte("link", recursive=True)
     )
     link = link.union_all(
-        select(_s.version, _s.parent_version, _s.step, _s.coverage).where(
-            _s.conversation_id == conversation_id, _s.version == link.c.parent_version
-        )
+        select(*shown).where(_s.conversation_id == conversation_id, _s.version == link.c.parent_version)
     )
     return connection.execute(select(link).order_by(link.c.version)).all()
 

@@ -18,6 +18,7 @@ from runtime import ids
 from tests.support import talk
 from tests.support.eventually import eventually
 from tests.support.service.in_process_worker import work
+from tests.support.service.running_api import conversation_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,24 +140,48 @@ def test_the_erased_keep_their_numbers_and_nothing_else(service: Service, told: 
     assert ask(service, "select * from message_lineage where conversation_id = %s", told.erased) == []
 
 
-def test_lineage_is_what_the_api_tells_of_every_message(service: Service, told: Told) -> None:
-    rows = ask(service, "select * from message_lineage where conversation_id = %s order by seq, version", told.id)
+def lineages(service: Service, path: str, conversation: UUID) -> dict[int, list[str]]:
+    """Return the fates of every message from its being stored on, once they are known to be what the API tells."""
+    rows = ask(service, "select * from message_lineage where conversation_id = %s order by seq, version", conversation)
     by_seq: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         by_seq.setdefault(row["seq"], []).append(row)
-    messages = service.client.get(f"{told.path}/messages", params={"limit": 1_000}).json()["data"]
+    messages = service.client.get(f"{path}/messages", params={"limit": 1_000}).json()["data"]
     assert sorted(by_seq) == [message["seq"] for message in messages]
-    fates = set()
     for seq, (stored, *changes) in by_seq.items():
-        one = service.client.get(f"{told.path}/messages/{seq}").json()
+        one = service.client.get(f"{path}/messages/{seq}").json()
         assert (stored["version"], stored["fate"], stored["run_id"]) == (0, "kept", None)
         assert [
             {"fate": row["fate"], "version": row["version"], "run_id": ids.external("run", row["run_id"])}
             for row in changes
         ] == one["lineage"]
         assert (changes or [stored])[-1]["fate"] == one["fate"]
-        fates.add(one["fate"])
+    return {seq: [row["fate"] for row in every] for seq, every in by_seq.items()}
+
+
+def test_lineage_is_what_the_api_tells_of_every_message(service: Service, told: Told) -> None:
+    fates = {every[-1] for every in lineages(service, told.path, told.id).values()}
     assert {"kept", "summarized"} <= fates
+
+
+def test_lineage_goes_on_after_a_restore(service: Service) -> None:
+    path = service.conversation(policy=POLICY)
+    for number in range(8):
+        service.append(path, talk.request(f"request {number}", 40), talk.answer(f"answer {number}", 120))
+        work(service.settings, path)
+    conversation = conversation_at(path)
+    before = lineages(service, path, conversation)
+    versions = [each["version"] for each in service.client.get(f"{path}/snapshots").json()["data"]]
+    for version in (0, versions[-1], versions[0]):
+        done = service.client.post(f"{path}/restore", json={"version": version}).json()
+        head = service.client.get(f"{path}/snapshots/{done['head_version']}").json()
+        covered = {
+            seq: span["fate"] for span in head["coverage"] for seq in range(span["first_seq"], span["last_seq"] + 1)
+        }
+        after = lineages(service, path, conversation)
+        assert {seq: every[-1] for seq, every in after.items()} == {seq: covered.get(seq, "kept") for seq in after}
+    assert after[2] == [*before[2], "kept", *after[2][len(before[2]) + 1 :]]
+    assert before[2][-1] == after[2][-1] == "summarized"
 
 
 def test_claims_are_what_the_api_tells_without_their_words(service: Service, told: Told) -> None:
