@@ -1,4 +1,4 @@
--- The whole schema at revision 0122, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0123, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2879,7 +2879,10 @@ begin
             end if;
         end if;
     end loop;
-    starts := coalesce(starts, p_covers + 1);
+    -- All of it was gone through, and fits: what the head shows of its first exchange may, too.
+    if starts is null or v_tokens <= p_room then
+        starts := p_covers + 1;
+    end if;
 end $$;
 
 create function tail_within(p_conversation uuid, p_covers integer, p_request integer, p_bytes integer) returns integer
@@ -2889,10 +2892,10 @@ language sql stable as $$
                lag(m.role) over (order by m.seq) as before
         from public.messages as m
         where m.conversation_id = p_conversation and m.seq > p_covers and m.superseded_at is null)
-    select coalesce(min(seq) filter (where bytes <= p_bytes
+    select case when max(bytes) <= p_bytes then p_covers + 1 else coalesce(min(seq) filter (where bytes <= p_bytes
                                      and (is_request or (role = 'assistant' and seq > p_request
                                                          and before is distinct from 'assistant'))),
-                    max(seq), p_covers + 1)
+                    max(seq), p_covers + 1) end
     from newest
 $$;
 

@@ -293,6 +293,26 @@ def test_an_agents_large_exchange_stays_but_for_its_oldest_rounds(
     assert any("left out to fit the token budget: messages 0-1, 3-" in warning for warning in stored["warnings"])
 
 
+def test_a_head_that_ends_within_an_exchange_gives_way_from_its_beginning(service: Service) -> None:
+    policy = {"input_token_budget": 1_500, "min_savings_tokens": 100, "total_token_budget": 9_000}
+    path = service.conversation(policy=policy | {"compaction_enabled": False, "max_conversation_messages": 1_000})
+    service.append(path, *talk.exchanges(8, 200))
+    service.append(path, talk.request("look"), talk.call(0), talk.result(0, 900), talk.call(1), talk.result(1, 300))
+    work(service.settings, path)
+    head = service.client.get(path).json()
+    assert (head["head_version"], head["context_messages"]) == (1, 21)
+    service.append(path, talk.answer("it is done", 50))
+    room = 9_000 - 4_096
+    for number in range(100, 116):
+        before = service.client.get(f"{path}/context").json()
+        service.append(path, *talk.exchanges(1, 100, start=number))
+        after = service.client.get(f"{path}/context").json()
+        assert problems(after["messages"]) == []
+        # The oldest exchange has 400 tokens, and no more than what is needed goes.
+        assert min(before["tokens"]["context"] + 200, room - 400) <= after["tokens"]["context"] <= room
+    assert service.client.get(path).json()["head_version"] == 1
+
+
 def test_many_messages_that_nobody_has_answered_fill_the_room_and_leave_the_last_answer(service: Service) -> None:
     path = service.conversation(policy={"total_token_budget": 20_000})
     service.append(path, ANN, {"role": "assistant", "content": "e" * 102_000})
