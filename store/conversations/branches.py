@@ -235,8 +235,12 @@ def fork(
     waiting_summaries.copy(connection, conversation_id, new, run_id)
     connection.execute(text("select recount_end(:conversation)"), {"conversation": new})
     context_blocks.recount(connection, new)
-    if head == row.head_version and (hold := restored_hold(connection, conversation_id)):
-        connection.execute(update(conversations).where(_c.id == new).values(hold))
+    if head == row.head_version:
+        # What nothing was mended before stays valid where it was signed, and what was restored stays so.
+        is_sound = row.broken_through <= row.covers_through
+        signed = {"strip_thinking_through": min(row.strip_thinking_through, through_seq)} if is_sound else {}
+        if kept := signed | restored_hold(connection, conversation_id):
+            connection.execute(update(conversations).where(_c.id == new).values(kept))
     return new
 
 

@@ -14,7 +14,7 @@ from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
-from tests.support.talk import look_up
+from tests.support.talk import call, look_up, request, result
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -104,6 +104,24 @@ def test_a_fork_has_the_same_past_and_its_own_future(service: Service, module_se
     shorter = service.client.post(f"{path}/fork", json={"through_seq": 3}).json()
     assert context(service, f"/v1/conversations/{shorter['id']}")["messages"] == before["messages"][:4]
     assert service.client.post(f"{path}/fork", json={"through_seq": 99}).status_code == 422
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_fork_has_the_thinking_that_nothing_has_changed_before(
+    service: Service, module_settings: Settings, *, compacted: bool
+) -> None:
+    path = service.conversation(policy=SMALL)
+    service.append(path, *look_up(0), *look_up(1))
+    if compacted:
+        work(module_settings, path)
+    loop = [request("look"), call(2, thinking=True), result(2, 20), call(3, thinking=True)]
+    service.append(path, *loop, result(3, 20), snapshot_version=int(compacted))
+    before = context(service, path)
+    assert str(before["messages"]).count("'thinking'") == 4
+    for through, messages in ((12, before["messages"]), (10, before["messages"][:-2])):
+        answer = service.client.post(f"{path}/fork", json={"through_seq": through})
+        forked = context(service, f"/v1/conversations/{answer.json()['id']}")
+        assert (forked["messages"], forked["warnings"]) == (messages, [])
 
 
 def test_no_past_ends_at_a_message_that_was_replaced_and_none_is_pinned(service: Service) -> None:
