@@ -122,9 +122,7 @@ async def compare(caller: Caller, conversation_id: UUID, wanted: ComparisonIn) -
     policy, _, _ = caller.principal.in_force(row.policy, row.model)
     size = sum(len(original.content) for side in sides for original in side.tail)
     weight = CallWeight(ratio, fixed)
-    rendered = [
-        await aside(size, _render, side, rules, weight, policy, wanted.seq, in_pieces=sent.in_pieces) for side in sides
-    ]
+    rendered = [await aside(size, _render, side, rules, weight, policy, sent) for side in sides]
     apart = await aside(size, difference, *(view for _, view in rendered))
     contexts = [context for context, _ in rendered]
     of_rules = only_in(contexts[0].rules.ids, contexts[1].rules.ids)
@@ -175,14 +173,19 @@ def _sides(
 
 
 def _render(
-    side: AtVersion, rules: Sequence[Pin], weight: CallWeight, policy: Policy, seq: int, *, in_pieces: bool
+    side: AtVersion, rules: Sequence[Pin], weight: CallWeight, policy: Policy, sent: SentBefore
 ) -> tuple[ComparedContext, View]:
-    """Return a context as it would be served, with the ratio and the system prompt of now.
-
-    `in_pieces` tells whether turns came in another shape than the Messages API's.
-    """
+    """Return a context as it would be served, with the ratio and the system prompt of now."""
+    is_head = side.snapshot.version == sent.head_version
     # What was thought before a snapshot came was signed for another prefix.
-    working = build(side.snapshot, side.tail, policy, strip_thinking_through=seq if side.snapshot.version else -1)
+    stripped_through = sent.strip_thinking_through if is_head else side.came_before
+    working = build(
+        side.snapshot,
+        side.tail,
+        policy,
+        strip_thinking_through=stripped_through,
+        other_model_through=sent.other_model_through,
+    )
     fit = partial(
         fit_history,
         working.view,
@@ -192,7 +195,7 @@ def _render(
     )
     room = policy.context_limit_tokens - weight.fixed
     fitted = fit_with_rules(fit, room, working.view, rules, factor=weight.ratio, max_tokens=policy.pinned_max_tokens)
-    messages = serving.as_messages(fitted.view, in_pieces=in_pieces)
+    messages = serving.as_messages(fitted.view, in_pieces=sent.in_pieces)
     stand = check(msgspec.json.encode(messages), rules)
     context = ComparedContext(
         version=side.snapshot.version,

@@ -34,6 +34,8 @@ class AtVersion(NamedTuple):
     tail: Sequence[Original]
     claims: Sequence[Claim] | None = None
     """Of its summary; None where none are known."""
+    came_before: int = -1
+    """The seq of the newest message that had come when the snapshot was made."""
 
 
 def at_version(
@@ -54,7 +56,13 @@ def at_version(
     if row is not None:
         snapshot = Snapshot(version, covers, load_view(row.messages, row.seqs), row.summary)
     claims = () if row is None else snapshots.claims_of(row)
-    return AtVersion(snapshot, [Original(*each) for each in tail], claims)
+    came_before = -1
+    if row is not None:
+        earlier = select(func.coalesce(func.max(_m.seq), -1)).where(
+            _m.conversation_id == conversation_id, _m.created_at <= row.created_at
+        )
+        came_before = connection.execute(earlier).scalar_one()
+    return AtVersion(snapshot, [Original(*each) for each in tail], claims, came_before)
 
 
 class SentBefore(NamedTuple):
@@ -64,13 +72,18 @@ class SentBefore(NamedTuple):
     """By what estimates are multiplied to agree with what the API counted."""
     in_pieces: bool
     """Whether turns came in another shape than the Messages API's."""
+    head_version: int
+    strip_thinking_through: int
+    """The seq up to which thinking is not valid any more under the head."""
+    other_model_through: int
 
 
 def sent_before(connection: Connection, conversation_id: UUID) -> SentBefore:
     """Return what is known of the messages that a conversation has been sent."""
     in_pieces = or_(_c.shape.is_not(None), _c.mixed_shapes)
-    row = connection.execute(select(_c.token_ratio, in_pieces).where(_c.id == conversation_id)).one()
-    return SentBefore(float(row[0]), row[1])
+    known = (_c.token_ratio, in_pieces, _c.head_version, _c.strip_thinking_through, _c.other_model_through)
+    ratio, *others = connection.execute(select(*known).where(_c.id == conversation_id)).one()
+    return SentBefore(float(ratio), *others)
 
 
 class Loss(NamedTuple):

@@ -78,6 +78,26 @@ def test_rules_are_in_the_order_in_which_contexts_name_them(talk: Talk) -> None:
     assert [each["rules"] for each in told["contexts"]] == [context["rules"]] * 2
 
 
+def test_thinking_stands_where_contexts_have_it(talk: Talk) -> None:
+    thought = {"type": "thinking", "thinking": "It needs a look.", "signature": "sig"}
+    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+    head = talk.head()["version"]
+    turn = {
+        "messages": [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": [thought, call]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "seen"}]},
+        ],
+        "snapshot_version": head,
+    }
+    assert talk.service.client.post(f"{talk.path}/turns", json=turn).status_code == 201
+    context = talk.context()
+    assert thought in context[-2]["content"]
+    last = talk.service.client.get(talk.path).json()["last_seq"]
+    told = asked(talk, "comparisons", versions=[0, head], seq=last)
+    assert told["contexts"][1]["messages"] == context
+
+
 def test_a_version_of_later_turns_is_refused(talk: Talk) -> None:
     head = talk.head()
     for body, pointer in (
