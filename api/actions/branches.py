@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.exc import NoResultFound
@@ -12,6 +13,7 @@ from api.http.problems import ProblemError, invalid, not_found, or_not_found
 from api.schema.types import RestorePlanOut
 from compaction.payload.assembly import drop_warnings
 from compaction.pins.pinned import rules_in
+from compaction.pins.serving import fit_with_rules
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.steps.snapshot import build
 from compaction.view import view_tokens
@@ -149,13 +151,16 @@ def _plan(stored: StoredVersion) -> RestorePlanOut:
         if rules_in(pinned.framed) != rules_in(framed):
             view, framed = pinned.view, pinned.framed
     fixed = math.ceil((material.fixed_tokens - stored.carried_tokens) * ratio)
-    fitted = fit_history(
+    fit = partial(
+        fit_history,
         view,
-        policy.context_limit_tokens - fixed,
-        lambda message: message.tokens * ratio,
+        weigh=lambda message: message.tokens * ratio,
         carries_summary=material.snapshot.summary is not None or bool(framed),
         handles=working.handles,
     )
+    room = policy.context_limit_tokens - fixed
+    rules = sorted(material.pinned, key=lambda rule: (rule.seq, rule.id))
+    fitted = fit_with_rules(fit, room, view, rules, factor=ratio, max_tokens=policy.pinned_max_tokens)
     exchanges = count_exchanges(view)
     return RestorePlanOut(
         version=stored.version,

@@ -251,6 +251,15 @@ def test_who_goes_back_to_a_version_has_the_rules_of_now(service: Service, way: 
     assert gone_back(back, "restore", {**without, "version": 0}).standing() == [GONE]
 
 
+def test_a_plan_to_go_back_counts_the_rules_that_the_budget_leaves_out(service: Service) -> None:
+    policy = {"compaction_enabled": False, "total_token_budget": 6_000, "reserved_output_tokens": 0}
+    talk = Rules(service, policy)
+    told(talk)
+    talk.say(*exchanges(12, 400))
+    gone_back(talk, "restore", {"version": 0, "covers_through": -1})
+    assert sorted(talk.standing()) == sorted([FIRST, PINNED, LATER])
+
+
 @pytest.mark.parametrize("way", ["restore", "edit", "fork"])
 def test_who_goes_back_to_a_version_has_no_rule_that_was_withdrawn(talk: Rules, way: str) -> None:
     talk.say(*exchanges(12, 200))
