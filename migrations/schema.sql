@@ -1,4 +1,4 @@
--- The whole schema at revision 0123, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0124, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2001,7 +2001,7 @@ begin
     if p_keys = '{}' then
         select 0, r.id, -1, false into place, conversation_id, seq, is_superseded
         from public.conversations as r
-        where r.tenant_id = p_tenant and (r.id = p_only or r.external_id = p_external_id) and r.next_seq > 0
+        where r.tenant_id = p_tenant and (r.id = p_only or r.external_id = p_external_id)
             and not exists (select from public.gateway_prefixes as p where p.conversation_id = r.id)
         limit 1;
     else

@@ -62,6 +62,8 @@ class Recognized(NamedTuple):
     """The one that the conversation was last sent to."""
     rules: tuple[Pin, ...] = ()
     """Rules in force of what is matched; known where there is a head."""
+    is_empty: bool = False
+    """Whether the conversation that is named is there, without a message yet: what is new begins it."""
     is_pending: bool = False
     """Whether it takes longer than a request waits to tell what it goes on from: that is known afterwards."""
 
@@ -165,7 +167,7 @@ async def _fork(pool: Pool, tenant_id: UUID, history: ResentHistory, named: UUID
     if await stored.is_branch(pool, tenant_id, known.conversation_id, named):
         return None
     fork = await _named(pool, tenant_id, named, None, min(len(history.rows) + 1, stored.MOST_NAMED_ROWS))
-    if fork is None or len(fork.after) >= stored.MOST_NAMED_ROWS:
+    if fork is None or not fork.next_seq or len(fork.after) >= stored.MOST_NAMED_ROWS:
         return None
     return fork if await asyncio.to_thread(_is_whole, fork, history) else None
 
@@ -228,7 +230,8 @@ def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None
         return None
     return Recognized(
         beginning.conversation_id,
-        is_new=False,
+        is_new=not beginning.next_seq,
+        is_empty=not beginning.next_seq,
         matched=matched,
         keyed=beginning.place,
         equal=tuple(equal),

@@ -96,10 +96,11 @@ async def learn(
     elif learned.place.is_new and may_go_on(learned.history, in_session=learned.in_session):
         learned = await _met(caller, learned)
     for _ in range(OVERTAKEN):
+        was_there = learned.place.is_empty or not learned.place.is_new
         if learned.place.is_new:
             learned = await _begun(caller, learned)
             begun(learned)
-        elif learned.model not in {None, learned.place.model}:
+        if was_there and learned.model not in {None, learned.place.model}:
             await _switch(caller, learned)
         seqs = await _store(caller, learned, answered)
         if seqs is not None:
@@ -147,13 +148,14 @@ async def _met(caller: Caller, learned: Learned) -> Learned:
 
 async def _begun(caller: Caller, learned: Learned) -> Learned:
     """Make the conversation of a history that is new."""
-    session = learned.session
+    session, place = learned.session, learned.place
     about = {"client": session.client, "session": session.name, "shape": learned.shape}
     conversation_id = await stored.begin(
         caller.services.pool,
         caller.tenant_id,
         Begun(
-            learned.place.conversation_id,
+            # Where somebody else begins the one that is named meanwhile, this is a branch of it.
+            ids.new_id() if place.is_empty else place.conversation_id,
             learned.named,
             learned.external_id,
             session.user,
@@ -161,10 +163,10 @@ async def _begun(caller: Caller, learned: Learned) -> Learned:
             {"gateway": {name: value for name, value in about.items() if value is not None}},
             learned.circle,
             session.name is not None or learned.external_id is not None,
-            learned.place.branch_of,
+            place.branch_of,
         ),
     )
-    return learned._replace(place=learned.place._replace(conversation_id=conversation_id, is_new=False))
+    return learned._replace(place=place._replace(conversation_id=conversation_id, is_new=False))
 
 
 async def _switch(caller: Caller, learned: Learned) -> None:

@@ -287,6 +287,28 @@ def test_named_conversations(room: Room) -> None:
 
 
 @pytest.mark.parametrize("by", ["id", "name"])
+def test_a_conversation_without_a_message_is_named_from_its_first_request_on(room: Room, by: str) -> None:
+    name = f"without a message, by {by}"
+    made = {"external_id": name, "policy": {"gateway_recall": True}}
+    with running_api(room.settings) as served, served.client(room.tenant.key) as api:
+        existing = api.post("/v1/conversations", json=made).json()["id"]
+    named = {"x-palimpsest-conversation": existing if by == "id" else name}
+    chat = Chatter(room, "messages", **named)
+    for number in range(2):
+        chat.ask(f"{name} {number}")
+        assert chat.name == existing
+        assert [tool["name"] for tool in room.providers.asked[-1].body["tools"]] == ["recall"]
+        room.eventually_stored(existing, len(chat.rows))
+        models = room.query("select model from conversations where id = %s", ids.parse("conv", existing))
+        assert models == [{"model": "model-1"}]
+    # Whoever comes with other words is beside it.
+    other = Chatter(room, "messages", **named)
+    other.rows = [{"role": "user", "content": "other words"}, {"role": "assistant", "content": "Yes."}]
+    other.ask("who is it?")
+    assert other.name != existing
+
+
+@pytest.mark.parametrize("by", ["id", "name"])
 def test_turn_that_is_tried_again_stays_in_the_conversation_that_is_named(room: Room, by: str) -> None:
     name = f"tried again by {by}"
     with running_api(room.settings) as served, served.client(room.tenant.key) as api:
