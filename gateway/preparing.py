@@ -23,7 +23,7 @@ from gateway.conversations.histories import (
 from gateway.conversations.increments import as_the_provider_has_it, previous_in, response_key
 from gateway.conversations.put_back import put_back
 from gateway.conversations.recognition import may_go_on, new_place, pending_place, recognize
-from gateway.conversations.sessions import MOST_NAME_CHARS, session_of
+from gateway.conversations.sessions import MOST_NAME_CHARS, conversation_name, session_of
 from gateway.conversations.turns import Learned
 from gateway.doors import DoorError
 from gateway.headers import CODING, CONVERSATION, is_bypassed
@@ -150,7 +150,7 @@ async def _in_place(
     links: list[bytes],
 ) -> PreparedRequest:
     session = session_of(headers, history.fields)
-    name = headers.get(CONVERSATION, b"").decode("latin-1").strip()[:MOST_NAME_CHARS] or None
+    name = conversation_name(headers.get(CONVERSATION, b""))
     named = ids.parse("conv", name) if name else None
     external_id = name if named is None else None
     circle = circle_of(history.shape, session=external_id or session.name, user=None if name else session.user)

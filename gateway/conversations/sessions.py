@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MOST_NAME_CHARS: Final = 200
 """Of a session or a user; longer ones are none."""
+_MOST_EXTERNAL_ID_CHARS: Final = 512
+"""Of what a request calls its conversation, as the API has it."""
 _HEADERS: Final = (
     b"x-claude-code-session-id",
     b"session-id",
@@ -77,6 +79,16 @@ def session_of(headers: Mapping[bytes, bytes], fields: Mapping[str, msgspec.Raw]
         name, user = name or _name(inside.get("session_id")), _name(inside.get("account_uuid"))
     name = name or _name(named.get("session_id")) or _name(_value(fields.get("litellm_session_id")))
     return Session(name, user, _client(headers))
+
+
+def conversation_name(value: bytes) -> str | None:
+    """Return what a request's header calls its conversation; None where it has no name, or none that there can be."""
+    try:
+        name = value.decode().strip()
+    except UnicodeDecodeError:
+        # Browsers have no other letters in headers.
+        name = value.decode("latin-1").strip()
+    return name if 0 < len(name) <= _MOST_EXTERNAL_ID_CHARS and "\x00" not in name else None
 
 
 def _inside(user_id: Any) -> dict[str, Any]:

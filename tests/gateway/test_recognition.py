@@ -286,6 +286,24 @@ def test_named_conversations(room: Room) -> None:
     assert by_id.name == again
 
 
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("n" * 512, b"n" * 512),
+        ("caf\u00e9 \u65e5\u672c", "caf\u00e9 \u65e5\u672c".encode()),
+        ("caf\u00e9", b"caf\xe9"),
+    ],
+    ids=["the longest", "UTF-8", "Latin-1"],
+)
+def test_what_a_conversation_is_called_is_its_external_id(room: Room, name: str, sent: bytes) -> None:
+    with running_api(room.settings) as served, served.client(room.tenant.key) as api:
+        existing = api.post("/v1/conversations", json={"external_id": name}).json()["id"]
+    body = {"model": "model-1", "max_tokens": 9, "messages": [{"role": "user", "content": "Are you this one?"}]}
+    headers = {b"x-palimpsest-conversation": sent}
+    answer = room.client.post(PATHS["messages"], json=body, headers=headers)
+    assert (answer.status_code, answer.headers["x-palimpsest-conversation"]) == (200, existing)
+
+
 @pytest.mark.parametrize("by", ["id", "name"])
 def test_a_conversation_without_a_message_is_named_from_its_first_request_on(room: Room, by: str) -> None:
     name = f"without a message, by {by}"
@@ -306,6 +324,19 @@ def test_a_conversation_without_a_message_is_named_from_its_first_request_on(roo
     other.rows = [{"role": "user", "content": "other words"}, {"role": "assistant", "content": "Yes."}]
     other.ask("who is it?")
     assert other.name != existing
+
+
+def test_a_name_that_none_may_have_is_none(room: Room) -> None:
+    called: list[str] = []
+    for end in ("first", "second"):
+        chat = Chatter(room, "messages", **{"x-palimpsest-conversation": "n" * 512 + end})
+        chat.ask("The same words.")
+        room.eventually_stored(chat.name, 2)
+        called.append(chat.name)
+    assert called[0] != called[1]
+    named = "select external_id from conversations where id = any(%s)"
+    rows = room.query(named, [ids.parse("conv", each) for each in called])
+    assert [row["external_id"] for row in rows] == [None, None]
 
 
 @pytest.mark.parametrize("by", ["id", "name"])
