@@ -35,6 +35,13 @@ class Origins(NamedTuple):
     names: Mapping[int, str] = MappingProxyType({})
 
 
+class Beside(NamedTuple):
+    """Seqs of the messages before and after one; None where it is the first, or the last."""
+
+    before: int | None
+    after: int | None
+
+
 def page(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, *, after: int, limit: int
 ) -> tuple[Sequence[AnyRow], bool]:
@@ -79,3 +86,11 @@ def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, seq: int
     own = (_m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.seq == seq)
     announce(connection.scalar(select(_m.bytes).where(*own)) or 0)
     return connection.execute(select(*_ORIGINAL).where(*own)).one_or_none()
+
+
+def beside(connection: Connection, conversation_id: UUID, seq: int) -> Beside:
+    """Return the messages before and after one; in a fork there is none for what edits had replaced before."""
+    own = _m.conversation_id == conversation_id
+    before = select(func.max(_m.seq)).where(own, _m.seq < seq).scalar_subquery()
+    after = select(func.min(_m.seq)).where(own, _m.seq > seq).scalar_subquery()
+    return Beside(*connection.execute(select(before, after)).one())

@@ -279,6 +279,20 @@ def test_each_message_says_what_became_of_it(service: Service, client: httpx2.Cl
     assert labels()[told.messages - 1] == "superseded"
 
 
+def test_the_messages_beside_one_are_there(service: Service, client: httpx2.Client) -> None:
+    path = service.conversation()
+    said = [{"role": role, "content": "So."} for role in ("user", "assistant") * 3]
+    service.append(path, *said)
+    service.append(path, {"role": "user", "content": "No."}, replace_from=2)
+    # What was replaced stays behind.
+    fork = service.client.post(f"{path}/fork", json={"through_seq": 6}).json()["id"]
+    for name, seqs in ((path.rpartition("/")[2], [0, 1, 2, 3, 4, 5, 6]), (fork, [0, 1, 6])):
+        base = f"/console/conversations/{name}/messages"
+        found = {seq: re.findall(r'rel="(?:prev|next)" href="([^"]+)"', show(client, f"{base}/{seq}")) for seq in seqs}
+        beside = {seq: {*seqs[max(0, at - 1) : at], *seqs[at + 1 : at + 2]} for at, seq in enumerate(seqs)}
+        assert found == {seq: [f"{base}/{other}" for other in sorted(beside[seq])] for seq in seqs}
+
+
 def test_a_result_over_the_cap_is_truncated_in_the_view_alone(service: Service, client: httpx2.Client) -> None:
     path = service.conversation(policy={"max_tool_result_chars": 1_000})
     page = f"/console{path.removeprefix('/v1')}"

@@ -84,6 +84,7 @@ class _Message(NamedTuple):
     lineage: list[Lineage]
     view: ViewMessage | None
     summary: str | None
+    beside: messages.Beside
 
 
 @get("/conversations/{conversation_id:str}/messages/{seq:int}", include_in_schema=False, guards=[may(READ)])
@@ -110,6 +111,7 @@ async def show_message(
         view_tokens=None if message.view is None else message.view.tokens,
         is_same=message.view is not None and message.view.content == original,
         summary=message.summary,
+        beside=message.beside,
     )
 
 
@@ -189,7 +191,8 @@ def _read(connection: Connection, principal: Principal, conversation_id: UUID, s
     if label == "kept" and view is not None and row.seq > head.covers_through:
         label = "kept" if view.content == msgspec.json.decode(row.content) else "truncated"
     lineage = lineage_of(seq, chain)
-    return _Message(conversation, row, label, lineage, view, head.summary if label == "summarized" else None)
+    summary = head.summary if label == "summarized" else None
+    return _Message(conversation, row, label, lineage, view, summary, messages.beside(connection, conversation_id, seq))
 
 
 def _view(head: Head, row: AnyRow, policy: Policy, strip_through: int) -> ViewMessage | None:
