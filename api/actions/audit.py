@@ -190,7 +190,7 @@ def _render(
         fit_history,
         working.view,
         weigh=lambda message: message.tokens * weight.ratio,
-        carries_summary=side.snapshot.summary is not None,
+        carries_summary=side.snapshot.summary is not None or bool(side.snapshot.pins),
         handles=working.handles,
     )
     room = policy.context_limit_tokens - weight.fixed

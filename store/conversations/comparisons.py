@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Text, and_, cast, func, literal, or_, select
 
 from compaction.comparison.versions import spellings
 from compaction.coverage import Coverage, find_span
+from compaction.pins.pinned import Pin
 from compaction.steps.snapshot import Original, Snapshot, load_view
 from store.bytes_held import announce
 from store.conversations import snapshots
@@ -54,7 +55,8 @@ def at_version(
     tail = connection.execute(select(_m.seq, _m.role, cast(_m.content, Text)).where(*own).order_by(_m.seq)).all()
     snapshot = Snapshot()
     if row is not None:
-        snapshot = Snapshot(version, covers, load_view(row.messages, row.seqs), row.summary)
+        framed = tuple(msgspec.convert(each, Pin) for each in row.pins)
+        snapshot = Snapshot(version, covers, load_view(row.messages, row.seqs), row.summary, pins=framed)
     claims = () if row is None else snapshots.claims_of(row)
     came_before = -1
     if row is not None:

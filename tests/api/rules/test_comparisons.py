@@ -98,6 +98,25 @@ def test_thinking_stands_where_contexts_have_it(talk: Talk) -> None:
     assert told["contexts"][1]["messages"] == context
 
 
+def test_a_frame_stays_where_the_budget_leaves_out_what_follows_it(service: Service) -> None:
+    policy = {"compaction_enabled": False, "max_conversation_messages": 6, "total_token_budget": 2_000}
+    talk = Talk(service, policy | {"reserved_output_tokens": 0})
+    talk.say({"role": "user", "content": "Hello."}, SETTLED)
+    talk.say({"role": "user", "content": RULE}, SETTLED)
+    talk.say(*exchanges(12, 200))
+    talk.compact()
+    head = talk.head()
+    assert (head["summary"], RULE in str(head["messages"][0])) == (None, True)
+    talk.say(*exchanges(12, 200, start=12))
+    last = talk.service.client.get(talk.path).json()["last_seq"]
+    told = asked(talk, "comparisons", versions=[0, head["version"]], seq=last)
+    context = talk.service.client.get(f"{talk.path}/context").json()
+    assert any("left out to fit the token budget" in str(each) for each in context["warnings"])
+    assert RULE in str(context["messages"][0])
+    assert told["contexts"][1]["messages"] == context["messages"]
+    assert told["contexts"][1]["tokens"] == context["tokens"]["context"]
+
+
 def test_a_version_of_later_turns_is_refused(talk: Talk) -> None:
     head = talk.head()
     for body, pointer in (
