@@ -250,10 +250,14 @@ def _order_answer(group: list[_Draft], repairs: Repairs) -> None:
     calls = [block for block in every if block.get("type") == "tool_use"]
     rest = [block for block in every if block.get("type") != "tool_use"]
     if calls and every[len(rest) :] != calls:
+        _think_first(group)
+        every = [block for draft in group for block in draft.parts]
+    if calls and every[len(rest) :] != calls:
+        newest = next(draft for draft in reversed(group) if draft.parts)
         for draft in group:
             draft.parts = [block for block in draft.parts if block.get("type") != "tool_use"]
             draft.changed = True
-        group[-1].parts += calls
+        newest.parts += calls
     ends = not calls
     for draft in reversed(group):
         said = len(draft.parts)
@@ -264,6 +268,27 @@ def _order_answer(group: list[_Draft], repairs: Repairs) -> None:
             repairs.last_thinking += len(draft.parts) - said
             draft.parts, draft.changed = draft.parts[:said], True
         ends = ends and not said
+
+
+def _think_first(group: list[_Draft]) -> None:
+    """Put what was thought after the first call before it: calls stay where they are served once it is left out."""
+    late: list[dict[str, Any]] = []
+    calling: tuple[_Draft, int] | None = None
+    for draft in group:
+        kept: list[dict[str, Any]] = []
+        for block in draft.parts:
+            if calling is not None and block["type"] in THINKING:
+                late.append(block)
+                continue
+            if calling is None and block["type"] == "tool_use":
+                calling = draft, len(kept)
+            kept.append(block)
+        draft.changed = draft.changed or len(kept) != len(draft.parts)
+        draft.parts = kept
+    if calling is not None and late:
+        first, at = calling
+        first.parts[at:at] = late
+        first.changed = True
 
 
 def _pair(groups: list[list[_Draft]], repairs: Repairs) -> None:

@@ -15,7 +15,7 @@ from compaction.messages import acceptable
 from compaction.pins.pinned import latest_request_pin
 from compaction.repair import LATE, LATE_DATA, NO_RESULT, NOTHING, ORPHANED, Repairs, mend, repair
 from compaction.soundness import is_sound
-from compaction.view import MARKER, OPENING, OUT_OF_PLACE, WRITTEN, View, ViewMessage
+from compaction.view import MARKER, OPENING, OUT_OF_PLACE, WRITTEN, View, ViewMessage, strip_thinking
 from tests.support.blocks import document_block, image_block, text_block, unknown_block
 from tests.support.client_faults import Fault
 from tests.support.messages_api import problems
@@ -383,6 +383,22 @@ def test_calls_end_an_answer_and_thinking_does_not() -> None:
     view, repairs = repair(view_of(OPEN, ("assistant", [THOUGHT])))
     assert [(message.role, message.content) for message in view] == [OPEN]
     assert repairs.warnings() == ["1 block(s) of thinking that nothing was said after are left out"]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [[text_block("so"), call()], [THOUGHT]],
+        [[call("b")], [call("c"), THOUGHT]],
+        [[call()], [text_block("so")], [THOUGHT]],
+        [[call("b")], [THOUGHT, text_block("so"), call("c")]],
+    ],
+)
+def test_calls_stay_where_they_are_once_what_was_thought_is_left_out(answers: list[list[dict[str, Any]]]) -> None:
+    view = view_of(OPEN, *(("assistant", blocks) for blocks in answers))
+    mended, _ = repair(view)
+    assert strip_thinking(mended, len(view)) == repair(strip_thinking(view, len(view)))[0]
+    assert sum(message.content.count(THOUGHT) for message in mended[1:] if isinstance(message.content, list)) == 1
 
 
 def test_thinking_does_not_end_an_answer_whose_server_call_is_left_out() -> None:
