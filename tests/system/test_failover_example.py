@@ -49,8 +49,8 @@ def test_every_service_of_ours_asks_all_sentinels_for_the_master_that_they_watch
 
 
 def test_what_takes_over_is_as_what_it_takes_over_from() -> None:
-    kept = ("image", "user", "read_only", "tmpfs", "cap_drop", "security_opt", "pids_limit", "mem_limit", "networks")
-    kept += ("logging",)
+    confined = ("user", "read_only", "tmpfs", "cap_drop", "security_opt", "pids_limit", "mem_limit")
+    kept = ("image", *confined, "networks", "logging")
     for other, one in (("postgres-standby", "postgres"), ("redis-replica", "redis")):
         assert {key: ADDED[other].get(key) for key in kept} == {key: SERVICES[one].get(key) for key in kept}
     before = SERVICES["redis"]["command"][1:]

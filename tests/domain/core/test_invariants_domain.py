@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Span, find_span
-from compaction.messages import CACHE_MARK, THINKING
+from compaction.messages import CACHE_MARK, THINKING, blocks
 from compaction.policy import Policy, merge
-from compaction.repair import repair
+from compaction.repair import is_missing_result, repair
 from compaction.steps.ladder import Due, Load, decide, growth_margin, saves_enough
 from compaction.summary.zone import CLOSES, OPENS, without_summary
 from compaction.view import MARKER, WRITTEN, ViewMessage, cap_results, strip_thinking, view_tokens
@@ -117,10 +117,15 @@ def check_context_is_valid(event: str, conversation: Conversation) -> None:
 
 
 def check_what_a_step_made_is_served(event: str, conversation: Conversation) -> None:
-    """But for thinking, which was signed for another prefix, and marks, which no snapshot holds."""
+    """But for thinking, which was signed for another prefix, marks, which no snapshot holds, and errors for open calls.
+
+    A snapshot ends with those where what is appended next is held against the calls of the newest message alone.
+    """
     if event in STEPS:
         stripped = without_marks(strip_thinking(conversation.made, conversation.working().last_seq))
         served = without_marks(strip_thinking(conversation.working().view, conversation.working().last_seq))
+        if len(served) > len(stripped) and all(map(is_missing_result, blocks(served[-1].content))):
+            served = served[:-1]
         assert [message.as_message() for message in served] == [message.as_message() for message in stripped], event
 
 
