@@ -136,7 +136,8 @@ def test_aborted_and_asked_again(room: Room) -> None:
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [*chat.rows, {"role": "user", "content": "cut"}]}
     room.providers.hold_after = 5
     with room.client.stream("POST", "/v1/messages", json=body, headers=chat.headers) as answer:
-        next(answer.iter_raw())
+        pieces = answer.iter_raw()  # kept: without it the connection ends at once
+        next(pieces)
         eventually(room.providers.held.is_set)
     room.providers.hold_after = None
     room.providers.go_on.set()
