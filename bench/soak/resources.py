@@ -33,10 +33,13 @@ DEAD_TUPLES: Final = 100
 BLOAT: Final = 4.0
 BLOAT_BYTES: Final = 32 << 20
 """A table may have so many times the bytes of the values in it, and so many more."""
+IDLE_SECONDS: Final = 1
+"""Seconds between two statements after which a transaction is one that stays open; between some, Python reckons."""
 _BEFORE: Final = "select coalesce(sum(n_dead_tup), 0)::int as dead from pg_stat_user_tables"
 _BACKLOG: Final = "select due_checks, oldest_due_check_seconds as age, queued_runs, running_runs from backlog()"
 _CONNECTIONS: Final = (
-    "select count(*)::int as connections, count(*) filter (where state like 'idle in transaction%')::int as idle_open"
+    "select count(*)::int as connections, count(*) filter (where state like 'idle in transaction%'"
+    f" and state_change < clock_timestamp() - make_interval(secs => {IDLE_SECONDS}))::int as idle_open"
     " from pg_stat_activity where application_name like 'palimpsest-%' and datname = current_database()"
 )
 _TABLES: Final = (
