@@ -1,4 +1,4 @@
--- The whole schema at revision 0124, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0125, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2654,7 +2654,7 @@ $$;
 
 create function recount_end(p_conversation uuid) returns void
 language sql as $$
-    with live as (
+    with live as not materialized (
         select seq, role, content, is_request, has_thinking, result_chars from public.messages
         where conversation_id = p_conversation and superseded_at is null
     ), newest as (
