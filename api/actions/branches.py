@@ -66,10 +66,13 @@ def restore_version(
 async def fork(caller: Caller, conversation_id: UUID, wanted: ForkIn) -> AnyRow:
     """Branch off a conversation and return the new one; raise the problem of what is wanted."""
     try:
-        return or_not_found(await caller.run(_fork, conversation_id, caller, wanted))
+        row = or_not_found(await caller.run(_fork, conversation_id, caller, wanted))
     except branches.ExternalIdTakenError:
         detail = "A conversation has this external_id."
         raise ProblemError(409, "external_id_taken", detail, pointer="/external_id") from None
+    # Its first turn finds a check due, and leaves the wake-up to whoever asked for that.
+    caller.services.wakeups.add(row.id, caller.tenant_id)
+    return row
 
 
 def _fork(

@@ -207,6 +207,15 @@ def test_a_policy_that_changed_is_checked(chat: Chat, broker: Broker) -> None:
     assert eventually(broker.batches) == [[conversation]]
 
 
+def test_a_fork_is_checked(chat: Chat, broker: Broker) -> None:
+    conversation = chat.conversation()
+    chat.append(conversation)
+    assert eventually(broker.batches) == [[conversation]]
+    fork: str = chat.client.post(f"/v1/conversations/{conversation}/fork", json={"through_seq": 0}).json()["id"]
+    assert chat.append(fork) == "coalesced"
+    assert eventually(lambda: broker.batches()[1:]) == [[fork]]
+
+
 @pytest.mark.fault("F9")
 def test_something_else_in_the_place_of_the_broker_is_not_taken_for_it_for_good(chat: Chat, broker: Broker) -> None:
     """A connection to a port that nobody listens at may be one to itself, which says what it is told."""
