@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,9 +52,7 @@ def test_requests_go_through_and_are_caught_up(gated: tuple[Room, Gate], how: st
         getattr(way, how)()
         for chat in chats:
             sent = [*chat.rows, {"role": "user", "content": f"{how} meanwhile"}]
-            began = time.monotonic()
             chat.ask(f"{how} meanwhile")
-            assert time.monotonic() - began < 3 * PATIENCE + 2
             assert chat.outcome == "failed_open"
             assert room.providers.asked[-1].rows == sent
         assert room.client.get("/healthz").status_code == 200
