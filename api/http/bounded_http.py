@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -30,8 +30,8 @@ MAX_PIPELINED: Final = 64
 _SECURITY: Final = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SecurityHeaders().of(()))
 
 
-class _TooLargeError(Exception):
-    """A request whose head is over a limit; httptools ends the parsing with it."""
+class _RefusedError(Exception):
+    """A request whose head is not taken; httptools ends the parsing with it."""
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -78,10 +78,10 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_url(url)
         if len(self.url) > MAX_URL_BYTES:
             self._refusal = ProblemError(414, "url_too_long", f"A URL has at most {MAX_URL_BYTES:,} bytes.")
-            raise _TooLargeError
+            raise _RefusedError
         if self.url.count(b"&") >= MAX_PARAMETERS:
             self._refusal = ProblemError(414, "url_too_long", f"A URL has at most {MAX_PARAMETERS} parameters.")
-            raise _TooLargeError
+            raise _RefusedError
         self._grow(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -93,9 +93,10 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin a request, or have it wait for the answers to those before it."""
         if len(self.pipeline) >= MAX_PIPELINED:
-            detail = f"At most {MAX_PIPELINED} requests are sent ahead of their answers."
-            self._refusal = ProblemError(400, "bad_request", detail)
-            raise _TooLargeError
+            self._refuse(f"At most {MAX_PIPELINED} requests are sent ahead of their answers.")
+        if [name for name, _ in self.headers].count(b"host") > 1:
+            # What is in front may have gone by the other one (RFC 9112, 3.2).
+            self._refuse("A request has one Host header.")
         self._head_is_whole = True
         super().on_headers_complete()
 
@@ -126,7 +127,11 @@ class BoundedHttp(HttpToolsProtocol):
         self._new_head_bytes += size
         if self._head_bytes > self._most:
             self._refuse_head()
-            raise _TooLargeError
+            raise _RefusedError
+
+    def _refuse(self, detail: str) -> NoReturn:
+        self._refusal = ProblemError(400, "bad_request", detail)
+        raise _RefusedError
 
     def _refuse_head(self) -> None:
         detail = f"A request's line and headers have at most {self._most:,} bytes."

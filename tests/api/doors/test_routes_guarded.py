@@ -222,6 +222,12 @@ def test_a_body_without_an_end_is_cut_off_after_the_answer(service: Service, mon
             connection.sendall(bytes(256 << 20))
 
 
+def test_a_request_names_one_host(service: Service) -> None:
+    text = raw(service.api, "GET", "/healthz", {"Host": "other"}, b"")
+    assert text.startswith(b"HTTP/1.1 400 ")
+    assert b"one Host header" in text
+
+
 def test_requests_are_sent_ahead_of_their_answers_up_to_a_limit(service: Service) -> None:
     one = b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"
     text = raw(service.api, "GET", "/healthz", {}, one * bounded_http.MAX_PIPELINED * 2, close=False)
