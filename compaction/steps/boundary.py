@@ -38,6 +38,8 @@ class _Built(Protocol):
     def last_seq(self) -> int: ...
     @property
     def in_pieces(self) -> bool: ...
+    @property
+    def broken_through(self) -> int | None: ...
 
 
 def tail_begins(working: _Built, after: View) -> tuple[int, int]:
@@ -54,12 +56,13 @@ def tail_begins(working: _Built, after: View) -> tuple[int, int]:
             begins = next((at for at in range(begins, len(after)) if after[at].seq > moved), len(after))
             first = max(moved + 1, _first_of_tail(working, len(after) - begins))
             continue
-        tail = [message for message in working.unrepaired if message.seq >= first]
-        repaired, _ = repair((*after[:begins], *tail))
-        if repaired == after:
+        served: View = (*after[:begins], *(message for message in working.unrepaired if message.seq >= first))
+        if not _is_served_as_stored(working, first):
+            served, _ = repair(served)
+        if served == after:
             break
         differs = next(
-            (at for at, pair in enumerate(zip(repaired, after, strict=False)) if pair[0] != pair[1]), len(after)
+            (at for at, pair in enumerate(zip(served, after, strict=False)) if pair[0] != pair[1]), len(after)
         )
         begins = min(max(begins, differs) + 1, len(after))
         first = max(first, _first_of_tail(working, len(after) - begins))
@@ -84,6 +87,14 @@ def with_answers(working: _Built, after: View) -> View:
     if own.issuperset(calls):
         return after
     return (*after, ViewMessage("user", [missing_result(each) for each in calls]))
+
+
+def _is_served_as_stored(working: _Built, first: int) -> bool:
+    """Tell whether a tail from `first` on would be looked at no more: it was sound by what was stored before it.
+
+    A call that repair has moved to a later message is open there, which that message as it was stored knew nothing of.
+    """
+    return not working.in_pieces and working.broken_through is not None and working.broken_through < first
 
 
 def _first_of_tail(working: _Built, shown: int) -> int:

@@ -191,7 +191,9 @@ def build(
             joined = (*before, *current)
         unplaced = snapshot.covers_through if broken_through is None else broken_through
         handles = Handles(joined, head=len(before), unplaced_through=unplaced)
-    sound, repairs = (joined, Repairs()) if is_whole else mend(joined)
+    # An answer that was thought alone is the newest message still where nothing of it is left to show.
+    has_newest = [message.seq for message in current[-1:]] == [message.seq for message in stored[-1:]]
+    sound, repairs = (joined, Repairs()) if is_whole else mend(joined, ends_with_newest=has_newest)
     unrepaired = () if sound is joined else _shortened(current, policy, handles)
     all_warnings = (*warnings, *repairs.warnings())
     working = Working(

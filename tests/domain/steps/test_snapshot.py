@@ -248,6 +248,33 @@ def test_calls_that_wait_and_have_to_be_covered_are_answered_with_errors() -> No
     assert NO_RESULT not in settle(built, shorter, run_id="run-1").messages_json
 
 
+def test_the_tail_is_none_that_leaves_calls_open_which_repair_had_put_before_it() -> None:
+    """The message after the answer was held against that answer as it was stored, which calls nothing."""
+    stored = rows(("user", LONG), ("assistant", [call()]), ("assistant", "short"), ("user", "done?"))
+    built = build(Snapshot(), stored, POLICY, broken_through=2)
+    assert [message.seq for message in built.view] == [0, 2, 3]
+    cut = (built.view[0].with_content("short"), *built.view[1:])
+    # The head alone: what was cut is at its end.
+    new = settle(built, cut, run_id="run-1")
+    view = build(head(new), tuple(row for row in stored if row.seq > new.covers_through), POLICY, broken_through=2).view
+    assert problems([message.as_message() for message in view]) == []
+    # The call, and the answer that is left with it.
+    new = settle(built, (cut[0], built.view[1].with_content([text_block("s"), call()]), cut[2]), run_id="run-1")
+    assert new.covers_through == 3
+    assert NO_RESULT in new.messages_json
+
+
+def test_an_answer_that_was_thought_alone_is_the_newest_still_where_that_is_left_out() -> None:
+    """The result before it has come late, and has its place: no text stands for it, before a compaction or after."""
+    late = ("user", [result(content="late")])
+    stored = rows(("user", LONG), ("assistant", [call()]), ("user", "?"), ("assistant", "!"), late)
+    thought = rows(("assistant", [{"type": "thinking", "thinking": "…", "signature": "s"}]), first=5)
+    for stripped_through in (-1, 5):
+        built = build(Snapshot(), (*stored, *thought), POLICY, strip_thinking_through=stripped_through)
+        assert [message.seq for message in built.view] == [0, 1, 2, 3]
+    assert build(Snapshot(), stored, POLICY).view[-1].seq == 4
+
+
 def test_only_what_changed_and_what_stands_before_it_is_written() -> None:
     new = cut()
     assert (new.covers_through, new.seqs) == (4, (0, 1, 2, 3, 4))
