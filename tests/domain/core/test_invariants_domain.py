@@ -118,7 +118,7 @@ def check_context_is_valid(event: str, conversation: Conversation) -> None:
 
 
 def check_what_a_step_made_is_served(event: str, conversation: Conversation) -> None:
-    """But for thinking, which was signed for another prefix, marks, which no snapshot holds, and errors for open calls."""
+    """But for thinking, signed for another prefix, marks, which no snapshot holds, and errors for open calls."""
     if event in STEPS:
         stripped = without_marks(strip_thinking(conversation.made, conversation.working().last_seq))
         served = without_marks(strip_thinking(conversation.working().view, conversation.working().last_seq))
@@ -127,7 +127,7 @@ def check_what_a_step_made_is_served(event: str, conversation: Conversation) -> 
 
 
 def without_errors_at_the_end(view: View) -> View:
-    """Leave out those for open calls: a snapshot ends with them where the newest message alone would not know of them."""
+    """Leave out those for open calls: a snapshot ends with them where the newest message would not know of them."""
     return view[:-1] if view[-1].seq == WRITTEN and all(map(is_missing_result, blocks(view[-1].content))) else view
 
 
