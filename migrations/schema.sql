@@ -2653,7 +2653,7 @@ language sql as $$
 $$;
 
 create function recount_end(p_conversation uuid) returns void
-language sql as $$
+language sql set enable_bitmapscan = off, enable_seqscan=off as $$
     with live as not materialized (
         select seq, role, content, is_request, has_thinking, result_chars from public.messages
         where conversation_id = p_conversation and superseded_at is null
