@@ -18,8 +18,8 @@ depends_on = None
 _RECOUNT_END: Final = ("0100_head.sql", "recount_end")
 _PASSAGES: Final = {
     "with live as (": "with live as not materialized (",
-    # Each of its readers goes back from the newest message and stops at the first that it looks for. By what is known of
-    # all conversations the planner takes one for short, which is read faster as a whole.
+    # Each of its readers goes back from the newest message and stops at the first that it looks for. By what is known
+    # of all conversations the planner takes one for short, which is read faster as a whole.
     "language sql as": "language sql set enable_bitmapscan to off set enable_seqscan to off as",
 }
 
