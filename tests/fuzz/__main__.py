@@ -129,7 +129,7 @@ def _search(
             _property(strategy, attempt, number)()
         except Exception as error:  # noqa: BLE001 - whatever fails is what is looked for
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            text = "".join(traceback.format_exception(error))[-6_000:]
+            text = "".join(traceback.format_exception(error))[-200_000:]
             failures.note(name, f"{type(error).__name__} in {frame.name}, line {frame.lineno}", text)
     return tried
 
