@@ -113,14 +113,15 @@ def change(draw: DrawFn, conversation: list[Message]) -> None:
         case "kind" if isinstance(value, dict):
             value["type"] = draw(st.sampled_from(KINDS))
         case "key" if isinstance(holder, dict):
-            holder[draw(st.sampled_from(KEYS))] = value
+            holder[draw(st.sampled_from(KEYS))] = deepcopy(value)
         case "role":
             conversation[draw(st.integers(0, len(conversation) - 1))]["role"] = draw(st.sampled_from(_ROLES))
         case "id":
             ids = [each for each in items if each[1] in {"id", "tool_use_id"}]
             if len(ids) > 1:
                 first, second = draw(st.lists(st.sampled_from(ids), min_size=2, max_size=2))
-                first[0][first[1]] = second[0][second[1]]
+                # A copy: what stands there by now may hold the very place that it goes to.
+                first[0][first[1]] = deepcopy(second[0][second[1]])
 
 
 @st.composite
