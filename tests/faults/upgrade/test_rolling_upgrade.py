@@ -31,6 +31,7 @@ from tests.support.talk import answer, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
 
     from cli.local.embedded import EmbeddedPostgres, EmbeddedRedis
     from tests.faults.installation import Installation, Talk
@@ -122,6 +123,17 @@ class Load:
         self.outcomes: set[str] = set()
         self.refused = 0
         self.over = Event()
+        self._going: list[Future[None]] = []
+
+    def begin(self, threads: ThreadPoolExecutor) -> None:
+        """Go on in as many threads as there are conversations, and one more."""
+        self._going = [threads.submit(self.chat), *(threads.submit(self.converse, talk) for talk in self.talks)]
+
+    def end(self) -> None:
+        """Wait until everything is answered, and raise what went wrong."""
+        self.over.set()
+        for each in self._going:
+            each.result(SETTLE_SECONDS)
 
     def converse(self, talk: Talk) -> None:
         """Send turns with their keys, each until it is stored, and read the context after each."""
@@ -148,15 +160,17 @@ class Load:
             self.outcomes.add(self.chatter.outcome)
 
     def goes_on(self) -> None:
-        """Wait until every conversation has had its turns since."""
+        """Wait until every conversation has had its turns since; raise what went wrong in one."""
         talks, asked = [len(talk.sent) for talk in self.talks], len(self.asked)
-        eventually(
-            lambda: (
-                all(len(talk.sent) >= before + 2 * TURNS for talk, before in zip(self.talks, talks, strict=True))
-                and len(self.asked) >= asked + TURNS
-            ),
-            SETTLE_SECONDS,
-        )
+
+        def has_gone_on() -> bool:
+            for each in self._going:
+                if each.done():
+                    each.result()
+            grown = (len(talk.sent) - before for talk, before in zip(self.talks, talks, strict=True))
+            return min(grown) >= 2 * TURNS and len(self.asked) >= asked + TURNS
+
+        eventually(has_gone_on, SETTLE_SECONDS)
 
     def _ask(self, client: httpx2.Client) -> None:
         self.chatter.room = self.chatter.room._replace(client=client)
@@ -204,7 +218,7 @@ def test_no_turn_fails_there_and_back(
         talks = [installation.talk(), *(installation.talk(CUT_BY_CHECKS) for _ in range(TALKS - 1))]
         load = Load(talks, doors, room, gateways)
         with ThreadPoolExecutor(TALKS + 1) as threads:
-            going = [threads.submit(load.chat), *(threads.submit(load.converse, talk) for talk in talks)]
+            load.begin(threads)
             try:
                 load.goes_on()
                 assert migrate(installation, releases.new) == 0
@@ -219,9 +233,7 @@ def test_no_turn_fails_there_and_back(
                 end_new()
                 load.goes_on()
             finally:
-                load.over.set()
-            for each in going:
-                each.result(SETTLE_SECONDS)
+                load.end()
         installation.client = stack.enter_context(back.api.client(installation.tenant.key))
         ends = [talk.end_state() for talk in talks]
         assert all(end.snapshots for end in ends)
