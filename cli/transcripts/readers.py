@@ -237,8 +237,8 @@ def _entries(
     """Read messages of the shape that they can only have; `documents` has each one's own line where they are apart."""
     if not items:
         raise document.error(at, "there are no messages")
-    shape = codecs.shape_of({"messages": [msgspec.json.decode(item) for item in items]}) or "messages"
     try:
+        shape = codecs.shape_of({"messages": [_value(item, index) for index, item in enumerate(items)]}) or "messages"
         if shape == "messages":
             return [_plain(item, index) for index, item in enumerate(items)], shape
         return [Entry(_of_other_shape(item, index, shape)) for index, item in enumerate(items)], shape
@@ -247,6 +247,13 @@ def _entries(
             raise documents[error.index].error(join_path(at, error.field), error.detail) from None
         line = document.line_of(items, error.index)
         raise document.error(join_path(f"{at}[{error.index}]", error.field), error.detail, line) from None
+
+
+def _value(item: msgspec.Raw, index: int) -> Any:
+    try:
+        return msgspec.json.decode(item)
+    except msgspec.ValidationError as error:
+        raise field_error(index, error) from None
 
 
 def _of_other_shape(item: msgspec.Raw, index: int, shape: Shape) -> Message:

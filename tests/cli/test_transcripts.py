@@ -307,6 +307,7 @@ class TestErrors:
                 "$.message.content[0]",
                 "type",
             ),
+            ('[{"role": "user", "content": "a",\n"n": 1e999}]', 1, "$[0][...]", "out of range"),
             ('[{"role": "tool", "content": "x"}]', 1, "$[0].tool_call_id", "a string"),
             (
                 '[{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": 5}}]}]',
