@@ -86,7 +86,9 @@ def with_answers(working: _Built, after: View) -> View:
     own = {call_id(each) for message in working.unrepaired[-1:] for each in tool_use_ids(message.content)}
     if own.issuperset(calls):
         return after
-    return (*after, ViewMessage("user", [missing_result(each) for each in calls]))
+    answered = (*after, ViewMessage("user", [missing_result(each) for each in calls]))
+    # What the newest message may begin and not end, another may not.
+    return repair(answered, ends_with_newest=False)[0]
 
 
 def _is_served_as_stored(working: _Built, first: int) -> bool:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 POLICY = Policy()
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
 LONG = "x" * 900
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
 
 
 def call(identifier: str = "a") -> dict[str, Any]:
@@ -241,6 +242,12 @@ def test_calls_that_wait_and_have_to_be_covered_are_answered_with_errors() -> No
         view = build(head(new), rows(newest, first=3), POLICY).view
         assert problems([message.as_message() for message in view]) == []
         assert (NO_RESULT in dump_messages(view)) == (newest[1] == "done?")
+    # A search that the answer has begun is not on its way any more.
+    stored = rows(("user", "go"), ("assistant", [call()]), ("assistant", [text_block(LONG), SEARCH]))
+    built = build(Snapshot(), stored, POLICY)
+    shorter = (built.view[0], built.view[1].with_content([text_block("short"), SEARCH, call()]))
+    view = build(head(settle(built, shorter, run_id="run-1")), (), POLICY).view
+    assert problems([message.as_message() for message in view]) == []
     # Calls of the newest message itself are known to be open.
     stored = rows(("user", LONG), ("assistant", [text_block(LONG), call()]))
     built = build(Snapshot(), stored, POLICY)
