@@ -63,11 +63,12 @@ STATEMENT: Final = re.compile(
     r"LOG:  (?:statement|execute [^:]*): (.*?)(?=\n\S+ \S+ \S* ?\[\d+\] |\n\d{4}-|\Z)", re.DOTALL
 )
 OTHERS: Final = re.compile(
-    r"listen |processes|pg_catalog|select 1\b|pg_advisory|assemblies|turn_usages|rate_limits_since|key_in_force"
+    r"listen |processes|pg_catalog|'jit'|select 1\b|pg_advisory|assemblies|turn_usages|rate_limits_since|key_in_force"
     r"|^(?:begin|commit);$",
     re.IGNORECASE,
 )
-"""What the process does beside its requests, its transactions' ends among them, and which key it is now and then."""
+"""What the process does beside its requests, its transactions' ends among them, and which key it is now and then;
+what the driver asks a connection once, too."""
 
 
 class Doors(NamedTuple):
