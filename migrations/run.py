@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from migrations.revisions import FIRST
+from migrations.scripts import is_half_done
 from store.engine import owner_engine
 
 if TYPE_CHECKING:
@@ -109,9 +110,14 @@ def is_past(done: Upgrade, revision: str) -> bool:
 
 
 def downgrade(database_url: str, revision: str) -> Upgrade:
-    """Migrate the database downwards, and say what was taken back, the newest first. No service may be running."""
+    """Migrate the database downwards, and say what was taken back, the newest first. No service may be running.
+
+    Raises CommandError for a database on which an upgrade was broken off within a revision.
+    """
     with _connected(database_url) as connection:
         before = current_revision(connection)
+        if is_half_done(connection):
+            raise CommandError(f"the revision after {before} is half done: migrate to it first, and back from there")
         scripts = ScriptDirectory.from_config(configuration(connection))
         command.downgrade(configuration(connection), revision)
         after = current_revision(connection)

@@ -5,6 +5,7 @@ The release before is this one's code: the schema is that of the next, see tests
 
 from __future__ import annotations
 
+import re
 import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
@@ -13,9 +14,10 @@ import asyncpg
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from psycopg import sql
 from pydantic import SecretStr
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
 
 from migrations import run as migrations_run
 from migrations.revisions import HEAD
@@ -25,7 +27,7 @@ from store.conversations import conversations
 from store.engine import transaction
 from tests.conftest import make_tenant
 from tests.store.schema.next_release import NEXT, next_release, write_next_release
-from tests.store.schema.test_migrations import schema
+from tests.store.schema.test_migrations import schema, unqualified
 from tests.support.eventually import eventually
 from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process_worker import work
@@ -202,6 +204,34 @@ def test_what_this_release_calls_works_on_the_next_ones_schema(database_url: str
     with psycopg.connect(database_url) as connection:
         checked = connection.execute("select check_due_at from conversations where id = %s", (conversation,))
         assert checked.fetchone() == (None,)
+
+
+def test_a_revision_that_is_broken_off_outside_of_its_transaction_is_gone_on_with(
+    empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its process is killed, or an index waits for a transaction that somebody else has open."""
+    url, whole, package = empty_database_url, migrations_run.SCRIPTS, write_next_release(tmp_path)
+    is_run = re.compile(r'run_concurrently\("(\w+\.sql)"\)')
+    scripts = {path.name[:4]: is_run.findall(path.read_text()) for path in whole.glob("versions/**/0*.py")}
+    outside = {number: package / "sql" / names[0] for number, names in sorted(scripts.items()) if names}
+    assert {"0101", "0114", "0121"} <= set(outside)
+    for number, script in outside.items():
+        told = script.read_text()
+        script.write_text(f"{told}\nselect 1 / 0;")
+        monkeypatch.setattr(migrations_run, "SCRIPTS", package)
+        with pytest.raises(DataError, match="division by zero"):
+            upgrade(url, number)
+        with pytest.raises(CommandError, match="half done"):
+            downgrade(url, "base")
+        broken_off = "update pg_index set indisvalid = false where indexrelid = any (%s::regclass[])"
+        with psycopg.connect(url) as connection:
+            connection.execute(broken_off, (re.findall(r"create index concurrently (\w+)", told),))
+        monkeypatch.setattr(migrations_run, "SCRIPTS", whole)
+        assert upgrade(url, number).after == number
+    upgrade(url)
+    assert unqualified(schema(url)) == unqualified((whole / "schema.sql").read_text())
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select indexrelid::regclass from pg_index where not indisvalid").fetchall() == []
 
 
 def revisions() -> ScriptDirectory:
