@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import uuid
@@ -340,8 +341,10 @@ class ServiceClient:
         return _read(self._send("DELETE", f"/conversations/{conversation_id}", repeatable=True).content, dict[str, Any])
 
     def erase_user(self, user_ref: str) -> dict[str, Any]:
-        """Remove every text of all conversations of a user for good; return how many there were."""
-        response = self._send("DELETE", "/users", params={"user_ref": user_ref}, repeatable=True)
+        """Remove every text of all conversations of a user for good, however long that takes; return how many."""
+        # Asked again, the service would begin beside what it is at.
+        params = {"user_ref": user_ref}
+        response = self._send("DELETE", "/users", params=params, repeatable=True, extra_seconds=math.inf)
         return _read(response.content, dict[str, Any])
 
     def usage(self, days: int) -> dict[str, Any]:
@@ -380,7 +383,8 @@ class ServiceClient:
     ) -> httpx2.Response:
         safe = method == "GET" if repeatable is None else repeatable
         content = None if body is None else msgspec.json.encode(body)
-        timeout = httpx2.Timeout(READ_TIMEOUT_SECONDS + extra_seconds, connect=5.0)
+        seconds = READ_TIMEOUT_SECONDS + extra_seconds
+        timeout = httpx2.Timeout(seconds if math.isfinite(seconds) else None, connect=5.0)
         for attempt in stamina.retry_context(
             on=_backoff_if_safe if safe else _backoff_if_unsent,
             attempts=ATTEMPTS,

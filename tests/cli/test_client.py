@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
 import msgspec
 import pytest
 
+from cli.client import client as client_module
 from cli.client.client import ATTEMPTS, ServiceClient, ServiceError
 from cli.client.types import Message
 from tests.support.threaded_http import QuietHandler, ThreadedServer
@@ -140,6 +143,45 @@ def test_a_context_that_did_not_change(server: Scripted, client: ServiceClient) 
     assert context.etag == '"v1"'
     assert client.context("conv_1", etag=context.etag) is None
     assert server.calls[1].headers["if-none-match"] == '"v1"'
+
+
+class Slow(QuietHandler):
+    """Answers what erases once it may, and nothing else."""
+
+    server: SlowServer
+
+    def do_DELETE(self) -> None:
+        self.server.asked.append(self.path)
+        self.server.is_asked.set()
+        self.server.may_answer.wait()
+        self.answer(200, b'{"conversations": 50000}')
+
+    def do_GET(self) -> None:
+        self.server.may_answer.wait()
+
+
+class SlowServer(ThreadedServer):
+    def __init__(self) -> None:
+        super().__init__(Slow)
+        self.asked: list[str] = []
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+
+
+def test_a_user_of_many_conversations_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that it is asked the service would begin, beside what it is at."""
+    monkeypatch.setattr(client_module, "READ_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "ATTEMPTS", 1)
+    with SlowServer() as server, ServiceClient(server.url, "key-1") as client, ThreadPoolExecutor() as pool:
+        try:
+            erased = pool.submit(client.erase_user, "anna")
+            assert server.is_asked.wait(20)
+            # As long as this waits for its first byte, the other one has, and longer.
+            with pytest.raises(httpx2.ReadTimeout):
+                client.conversation("conv_1")
+        finally:
+            server.may_answer.set()
+        assert erased.result() == {"conversations": 50_000}
+    assert server.asked == ["/v1/users?user_ref=anna"]
 
 
 def test_lists_are_read_to_their_end(server: Scripted, client: ServiceClient) -> None:
