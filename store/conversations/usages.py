@@ -104,7 +104,10 @@ class ToReckon(NamedTuple):
 
 
 def to_reckon(connection: Connection, tenant_id: UUID, limit: int) -> list[ToReckon]:
-    """Return a tenant's usages that are not reckoned yet, each conversation's in order."""
+    """Return a tenant's usages that are not reckoned yet, each conversation's in order, and lock them.
+
+    Those that another sweeper is at are passed over: it counts what they come to.
+    """
     rows = connection.execute(_TO_RECKON, {"tenant": tenant_id, "limit": limit})
     return [ToReckon(*row) for row in rows]
 
@@ -200,6 +203,7 @@ _TO_RECKON: Final = text("""
             group by s.tokens) as hidden on true
     where u.tenant_id = :tenant and u.reckoned_at is null
     order by u.conversation_id, u.seq limit :limit
+    for no key update of u skip locked
 """)
 _SUMS: Final = """
     count(*) as calls, sum(u.input_tokens)::bigint as input_tokens,

@@ -152,6 +152,18 @@ def test_what_calls_cost_and_a_cache_had_is_counted_once(chat: Chat) -> None:
     )
 
 
+def test_sweepers_at_the_same_time_reckon_each_call_once(chat: Chat) -> None:
+    conversation, before = begin(chat), counts()
+    keep(chat, *(call(chat, conversation, seq, seq, input_tokens=10_000) for seq in (0, 2)))
+    with chat.database.transaction(chat.tenant_id) as connection:
+        assert len(usages.to_reckon(connection, chat.tenant_id, 1)) == 1
+        (_, other) = reckoned(chat, conversation)
+        assert (other.seq, other.prefix_tokens) == (2, 10_000)
+    assert counts()["calls"] - before["calls"] == 1
+    assert [row.prefix_tokens for row in reckoned(chat, conversation)] == [0, 10_000]
+    assert counts()["calls"] - before["calls"] == 2
+
+
 def counts() -> dict[str, float]:
     """Return what the process has counted of chats' calls so far."""
     names = ("calls", "input_tokens", "saved_tokens", "saved_uncached_usd")
