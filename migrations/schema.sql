@@ -1,4 +1,4 @@
--- The whole schema at revision 0125, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0126, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -1835,32 +1835,37 @@ grant execute on function expire_runs(uuid,double precision,integer) to palimpse
 create function expire_snapshots(p_after uuid, p_seconds double precision, p_limit integer, OUT last_seen uuid, OUT removed integer)
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
+    v_before constant pg_catalog.timestamptz := now() - make_interval(secs => p_seconds);
     v_seen constant pg_catalog.uuid[] := array(
         select c.id from public.conversations as c where c.id > p_after order by c.id limit p_limit);
-    v_ids pg_catalog.uuid[];
+    v record;
+    v_count integer;
 begin
     last_seen := v_seen[p_limit];
-    -- As long as the row is locked no head can move to a snapshot that goes.
-    v_ids := array(
-        select c.id from public.conversations as c
-        where c.id = any (v_seen)
-            and exists (select from public.snapshot_parts as s where s.conversation_id = c.id
-                        and s.version not in (c.head_version, coalesce(c.pending_version, 0)))
-            and not exists (select from public.runs as r
-                            where r.conversation_id = c.id and r.state in ('queued', 'running'))
-        for no key update skip locked);
+    removed := 0;
     perform set_config('palimpsest.retention', 'snapshots', true);
-    delete from public.snapshot_parts as s
-        using public.conversations as c
-        where c.id = any (v_ids) and s.conversation_id = c.id
-            and s.created_at < now() - make_interval(secs => p_seconds)
-            and not exists (select from public.snapshot_parts as child
-                            where child.conversation_id = s.conversation_id and child.parent_version = s.version)
-            and s.version not in (
-                select chain.version from public.snapshot_chain(c.id, c.head_version) as chain
-                union all
-                select chain.version from public.snapshot_chain(c.id, c.pending_version) as chain);
-    get diagnostics removed = row_count;
+    for v in
+        -- Whatever else is on one of these ways has a child on it. Looked for in one pass over all of them: one by one, each
+        -- would be looked for among as many of its conversation.
+        select c.id as conversation_id, ending.version from public.conversations as c
+            join (select s.conversation_id, s.version from public.snapshot_parts as s
+                  where s.conversation_id = any (v_seen) and s.created_at < v_before
+                  except
+                  select s.conversation_id, s.parent_version from public.snapshot_parts as s
+                  where s.conversation_id = any (v_seen)) as ending
+                on ending.conversation_id = c.id and ending.version not in (c.head_version, coalesce(c.pending_version, 0))
+        where not exists (select from public.runs as r
+                          where r.conversation_id = c.id and r.state in ('queued', 'running'))
+        -- As long as the row is locked no head can move to a snapshot that goes.
+        limit p_limit for no key update of c skip locked
+    loop
+        delete from public.snapshot_parts as s
+            where s.conversation_id = v.conversation_id and s.version = v.version
+                and not exists (select from public.snapshot_parts as child
+                                where child.conversation_id = s.conversation_id and child.parent_version = s.version);
+        get diagnostics v_count = row_count;
+        removed := removed + v_count;
+    end loop;
     perform set_config('palimpsest.retention', '', true);
 end $$;
 alter function expire_snapshots(uuid,double precision,integer) owner to palimpsest_background;

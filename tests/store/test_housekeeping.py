@@ -391,6 +391,35 @@ class TestSnapshots:
             assert clean(snapshot_retention_days=7) == {}
         assert clean(snapshot_retention_days=7) == {"snapshots": 1}
 
+    def test_a_long_way_to_the_head_is_gone_through_once_and_held_up_by_nobody(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]], database_url: str
+    ) -> None:
+        conversation, many = self.edited(chat), 300
+        row = "(jsonb_populate_record(s, jsonb_build_object('version', n, 'parent_version', n - 1))).*"
+        longer = f"from snapshot_parts as s, generate_series(5, {many}) as n where s.version = 4"
+        owner(f"insert into snapshot_parts select {row} {longer}")
+        owner(f"update conversations set head_version = {many}, last_version = {many}")  # noqa: S608
+        owner("update snapshot_parts set created_at = now() - interval '8 days'")
+        for _ in range(2):
+            assert clean(snapshot_retention_days=7) == {"snapshots": 1}
+        expire = "select removed from expire_snapshots('00000000-0000-0000-0000-000000000000', 604800, 1000)"
+        of_each = "select relname, seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables"
+        with psycopg.connect(database_url) as keeping, psycopg.connect(database_url) as other:
+            assert keeping.execute(expire).fetchone() == (0,)
+            read: dict[str, int] = dict(keeping.execute(of_each).fetchall())
+            assert many < read["snapshot_parts"] < 3 * many
+            other.execute("select from conversations where id = %s for update nowait", (conversation,))
+
+    def test_a_transaction_removes_no_more_than_so_many(
+        self, chat: Chat, clean: Callable[..., dict[str, int]], owner: Callable[..., list[Any]]
+    ) -> None:
+        self.edited(chat)
+        row = "(jsonb_populate_record(s, jsonb_build_object('version', n))).*"
+        beside = "from snapshot_parts as s, generate_series(5, 1010) as n where s.version = 3"
+        owner(f"insert into snapshot_parts select {row} {beside}")
+        owner("update snapshot_parts set created_at = now() - interval '8 days'")
+        assert [clean(snapshot_retention_days=7).get("snapshots") for _ in range(4)] == [1_000, 7, 1, None]
+
     def test_nobody_else_can_remove_one(self, chat: Chat, database_url: str) -> None:
         self.edited(chat)
         claims = "select set_config('palimpsest.retention', 'snapshots', true)"
