@@ -20,8 +20,10 @@ begin
                               hint = format('As an administrator: create role %I nologin nosuperuser nobypassrls', v_role);
             end;
         end if;
-        -- Whoever may act as the role already (a superuser, or somebody it was granted to) cannot always grant it.
-        if v_role <> 'palimpsest_auditor' and not pg_has_role(v_role, 'member') then
+        -- Whoever may act as the role already (a superuser, or somebody it was granted to) cannot always grant it. From
+        -- Postgres 16 on who has made it is a member of it, and may grant it, but not act as it.
+        if v_role <> 'palimpsest_auditor' and not pg_has_role(
+            v_role, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end) then
             execute format('grant %I to current_user', v_role);
         end if;
     end loop;

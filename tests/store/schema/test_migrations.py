@@ -17,7 +17,9 @@ from pydantic import SecretStr
 from sqlalchemy import CheckConstraint, make_url
 from sqlalchemy.exc import OperationalError
 
+from cli.local.embedded import EmbeddedPostgres
 from cli.local.forking import COMMAND
+from cli.local.installations import POSTGRES_VARIABLE, postgres_installations
 from migrations.describe import schema_text
 from migrations.run import current_revision, downgrade, upgrade
 from runtime.settings import Settings
@@ -33,8 +35,6 @@ from tests.support.processes import environment, started
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from cli.local.embedded import EmbeddedPostgres
 
 LEFT = """
 select c.relname from pg_class as c where c.relnamespace = 'public'::regnamespace
@@ -236,3 +236,23 @@ def test_an_ordinary_login_migrates_and_serves(postgres: EmbeddedPostgres, templ
         service.dispose()
         downgrade(url, "base")
         assert revision(url) is None
+
+
+def test_a_login_that_may_make_roles_makes_those_of_the_services(
+    postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Postgres 16 on it may grant what it has made, but act in it only once it has done so to itself."""
+    newest = max(postgres_installations(), key=lambda each: each.major)
+    monkeypatch.setenv(POSTGRES_VARIABLE, str(newest.directory))
+    with EmbeddedPostgres(durable=False) as fresh:
+        with psycopg.connect(fresh.url, autocommit=True) as connection:
+            connection.execute("create role owner login createrole password 'x'")
+            connection.execute("create database owned owner owner")
+        place = make_url(fresh.url).set(database="owned", username="owner", password="x")
+        url = place.render_as_string(hide_password=False)
+        upgrade(url)
+        made = make_tenant(url, "acme")
+        service = service_engine(Settings(database_url=SecretStr(url)), "test")
+        with transaction(service, made.id) as connection:
+            assert len(api_keys.all_of(connection, made.id)) == 1
+        service.dispose()
