@@ -7,6 +7,7 @@ as its reader takes, and a history may be larger than what the API takes in one 
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -119,7 +120,10 @@ def _file(out: Path | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", delete=False) as file:
+    with (
+        _ending_in_order(),
+        tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", delete=False) as file,
+    ):
         unfinished = Path(file.name)
         try:
             yield file
@@ -128,3 +132,13 @@ def _file(out: Path | None) -> Iterator[IO[bytes]]:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Have SIGTERM end the process by way of what clears up: what was said would stay behind in an unfinished file."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

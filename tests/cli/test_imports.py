@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
+import signal
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
@@ -22,6 +25,7 @@ from cli.archive.exports import VERSION, run_export
 from cli.archive.exports import write as export
 from cli.archive.imports import run_import
 from cli.archive.imports import write as import_
+from cli.local.forking import COMMAND
 from cli.main import app
 from compaction.recall.departures import Departure
 from runtime import ids
@@ -33,6 +37,8 @@ from store.recall import requests
 from store.runs import runs
 from store.tables import messages as messages_table
 from tests.conftest import make_tenant
+from tests.support.eventually import eventually
+from tests.support.processes import environment, started
 from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process import Workers
 from tests.support.service.stub_summarizer import StubSummarizer
@@ -337,6 +343,22 @@ def test_an_external_id_is_kept_where_it_is_free(
     assert run_export(settings, ids.external("conv", row.id), file, tenant="elsewhere") == 1
     assert run_export(settings, "conv_x", file, tenant=None) == 1
     assert run_import(settings, tmp_path / "none", "acme", external_id=None, as_json=True) == 1
+
+
+def test_an_export_that_is_ended_leaves_nothing_behind(desk: Desk, database_url: str, tmp_path: Path) -> None:
+    tracked = long_conversation(desk)
+    folder, name = tmp_path / "exports", ids.external("conv", tracked.id)
+    folder.mkdir()
+    waits = "select from pg_locks where relation = 'pins'::regclass and not granted"
+    with psycopg.connect(database_url) as connection, (tmp_path / "log").open("wb") as log:
+        connection.execute("lock table pins")
+        command = [*COMMAND, "export", name, "--out", str(folder / "ticket-7.jsonl")]
+        process = started(command, environment(PALIMPSEST_DATABASE_URL=database_url), log)
+        eventually(lambda: connection.execute(waits).fetchone() is not None)
+        assert len(list(folder.iterdir())) == 1
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert list(folder.iterdir()) == []
 
 
 def test_what_was_erased_does_not_come_back(desk: Desk, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
