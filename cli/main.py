@@ -262,7 +262,7 @@ def tenants_limits(
     daily_model_cost_usd: Annotated[str | None, typer.Option(help="USD for summaries a day (UTC).")] = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """Show what a tenant is allowed, or change it. `default` = what the installation allows, `none` = no limit."""
+    """Show what a tenant is allowed, or change it. `default` = what the installation allows, `none` or 0 = no limit."""
     from cli.installation.tenants import Changes, run_limits  # noqa: PLC0415
 
     changes = Changes(rate_limit_key, rate_limit_tenant, daily_model_tokens, daily_model_cost_usd)

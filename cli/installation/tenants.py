@@ -28,6 +28,9 @@ DEFAULT: Final = "default"
 """The word for the installation's limit."""
 NONE: Final = "none"
 """The word for no limit."""
+LEAST_USD: Final = Decimal("0.000001")
+MOST_USD: Final = Decimal(100_000_000)
+"""Between which the database keeps a sum of money."""
 
 
 class Changes(NamedTuple):
@@ -118,6 +121,14 @@ def _tokens(name: str, text: str) -> int | None:
     return None if amount is None else int(amount)
 
 
+def _cost(name: str, text: str) -> Decimal | None:
+    amount = _amount(name, text)
+    # What has no room in its column would be rounded to 0, which is no limit.
+    if amount and not LEAST_USD <= amount < MOST_USD:
+        raise ValueError(f"{name}: from {LEAST_USD} to under {MOST_USD:,}, {DEFAULT} or {NONE}")
+    return amount
+
+
 def _amount(name: str, text: str) -> Decimal | None:
     if text == DEFAULT:
         return None
@@ -134,5 +145,5 @@ _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "rate_limit_key": _rate,
     "rate_limit_tenant": _rate,
     "daily_model_tokens": _tokens,
-    "daily_model_cost_usd": _amount,
+    "daily_model_cost_usd": _cost,
 }

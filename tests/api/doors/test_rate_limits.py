@@ -308,6 +308,8 @@ def test_the_command_refuses_what_is_no_limit(make_settings: Callable[..., Setti
         Changes(daily_model_tokens="-1"),
         Changes(daily_model_cost_usd="nan"),
         Changes(daily_model_cost_usd="a lot"),
+        Changes(daily_model_cost_usd="1e8"),
+        Changes(daily_model_cost_usd="0.0000004"),  # 0 in the column, which is no limit
     ):
         with pytest.raises(ValueError, match=r"rate_limit_key|daily_model"):
             run_limits(settings, "acme", changes, as_json=True)
