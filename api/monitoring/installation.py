@@ -39,6 +39,10 @@ CACHE_SECONDS: Final = 5.0
 """Seconds for which what was read for one scrape answers others."""
 LOOK_SECONDS: Final = 2.0
 """Seconds that the database, or the broker, may take before it counts as away."""
+SUM_SECONDS: Final = 5.0
+"""The same for sums over all tenants and days, which grow with the years."""
+SUMS_SHARE: Final = 20
+"""Times as long as it took to read them they answer others: every few seconds they would keep a core busy."""
 SWEEPER: Final = "sweeper"
 
 State = Literal["ok", "unavailable", "behind", "missing", "unknown"]
@@ -84,6 +88,8 @@ class Operations:
         self._lock = asyncio.Lock()
         self._seen: Seen = Seen(None, None, None, None, (), None)
         self._fresh_until = 0.0
+        self._sums: tuple[Spending | None, Asked | None] = (None, None)
+        self._summed_until = 0.0
 
     async def readiness(self) -> Readiness:
         """Ask every part. Only the database and its schema decide whether requests can be served."""
@@ -125,7 +131,26 @@ class Operations:
                 seen = await self._run_without_tenant(self._all)
         except Exception as error:  # noqa: BLE001 - a scrape has to answer whatever is wrong
             log.warning("operations.unknown", error=fault(error))
+        else:
+            spending, asked = await self._sum()
+            seen = seen._replace(spending=spending, asked=asked)
         return seen._replace(depths=await self._wakeups.depths())
+
+    async def _sum(self) -> tuple[Spending | None, Asked | None]:
+        """Return what models were asked; apart from all else, which must not be unknown with it."""
+        began = time.monotonic()
+        if began >= self._summed_until:
+            try:
+                async with asyncio.timeout(SUM_SECONDS):
+                    self._sums = await self._run_without_tenant(
+                        lambda connection: (budgets.spending(connection), backlog.asked(connection))
+                    )
+            except Exception as error:  # noqa: BLE001 - as above
+                self._sums = (None, None)
+                log.warning("operations.not_summed", error=fault(error))
+            now = time.monotonic()
+            self._summed_until = now + SUMS_SHARE * (now - began)
+        return self._sums
 
     def _who_is_there(self, connection: Connection) -> list[Process] | None:
         """Return the processes seen lately, None if the schema is older than the code."""
@@ -138,9 +163,9 @@ class Operations:
     def _all(self, connection: Connection) -> Seen:
         return Seen(
             processes.backlog(connection),
-            budgets.spending(connection),
+            None,
             backlog.waiting(connection),
-            backlog.asked(connection),
+            None,
             processes.alive(connection, self._beat_seconds),
             None,
         )

@@ -254,6 +254,28 @@ class TestApi:
         assert found["palimpsest_recorded_model_tokens_total", "output"] == 40
         assert found["palimpsest_recorded_model_cost_usd_total",] == 1.25
 
+    def test_sums_that_take_long_take_nothing_along(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They grow with tenants and days, for as long as the installation lives."""
+        monkeypatch.setattr(installation, "CACHE_SECONDS", 0.0)
+        monkeypatch.setattr(installation, "SUM_SECONDS", 0.5)
+        monkeypatch.setattr(installation, "SUMS_SHARE", 0)
+        with psycopg.connect(service.database_url, autocommit=True) as connection:
+            row = connection.execute("select pg_get_functiondef('model_totals'::regproc)").fetchone()
+            assert row is not None
+            before = str(row[0])
+            connection.execute(
+                before.replace("from public.model_usage", "from pg_sleep(60), public.model_usage").encode()
+            )
+            try:
+                # Those that were read before answer for a moment.
+                eventually(
+                    lambda: not any(name.startswith("palimpsest_recorded_model") for name, *_ in metrics(service))
+                )
+                found = metrics(service)
+            finally:
+                connection.execute(before.encode())
+        assert {"palimpsest_due_checks", "palimpsest_dead_runs"} <= {name for name, *_ in found}
+
     @pytest.mark.slow
     @pytest.mark.timeout(240)
     def test_several_processes_count_together(self, product: Product, tenant: Tenant) -> None:
